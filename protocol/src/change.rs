@@ -1,0 +1,66 @@
+//! One typed fact that became true. A change sets or removes one row of the state, whole.
+//!
+//! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what happened in no
+//! other way, and a state rebuilt from the rows of an image equals the state that wrote them.
+
+use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
+use crate::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::reply::Applied;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One row's new content; `None` where the row is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// A key.
+    Entry(Key, Option<Arc<Entry>>),
+    /// A session.
+    Session(SessionId, Option<Arc<Session>>),
+    /// A node, under its folded name.
+    Node(NodeName, Option<Arc<Node>>),
+    /// A service, under its node's folded name.
+    Service(NodeName, ServiceId, Option<Arc<Service>>),
+    /// A check, under its node's folded name.
+    Check(NodeName, CheckId, Option<Arc<Check>>),
+    /// A tombstone with the index of the delete; the key may be a prefix.
+    Tombstone(Key, Option<LogIndex>),
+    /// A lock-delay.
+    LockDelay(Key, Option<LockDelay>),
+    /// An agent's registration.
+    Agent(AgentNumber, Option<Arc<Agent>>),
+    /// A kept reply: agent, sequence.
+    Reply(AgentNumber, u64, Option<Arc<Applied>>),
+    /// A line of the loss history, by its place in the ring.
+    Loss(u64, Option<Arc<Loss>>),
+    /// The last index that changed a table.
+    TableIndex(Table, LogIndex),
+    /// The fencing token given last.
+    Fence(Fence),
+    /// The number given to an agent last.
+    LastAgent(AgentNumber),
+    /// The cluster's id.
+    ClusterId(String),
+    /// A part of a restore that is being gathered: id, number, encoded rows.
+    RestorePart(u64, u32, Option<Arc<Vec<Change>>>),
+    /// Everything that was there is gone; the changes that follow set every row anew.
+    Cleared,
+}
+
+/// The tables whose last change is remembered, for blocking queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Table {
+    /// Entries.
+    Entries,
+    /// Tombstones.
+    Tombstones,
+    /// Sessions.
+    Sessions,
+    /// Nodes.
+    Nodes,
+    /// Services.
+    Services,
+    /// Checks.
+    Checks,
+    /// Deletions of nodes.
+    NodeDeletions,
+}

@@ -1,0 +1,333 @@
+//! Everything that may change the replicated state, *including* expiry and the end of a delay.
+//!
+//! A command carries all that it needs: no clock and no random draw when it is applied.
+
+use crate::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
+use crate::record::{Behavior, Check, Node, Service, ServiceCheck};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One step of the replicated state machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// A write to one key, or to all under a prefix.
+    Kv(KvCommand),
+    /// Makes a session.
+    CreateSession(NewSession),
+    /// Ends a session because somebody said so. An unknown one is a success.
+    DestroySession(SessionId),
+    /// Several operations, all or none.
+    Txn(Vec<TxnOp>),
+    /// Writes a node, a service and checks into the catalog.
+    Register(Registration),
+    /// Takes a node, a service or a check out of the catalog.
+    Deregister(Deregistration),
+    /// An agent begins a new life: its node is registered with `serfHealth` passing.
+    RegisterAgent(AgentRegistration),
+    /// The leader of `term` saw that the session was not renewed. Does nothing in another term.
+    ExpireSession {
+        /// Which session.
+        session: SessionId,
+        /// The term that decided it.
+        term: Term,
+    },
+    /// The leader waited a lock-delay out. Does nothing when `mark` is not the delay's own.
+    EndLockDelay {
+        /// Which key.
+        key: Key,
+        /// The delay that was waited out.
+        mark: LogIndex,
+    },
+    /// Forgets all tombstones up to an index.
+    ReapTombstones {
+        /// The last index that is forgotten.
+        up_to: LogIndex,
+    },
+    /// A step of restoring a backup; the state changes at the last step, all at once.
+    Restore(RestoreStep),
+    /// The first command of a cluster's life. Does nothing when the cluster has an id.
+    Bootstrap {
+        /// The cluster's id, a UUID.
+        cluster_id: String,
+    },
+}
+
+/// A write to the key-value store. The value is empty where the client sent none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KvCommand {
+    /// Writes whatever is there.
+    Set(NewEntry),
+    /// Writes if the modify index is this one; 0 means that the key must be absent.
+    Cas(NewEntry, LogIndex),
+    /// Takes the lock, or updates the value if the session holds it already.
+    Acquire(NewEntry, SessionId),
+    /// Gives the lock back.
+    Release(NewEntry, SessionId),
+    /// Deletes one key.
+    Delete(Key),
+    /// Deletes one key if its modify index is this one; an absent key is a success.
+    DeleteCas(Key, LogIndex),
+    /// Deletes every key that starts with this.
+    DeleteTree(Key),
+}
+
+/// What a write puts into an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewEntry {
+    /// Which key.
+    pub key: Key,
+    /// Its new value.
+    pub value: Bytes,
+    /// Its new flags.
+    pub flags: u64,
+}
+
+/// A session as its creator wants it; the agent has resolved defaults and checked limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewSession {
+    /// A fresh random id. One that is in use is refused, and the agent draws another.
+    pub id: SessionId,
+    /// See [`crate::record::Session`], as for all fields that follow.
+    pub name: String,
+    /// The node; compared without regard to case.
+    pub node: NodeName,
+    /// The lock-delay as given.
+    pub lock_delay: Duration,
+    /// What happens to its keys.
+    pub behavior: Behavior,
+    /// The TTL as written.
+    pub ttl_text: String,
+    /// The TTL's length; zero for none.
+    pub ttl: Duration,
+    /// Deprecated list of checks.
+    pub checks: Vec<CheckId>,
+    /// Node checks.
+    pub node_checks: Vec<CheckId>,
+    /// Service checks.
+    pub service_checks: Option<Vec<ServiceCheck>>,
+}
+
+/// One operation of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TxnOp {
+    /// On a key.
+    Kv(TxnKv),
+    /// On a node. `expected` is the modify index for `cas` and `delete-cas`.
+    Node {
+        /// What to do.
+        verb: CatalogVerb,
+        /// To which node; looked up by id if there is one, else by name.
+        node: Node,
+        /// The modify index that a conditional verb wants.
+        expected: LogIndex,
+    },
+    /// On a service of a node (named inside the service).
+    Service {
+        /// What to do.
+        verb: CatalogVerb,
+        /// To which service.
+        service: Service,
+        /// The modify index that a conditional verb wants.
+        expected: LogIndex,
+    },
+    /// On a check.
+    Check {
+        /// What to do.
+        verb: CatalogVerb,
+        /// To which check.
+        check: Check,
+        /// The modify index that a conditional verb wants.
+        expected: LogIndex,
+    },
+}
+
+impl TxnOp {
+    /// Whether the operation may change anything. A transaction without a write is a read.
+    pub fn is_write(&self) -> bool {
+        match self {
+            Self::Kv(op) => op.verb.is_write(),
+            Self::Node { verb, .. } | Self::Service { verb, .. } | Self::Check { verb, .. } => {
+                *verb != CatalogVerb::Get
+            }
+        }
+    }
+}
+
+/// An operation on a key inside a transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxnKv {
+    /// What to do.
+    pub verb: KvVerb,
+    /// To which key (or prefix).
+    pub key: Key,
+    /// The value, for writes.
+    pub value: Bytes,
+    /// The flags, for writes.
+    pub flags: u64,
+    /// The modify index that conditional verbs want.
+    pub index: LogIndex,
+    /// The session, as the client wrote it; empty where it sent none.
+    pub session: SessionId,
+}
+
+/// What a transaction can do with a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KvVerb {
+    /// Writes.
+    Set,
+    /// Writes if unchanged.
+    Cas,
+    /// Takes the lock.
+    Lock,
+    /// Gives it back.
+    Unlock,
+    /// Deletes a key.
+    Delete,
+    /// Deletes a prefix.
+    DeleteTree,
+    /// Deletes if unchanged.
+    DeleteCas,
+    /// Reads; an absent key fails.
+    Get,
+    /// Reads; an absent key gives an empty entry.
+    GetOrEmpty,
+    /// Reads a prefix.
+    GetTree,
+    /// Fails unless this session holds the key.
+    CheckSession,
+    /// Fails unless the modify index is this one.
+    CheckIndex,
+    /// Fails if the key is there.
+    CheckNotExists,
+    /// A word that no one knows; it fails as an operation, together with the others.
+    Unknown(String),
+}
+
+impl KvVerb {
+    /// Every verb with the word that clients use.
+    pub const WORDS: [(&'static str, KvVerb); 13] = [
+        ("set", Self::Set),
+        ("cas", Self::Cas),
+        ("lock", Self::Lock),
+        ("unlock", Self::Unlock),
+        ("delete", Self::Delete),
+        ("delete-tree", Self::DeleteTree),
+        ("delete-cas", Self::DeleteCas),
+        ("get", Self::Get),
+        ("get-or-empty", Self::GetOrEmpty),
+        ("get-tree", Self::GetTree),
+        ("check-session", Self::CheckSession),
+        ("check-index", Self::CheckIndex),
+        ("check-not-exists", Self::CheckNotExists),
+    ];
+
+    /// Reads the word that clients use.
+    pub fn parse(word: &str) -> Self {
+        let known = Self::WORDS.into_iter().find(|(known, _)| *known == word);
+        known.map_or_else(|| Self::Unknown(word.into()), |(_, verb)| verb)
+    }
+
+    /// Whether the verb may change anything. An unknown one counts as a write, as in Consul.
+    pub fn is_write(&self) -> bool {
+        !matches!(
+            self,
+            Self::Get
+                | Self::GetOrEmpty
+                | Self::GetTree
+                | Self::CheckSession
+                | Self::CheckIndex
+                | Self::CheckNotExists
+        )
+    }
+}
+
+/// What a transaction can do with a node, a service or a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CatalogVerb {
+    /// Reads.
+    Get,
+    /// Writes.
+    Set,
+    /// Writes if unchanged.
+    Cas,
+    /// Deletes.
+    Delete,
+    /// Deletes if unchanged.
+    DeleteCas,
+    /// A word that no one knows.
+    Unknown(String),
+}
+
+impl CatalogVerb {
+    /// Reads the word that clients use.
+    pub fn parse(word: &str) -> Self {
+        match word {
+            "get" => Self::Get,
+            "set" => Self::Set,
+            "cas" => Self::Cas,
+            "delete" => Self::Delete,
+            "delete-cas" => Self::DeleteCas,
+            other => Self::Unknown(other.into()),
+        }
+    }
+}
+
+/// What a catalog registration writes. Indexes inside the records are ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The node.
+    pub node: Node,
+    /// Create the node if it is missing, but never alter it.
+    pub skip_node_update: bool,
+    /// A service on it.
+    pub service: Option<Service>,
+    /// Checks on it; a node name inside is replaced by this registration's where empty.
+    pub checks: Vec<Check>,
+}
+
+/// What a catalog deregistration removes: a service, a check, or else the whole node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deregistration {
+    /// On which node.
+    pub node: NodeName,
+    /// This service with its checks.
+    pub service: Option<ServiceId>,
+    /// This check.
+    pub check: Option<CheckId>,
+}
+
+/// An agent's registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRegistration {
+    /// Its node as the catalog shall show it.
+    pub node: Node,
+    /// Services that belong to the node itself, such as `consul` on a server.
+    pub services: Vec<Service>,
+}
+
+/// A step of restoring a backup. The parts are bytes that only the state reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestoreStep {
+    /// Begins; what another restore had gathered is dropped.
+    Begin {
+        /// Which restore.
+        id: u64,
+    },
+    /// A part: encoded changes, at most 1 MiB.
+    Part {
+        /// Which restore.
+        id: u64,
+        /// Its place, from 0.
+        number: u32,
+        /// A sequence of [`crate::change::Change`] that sets every row.
+        rows: Vec<crate::change::Change>,
+    },
+    /// Puts the gathered rows in the place of all that was there.
+    Commit {
+        /// Which restore.
+        id: u64,
+        /// How many parts there must be.
+        parts: u32,
+    },
+}

@@ -1,0 +1,27 @@
+//! What Lockmesh's machines say to each other, pure: no socket, no clock, no runtime.
+//!
+//! Read in this order:
+//!
+//! | module | is |
+//! |---|---|
+//! | [`id`] | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
+//! | [`time`] | our own point in time, an argument wherever it is needed |
+//! | [`record`] | the nouns that the replicated state holds |
+//! | [`command`] | everything that may change the replicated state |
+//! | [`reply`] | what a command answers, and why it may refuse |
+//! | [`change`] | one typed fact that became true; feeds store, timers and watchers alike |
+//! | [`query`] | what can be asked of the state, and the answers |
+//! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
+//! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
+//!
+//! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
+
+pub mod change;
+pub mod command;
+pub mod id;
+pub mod query;
+pub mod record;
+pub mod reply;
+pub mod rpc;
+pub mod time;
+pub mod wire;

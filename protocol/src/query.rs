@@ -1,0 +1,144 @@
+//! What can be asked of the state, and the answers.
+
+use crate::command::TxnOp;
+use crate::id::{Fence, Key, LogIndex, NodeName, SessionId};
+use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::reply::{TxnError, TxnResult};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A question. Its answer depends on the state alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Query {
+    /// One key.
+    Entry(Key),
+    /// All keys under a prefix, with their entries.
+    Entries(Key),
+    /// The names under a prefix, each cut after the first separator that follows the prefix.
+    Keys {
+        /// The prefix; empty for all.
+        prefix: Key,
+        /// The separator; empty for none.
+        separator: String,
+    },
+    /// One session.
+    Session(SessionId),
+    /// All sessions.
+    Sessions,
+    /// All sessions of a node.
+    NodeSessions(NodeName),
+    /// All nodes.
+    Nodes,
+    /// One node with its services.
+    Node(NodeName),
+    /// The checks of a node.
+    NodeChecks(NodeName),
+    /// The checks of a service.
+    ServiceChecks(String),
+    /// The checks in a state; `None` for all.
+    ChecksInState(Option<CheckStatus>),
+    /// The names and tags of all services.
+    Services,
+    /// The instances of a service with their nodes and checks.
+    ServiceInstances(String),
+    /// A transaction without a write.
+    Txn(Vec<TxnOp>),
+    /// Who holds what under a prefix, and what is closed by a delay.
+    Locks(Key),
+    /// The loss history, newest first.
+    Losses,
+    /// The agents that registered.
+    Agents,
+}
+
+/// How fresh an answer must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Consistency {
+    /// The leader's, after it made sure that it is the leader.
+    #[default]
+    Default,
+    /// The same; clients that say so are held to it even if the default becomes weaker.
+    Consistent,
+    /// Any server's, of any age.
+    Stale,
+}
+
+/// Wait until the answer's index exceeds this, but not for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocking {
+    /// The index that the asker knows.
+    pub index: LogIndex,
+    /// How long to wait at most.
+    pub wait: Duration,
+}
+
+/// An answer with what the asker needs to judge it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The query's index, 0 where nothing was ever written: see [`Blocking`].
+    pub index: LogIndex,
+    /// What was asked for.
+    pub rows: Rows,
+    /// Whether the server that answered knows a leader.
+    pub known_leader: bool,
+    /// How long ago it heard from that leader; zero from the leader itself.
+    pub last_contact: Duration,
+}
+
+/// What was asked for. Orders are ascending by key, id or name unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rows {
+    /// Entries.
+    Entries(Vec<Arc<Entry>>),
+    /// Names, cut and without duplicates.
+    Keys(Vec<String>),
+    /// Sessions.
+    Sessions(Vec<Arc<Session>>),
+    /// Nodes.
+    Nodes(Vec<Arc<Node>>),
+    /// A node with its services.
+    Node(Option<(Arc<Node>, Vec<Arc<Service>>)>),
+    /// Checks.
+    Checks(Vec<Arc<Check>>),
+    /// Services by name, each with its tags.
+    Services(Vec<(String, Vec<String>)>),
+    /// Instances of a service.
+    Instances(Vec<Instance>),
+    /// A read-only transaction's results, or its errors.
+    Txn(Result<Vec<TxnResult>, Vec<TxnError>>),
+    /// Locks.
+    Locks(Vec<Lock>),
+    /// Losses.
+    Losses(Vec<Arc<Loss>>),
+    /// Agents.
+    Agents(Vec<Arc<Agent>>),
+}
+
+/// An instance of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Where it runs.
+    pub node: Arc<Node>,
+    /// What it is.
+    pub service: Arc<Service>,
+    /// The node's checks and its own.
+    pub checks: Vec<Arc<Check>>,
+}
+
+/// A lock that is held, or closed by a delay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Which key.
+    pub key: Key,
+    /// Who holds it.
+    pub session: Option<Arc<Session>>,
+    /// The token of the grant.
+    pub fence: Fence,
+    /// How often it was granted in the entry's life.
+    pub lock_index: u64,
+    /// The index of its entry's last change; 0 where there is no entry.
+    pub modify_index: LogIndex,
+    /// The delay that closes it.
+    pub delay: Option<LockDelay>,
+}

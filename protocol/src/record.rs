@@ -1,0 +1,266 @@
+//! The nouns that the replicated state holds. Every one is a row of the image on disk.
+
+use crate::id::{AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServiceId, SessionId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One key with its value and its lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name.
+    pub key: Key,
+    /// Its value; empty and absent are the same thing.
+    pub value: Bytes,
+    /// A number that belongs to the client.
+    pub flags: u64,
+    /// How often the lock was granted in this entry's life; kept by plain writes.
+    pub lock_index: u64,
+    /// Who holds the lock.
+    pub session: Option<SessionId>,
+    /// The fencing token of the grant that stands, or stood last.
+    pub fence: Fence,
+    /// The log index that created this entry.
+    pub create_index: LogIndex,
+    /// The log index that changed it last.
+    pub modify_index: LogIndex,
+}
+
+/// What happens to a session's keys when the session ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Behavior {
+    /// The locks are released, the entries stay.
+    #[default]
+    Release,
+    /// The entries are deleted.
+    Delete,
+}
+
+/// A health check of a service, as a session names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceCheck {
+    /// The check's id on the session's node.
+    pub id: CheckId,
+    /// Carried for clients that send it; it has no meaning here.
+    pub namespace: String,
+}
+
+/// A contract between a holder and the cluster: while it lives, its locks are held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its id.
+    pub id: SessionId,
+    /// A name for people; not unique.
+    pub name: String,
+    /// The node that it dies with.
+    pub node: NodeName,
+    /// How long its keys stay closed after an invalidation, as given: clamped to 60 s when used.
+    pub lock_delay: Duration,
+    /// What happens to its keys at its end.
+    pub behavior: Behavior,
+    /// The TTL exactly as the client wrote it, such as `15.0s`; empty for none.
+    pub ttl_text: String,
+    /// The TTL's length; zero for none.
+    pub ttl: Duration,
+    /// The deprecated list of checks, where a client named its own.
+    pub checks: Vec<CheckId>,
+    /// Checks of the node that it depends on.
+    pub node_checks: Vec<CheckId>,
+    /// Checks of services that it depends on.
+    pub service_checks: Option<Vec<ServiceCheck>>,
+    /// The log index that created it.
+    pub create_index: LogIndex,
+    /// The same: a session never changes.
+    pub modify_index: LogIndex,
+}
+
+impl Session {
+    /// Every check that this session depends on, in the order: checks, node checks, service checks.
+    pub fn all_checks(&self) -> impl Iterator<Item = &CheckId> {
+        let service_checks = self.service_checks.iter().flatten().map(|check| &check.id);
+        self.checks.iter().chain(&self.node_checks).chain(service_checks)
+    }
+}
+
+/// A machine of the fleet, as the catalog knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name as registered.
+    pub name: NodeName,
+    /// Its UUID in lower case; empty where nobody gave one.
+    pub id: String,
+    /// Its address, without a port.
+    pub address: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Addresses by tag (`lan`, `lan_ipv4`, `wan`, `wan_ipv4`, …).
+    pub tagged_addresses: BTreeMap<String, String>,
+    /// Words about it.
+    pub meta: BTreeMap<String, String>,
+    /// The log index that created it.
+    pub create_index: LogIndex,
+    /// The log index that changed it, or one of its services, last.
+    pub modify_index: LogIndex,
+}
+
+/// How a check stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CheckStatus {
+    /// All is well.
+    Passing,
+    /// Worth a look; ends no session.
+    Warning,
+    /// Ends every session that depends on the check.
+    #[default]
+    Critical,
+}
+
+impl CheckStatus {
+    /// The word that clients use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Passing => "passing",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+
+    /// Reads the word that clients use.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Passing, Self::Warning, Self::Critical].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// A health check of a node or of a service on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// The node that it is about.
+    pub node: NodeName,
+    /// Its id on that node.
+    pub id: CheckId,
+    /// Its name for people.
+    pub name: String,
+    /// How it stands.
+    pub status: CheckStatus,
+    /// Words about the check.
+    pub notes: String,
+    /// What it said last.
+    pub output: String,
+    /// The service that it is about; empty for the node itself.
+    pub service_id: String,
+    /// That service's name, filled in by the state.
+    pub service_name: String,
+    /// That service's tags, filled in by the state.
+    pub service_tags: Vec<String>,
+    /// Its kind, such as `ttl`; empty where nobody said.
+    pub kind: String,
+    /// How often it runs, in Go's notation.
+    pub interval: String,
+    /// How long a run may take, in Go's notation.
+    pub timeout: String,
+    /// Carried for clients; it has no meaning here.
+    pub exposed_port: u16,
+    /// The definition as compact JSON; `{}` or empty where there is none. Opaque to servers.
+    pub definition: String,
+    /// The log index that created it.
+    pub create_index: LogIndex,
+    /// The log index that changed it last.
+    pub modify_index: LogIndex,
+}
+
+/// Where a service can be reached under a tag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceAddress {
+    /// Host name or address.
+    pub address: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// A service on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// The node that it runs on.
+    pub node: NodeName,
+    /// Its id on that node.
+    pub id: ServiceId,
+    /// Its name, shared by its instances.
+    pub name: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Its address; empty for the node's.
+    pub address: String,
+    /// Addresses by tag.
+    pub tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// Words about it.
+    pub meta: BTreeMap<String, String>,
+    /// Its port.
+    pub port: u16,
+    /// Weight while passing, and while warning.
+    pub weights: (u32, u32),
+    /// Whether others may change its tags.
+    pub enable_tag_override: bool,
+    /// The log index that created it.
+    pub create_index: LogIndex,
+    /// The log index that changed it last.
+    pub modify_index: LogIndex,
+}
+
+/// An agent that registered: who it is, and in which of its lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    /// Its number, for life.
+    pub number: AgentNumber,
+    /// Its present life.
+    pub generation: Generation,
+    /// The node that it speaks for.
+    pub node: NodeName,
+    /// That node's UUID: an agent is the same one if this is the same.
+    pub node_id: String,
+}
+
+/// A key that nobody may acquire for a while, because its holder's session was invalidated.
+///
+/// The state knows no time: the leader counts `duration` from when it applied `mark`, then commits the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockDelay {
+    /// The log index of the invalidation; tells an old end from a new delay.
+    pub mark: LogIndex,
+    /// How long, clamped to 60 s already.
+    pub duration: Duration,
+}
+
+/// What ended a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LossCause {
+    /// Somebody destroyed it.
+    Destroyed,
+    /// It was not renewed in time.
+    TtlExpired,
+    /// One of its checks turned critical.
+    CheckCritical(CheckId),
+    /// One of its checks was deregistered.
+    CheckDeregistered(CheckId),
+    /// Its node was deregistered.
+    NodeDeregistered,
+}
+
+/// Why a lock was lost: one line of the bounded loss history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The log index of the loss.
+    pub index: LogIndex,
+    /// The session that ended.
+    pub session: SessionId,
+    /// Its name.
+    pub session_name: String,
+    /// The node that it was bound to.
+    pub node: NodeName,
+    /// Why it ended.
+    pub cause: LossCause,
+    /// The keys that it held, with the fence of each; cut off after 64.
+    pub keys: Vec<(Key, Fence)>,
+    /// How many keys it held in all.
+    pub key_count: u64,
+}

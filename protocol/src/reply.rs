@@ -1,0 +1,107 @@
+//! What a command answers, and why it may refuse.
+//!
+//! Three families of bad news, told apart by type: a [`Refusal`] is the state's deterministic answer and part of
+//! the reply; [`crate::rpc::Unavailable`] means that no answer could be had; anything fatal stops the process.
+
+use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, SessionId};
+use crate::record::{Check, Entry, Node, Service};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A reply with the log index of its command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The command's log index: where in the one order of all writes it took effect.
+    pub index: LogIndex,
+    /// What it answered.
+    pub reply: Reply,
+}
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done; there is nothing more to say.
+    Done,
+    /// Whether a conditional write took effect.
+    Flag(bool),
+    /// The lock is the session's, under this fencing token.
+    Granted {
+        /// The grant's token; the same again when the holder acquires again.
+        fence: Fence,
+    },
+    /// The lock is free, but closed by a lock-delay.
+    Delayed {
+        /// How long still, as the leader knows it; the whole delay where it does not.
+        remaining: Duration,
+    },
+    /// A new session.
+    Session(SessionId),
+    /// The transaction took effect.
+    Txn(Vec<TxnResult>),
+    /// The transaction changed nothing, for these reasons.
+    TxnFailed(Vec<TxnError>),
+    /// An agent's new life.
+    Agent {
+        /// Its number.
+        number: AgentNumber,
+        /// Its life.
+        generation: Generation,
+    },
+    /// Nothing changed, for this reason.
+    Refused(Refusal),
+}
+
+/// One element of a transaction's results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TxnResult {
+    /// An entry; its value is empty after a write.
+    Kv(Arc<Entry>),
+    /// A node.
+    Node(Arc<Node>),
+    /// A service.
+    Service(Arc<Service>),
+    /// A check.
+    Check(Arc<Check>),
+}
+
+/// Why one operation of a transaction failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxnError {
+    /// The operation's place in the list, from 0.
+    pub op_index: u32,
+    /// In Consul's words.
+    pub what: String,
+}
+
+/// Why a command was refused. The text is what a client sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// No such session.
+    #[error("invalid session {0:?}")]
+    InvalidSession(SessionId),
+    /// An empty session id.
+    #[error("missing session")]
+    MissingSession,
+    /// The id is in use; draw another.
+    #[error("session id {0:?} is in use; draw another")]
+    SessionIdInUse(SessionId),
+    /// The session's node is not registered.
+    #[error("Missing node registration")]
+    MissingNode,
+    /// The session's check is not registered on its node.
+    #[error("Missing check '{0}' registration")]
+    MissingCheck(CheckId),
+    /// The session's check is critical.
+    #[error("Check '{0}' is in critical state")]
+    CriticalCheck(CheckId),
+    /// A catalog write that cannot be made, in Consul's words.
+    #[error("{0}")]
+    Catalog(String),
+    /// A request id that was answered and forgotten, or of an agent's earlier life.
+    #[error("this request was answered before and its answer was forgotten: send a new one")]
+    Forgotten,
+    /// A restore whose parts do not fit together.
+    #[error("the backup cannot be restored: {0}")]
+    Restore(String),
+}

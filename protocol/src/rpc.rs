@@ -1,0 +1,150 @@
+//! What agents and servers send each other. Many calls share one frame; replies come in any order.
+
+use crate::command::Command;
+use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
+use crate::query::{Answer, Blocking, Consistency, Query};
+use crate::record::Session;
+use crate::reply::Applied;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The longest frame in bytes.
+pub const MAX_FRAME_BYTES: usize = 8 << 20;
+
+/// Which call a reply belongs to; counted by the caller, per connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CallId(pub u64);
+
+/// What a caller sends in one piece.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// Begins a call.
+    Begin(CallId, Request),
+    /// The caller is gone: no reply is wanted, a waiter is to be freed. A write may still take effect.
+    Cancel(CallId),
+}
+
+/// A caller's frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallFrame(pub Vec<Call>);
+
+/// A server's frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplyFrame(pub Vec<(CallId, Response)>);
+
+/// What an agent asks of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Change the state. Without an id only [`Command::RegisterAgent`] is taken.
+    Propose(Option<RequestId>, Command),
+    /// Ask the state.
+    Read {
+        /// What.
+        query: Query,
+        /// How fresh.
+        consistency: Consistency,
+        /// Whether to wait for news.
+        blocking: Option<Blocking>,
+    },
+    /// Keep a session alive.
+    Renew(SessionId),
+    /// What this server knows of the quorum; answered by any server from what it knows.
+    Status,
+    /// Make another server the leader; any that can where none is named.
+    TransferLeader(Option<ServerId>),
+    /// Take a server out of the quorum.
+    RemoveServer(ServerId),
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// The command was applied (a refusal is an application too).
+    Applied(Applied),
+    /// The query's answer.
+    Answer(Answer),
+    /// The session that was renewed, or none of that id.
+    Renewed(Option<Arc<Session>>),
+    /// The quorum as this server sees it.
+    Status(Status),
+    /// An operator's order was carried out.
+    Done,
+    /// No answer could be had.
+    Unavailable(Unavailable),
+}
+
+/// Why no answer could be had, and what became of the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Unavailable {
+    /// Certainly not done: this server is not the leader. It may know who is.
+    #[error("No cluster leader")]
+    NotLeader {
+        /// The leader's address, as this server knows it.
+        leader: Option<String>,
+    },
+    /// Certainly not done: the server has more to do than it can.
+    #[error("the server is overloaded: try again ({0})")]
+    Overloaded(String),
+    /// Certainly not done: the server cannot write to its disk.
+    #[error("the server cannot write to its disk: {0}")]
+    Disk(String),
+    /// Certainly not done: the server does not take this request from this peer, or not at all.
+    #[error("{0}")]
+    Denied(String),
+    /// Unknown: it was on its way when the server lost the leadership, its disk or its peer.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl Unavailable {
+    /// Whether the request certainly changed nothing.
+    pub fn certainly_not_done(&self) -> bool {
+        !matches!(self, Self::Unknown(_))
+    }
+}
+
+/// The quorum as one server sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The cluster's id; empty before its first command.
+    pub cluster_id: String,
+    /// The server that answers.
+    pub server: ServerId,
+    /// The leader it knows, once that one serves.
+    pub leader: Option<ServerId>,
+    /// Its term.
+    pub term: Term,
+    /// The last index in its log.
+    pub last_index: LogIndex,
+    /// The last index known to be committed.
+    pub commit_index: LogIndex,
+    /// The last index that it applied.
+    pub applied_index: LogIndex,
+    /// The first index that its log still holds.
+    pub first_index: LogIndex,
+    /// The index of the membership's last change.
+    pub membership_index: LogIndex,
+    /// Every server of the quorum, in order of their ids.
+    pub servers: Vec<ServerStatus>,
+    /// How many agents registered.
+    pub agents: u64,
+    /// The agent that asks, where it registered.
+    pub asker: Option<AgentNumber>,
+}
+
+/// One server of the quorum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its Raft id.
+    pub id: ServerId,
+    /// Its node's UUID.
+    pub node_id: String,
+    /// Its node's name.
+    pub node: String,
+    /// Its RPC address as `ip:port`.
+    pub address: String,
+    /// Whether it votes.
+    pub voter: bool,
+    /// The last index it is known to have.
+    pub last_index: LogIndex,
+}

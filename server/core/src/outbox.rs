@@ -1,0 +1,25 @@
+//! Everything that shall happen next, in the order in which it was decided.
+
+use crate::input::Ticket;
+use crate::raft::log::LogWrite;
+use crate::raft::message::PeerMessage;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::rpc::{Response, Unavailable};
+
+/// What `Core::handle` wants done. The shell empties it after every turn.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// What the log's writer must put on disk, first in, first out, then report as [`crate::Input::Persisted`].
+    pub writes: Vec<LogWrite>,
+    /// Messages that may leave at once. Those that rest on a write come out when the write is reported.
+    pub messages: Vec<(ServerId, PeerMessage)>,
+    /// Answers. A promise in here is durable.
+    pub replies: Vec<(Ticket, Response)>,
+    /// Readers that may look at the state now.
+    pub readable: Vec<Ticket>,
+    /// Readers that cannot be served.
+    pub unreadable: Vec<(Ticket, Unavailable)>,
+    /// What became true, in log order.
+    pub changes: Vec<Change>,
+}

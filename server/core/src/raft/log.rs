@@ -1,0 +1,96 @@
+//! What the log is made of, as the disk sees it: our own mirror of the engine's types.
+
+use bytes::Bytes;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use serde::{Deserialize, Serialize};
+
+/// One entry of the replicated log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// Its place.
+    pub index: LogIndex,
+    /// The term that wrote it.
+    pub term: Term,
+    /// How `data` is to be read.
+    pub kind: EntryKind,
+    /// A proposal of ours, or the engine's own text of a membership change.
+    pub data: Bytes,
+    /// The engine's context of a membership change.
+    pub context: Bytes,
+}
+
+/// How an entry's data is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// An encoded proposal; empty where a new leader began its term.
+    Normal,
+    /// The engine's `ConfChange`.
+    Membership,
+    /// The engine's `ConfChangeV2`.
+    JointMembership,
+}
+
+/// What a server must not forget between two messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardState {
+    /// The newest term it saw.
+    pub term: Term,
+    /// Whom it voted for in that term; 0 for nobody.
+    pub vote: ServerId,
+    /// The last index that it knew to be committed.
+    pub commit: LogIndex,
+}
+
+/// Who votes and who learns, as of one log index. All lists are sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Those who vote.
+    pub voters: Vec<ServerId>,
+    /// Those who only follow.
+    pub learners: Vec<ServerId>,
+    /// Those who vote still while a joint change is under way.
+    pub voters_outgoing: Vec<ServerId>,
+    /// Those who will follow when it is done.
+    pub learners_next: Vec<ServerId>,
+    /// Whether the joint change ends by itself.
+    pub auto_leave: bool,
+}
+
+/// The point that an image of the state stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageMark {
+    /// The last applied index.
+    pub index: LogIndex,
+    /// Its term.
+    pub term: Term,
+    /// The membership as of exactly that index.
+    pub membership: Membership,
+}
+
+/// One write for the log's writer. Writes are made in the order of their numbers; one commit may carry many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogWrite {
+    /// What [`crate::Input::Persisted`] shall report.
+    pub number: u64,
+    /// Throw the log away and begin anew behind this image, which is durable already.
+    pub reset: Option<ImageMark>,
+    /// Entries to append; the first one's index replaces everything from there on.
+    pub entries: Vec<LogEntry>,
+    /// The hard state to keep.
+    pub hard_state: Option<HardState>,
+}
+
+/// What was found on disk at start.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// The hard state.
+    pub hard_state: HardState,
+    /// What the image stands for.
+    pub image: ImageMark,
+    /// The log behind the cut, ascending and without gaps; may begin at or before the image's index.
+    pub entries: Vec<LogEntry>,
+    /// The entry before the first: (index, term).
+    pub base: (LogIndex, Term),
+    /// The state of the image.
+    pub state: crate::State,
+}
