@@ -38,9 +38,11 @@ pub enum Change {
     Fence(Fence),
     /// The number given to an agent last.
     LastAgent(AgentNumber),
+    /// What is added to a log index to make the index that clients see; raised by a restore.
+    IndexBase(u64),
     /// The cluster's id.
     ClusterId(String),
-    /// A part of a restore that is being gathered: id, number, encoded rows.
+    /// A part of a restore that is being gathered: id, number, rows.
     RestorePart(u64, u32, Option<Arc<Vec<Change>>>),
     /// Everything that was there is gone; the changes that follow set every row anew.
     Cleared,

@@ -141,6 +141,11 @@ number! {
     Generation(u32)
 }
 
+number! {
+    /// Wall-clock milliseconds since 1970, stamped by the leader's shell: words for people, never a reason to act.
+    WallTime(u64)
+}
+
 /// What makes a command unique across all its retries.
 ///
 /// Replies from `lowest` on are kept by the state; a sequence below it is refused.

@@ -1,6 +1,8 @@
 //! The nouns that the replicated state holds. Every one is a row of the image on disk.
 
-use crate::id::{AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServiceId, SessionId};
+use crate::id::{
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServiceId, SessionId, WallTime,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,6 +23,8 @@ pub struct Entry {
     pub session: Option<SessionId>,
     /// The fencing token of the grant that stands, or stood last.
     pub fence: Fence,
+    /// When that grant was made.
+    pub granted_at: WallTime,
     /// The log index that created this entry.
     pub create_index: LogIndex,
     /// The log index that changed it last.
@@ -69,6 +73,8 @@ pub struct Session {
     pub node_checks: Vec<CheckId>,
     /// Checks of services that it depends on.
     pub service_checks: Option<Vec<ServiceCheck>>,
+    /// When it was created.
+    pub created_at: WallTime,
     /// The log index that created it.
     pub create_index: LogIndex,
     /// The same: a session never changes.
@@ -251,6 +257,8 @@ pub enum LossCause {
 pub struct Loss {
     /// The log index of the loss.
     pub index: LogIndex,
+    /// When it happened.
+    pub at: WallTime,
     /// The session that ended.
     pub session: SessionId,
     /// Its name.

@@ -1,5 +1,6 @@
 //! What agents and servers send each other. Many calls share one frame; replies come in any order.
 
+use crate::change::Change;
 use crate::command::Command;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
 use crate::query::{Answer, Blocking, Consistency, Query};
@@ -50,6 +51,15 @@ pub enum Request {
     Renew(SessionId),
     /// What this server knows of the quorum; answered by any server from what it knows.
     Status,
+    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a minute of silence.
+    BackupPart {
+        /// Which backup; none to begin one.
+        backup: Option<u64>,
+        /// Which part, from 0.
+        number: u32,
+        /// Whether any server may serve it.
+        stale: bool,
+    },
     /// Make another server the leader; any that can where none is named.
     TransferLeader(Option<ServerId>),
     /// Take a server out of the quorum.
@@ -67,6 +77,8 @@ pub enum Response {
     Renewed(Option<Arc<Session>>),
     /// The quorum as this server sees it.
     Status(Status),
+    /// A part of a backup.
+    BackupPart(BackupPart),
     /// An operator's order was carried out.
     Done,
     /// No answer could be had.
@@ -101,6 +113,25 @@ impl Unavailable {
     pub fn certainly_not_done(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
+}
+
+/// A part of a backup: changes that set every row anew, at most about 1 MiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupPart {
+    /// Which backup.
+    pub backup: u64,
+    /// The cluster that it is of.
+    pub cluster_id: String,
+    /// The index that it stands for.
+    pub index: LogIndex,
+    /// That index's term.
+    pub term: Term,
+    /// Which part, from 0.
+    pub number: u32,
+    /// Whether it is the last one.
+    pub last: bool,
+    /// The rows.
+    pub rows: Vec<Change>,
 }
 
 /// The quorum as one server sees it.

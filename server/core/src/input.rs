@@ -2,12 +2,24 @@
 
 use crate::raft::message::PeerMessage;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, ServerId, SessionId};
+use lockmesh_protocol::id::{RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
+use serde::{Deserialize, Serialize};
 
 /// Which waiting asker an answer belongs to; given by the shell, opaque to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
+
+/// A command on its way into the log; encoded, it is the log entry's data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// What makes it unique; none for the leader's own commands and for an agent's registration.
+    pub request: Option<RequestId>,
+    /// The leader's wall clock when it was proposed: data for people.
+    pub at: WallTime,
+    /// What to do.
+    pub command: Command,
+}
 
 /// What happened.
 #[derive(Debug)]
@@ -17,7 +29,7 @@ pub enum Input {
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
     /// Somebody wants the state changed.
-    Propose(Ticket, Option<RequestId>, Command),
+    Propose(Ticket, Proposal),
     /// Somebody wants to read; answered by a [`Outbox::readable`] ticket when the state may be looked at.
     Read(Ticket, Consistency),
     /// Somebody keeps a session alive.

@@ -8,6 +8,6 @@ pub mod outbox;
 pub mod raft;
 pub mod state;
 
-pub use input::{Input, Ticket};
+pub use input::{Input, Proposal, Ticket};
 pub use outbox::Outbox;
 pub use state::State;
