@@ -1,0 +1,52 @@
+//! Why a command failed, and with which exit code the process says so.
+//!
+//! A text says what to do next. Nothing here prints; that is done once, in [`super::report`].
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The request cannot be understood; nothing was tried. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// It was tried and did not work, or was refused. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Whoever read our output went away; there is nobody to tell. Exit code 141, as for any program in a pipe.
+    #[error("the reader of the output went away")]
+    ClosedPipe,
+}
+
+impl CliError {
+    /// A request that cannot be understood.
+    pub fn usage(text: impl Display) -> Self {
+        Self::Usage(text.to_string())
+    }
+
+    /// Something that did not work, in words for the person at the keyboard.
+    pub fn failed(text: impl Display) -> Self {
+        Self::Failed(text.to_string())
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Failed(_) => ExitCode::from(1),
+            Self::ClosedPipe => ExitCode::from(141),
+        }
+    }
+}
+
+impl From<io::Error> for CliError {
+    /// For reading and writing our own standard streams; a file's error is told with the file's name instead.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ClosedPipe,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}

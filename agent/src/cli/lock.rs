@@ -1,0 +1,14 @@
+//! `lockmesh lock`: holds a lock while a command runs.
+
+use super::context::Context;
+use super::error::CliError;
+use std::process::ExitCode;
+
+/// Holds a lock while a command runs.
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+/// Runs the command.
+pub async fn run(_args: Args, _context: &Context) -> Result<ExitCode, CliError> {
+    Err(CliError::failed("this build does not have this command yet"))
+}
