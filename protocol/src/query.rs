@@ -1,7 +1,7 @@
 //! What can be asked of the state, and the answers.
 
 use crate::command::TxnOp;
-use crate::id::{Fence, Key, LogIndex, NodeName, SessionId};
+use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
 use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{TxnError, TxnResult};
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,8 @@ pub struct Lock {
     pub session: Option<Arc<Session>>,
     /// The token of the grant.
     pub fence: Fence,
+    /// When that grant was made; zero where there is no entry.
+    pub granted_at: WallTime,
     /// How often it was granted in the entry's life.
     pub lock_index: u64,
     /// The index of its entry's last change; 0 where there is no entry.
