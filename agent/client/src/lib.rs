@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Typed client of the local Lockmesh agent.
+
+pub mod shape;

@@ -1,0 +1,171 @@
+//! What an agent says of itself, of its members and of its machine.
+
+use super::null_as_default;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The answer of `GET /v1/agent/self`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AgentSelf {
+    /// Who it is.
+    pub config: AgentConfig,
+    /// How it was started; for people.
+    #[serde(deserialize_with = "null_as_default")]
+    pub debug_config: Map<String, Value>,
+    /// Always empty: there are no network coordinates.
+    #[serde(deserialize_with = "null_as_default")]
+    pub coord: Map<String, Value>,
+    /// It as a member.
+    pub member: Member,
+    /// Figures, in groups.
+    #[serde(deserialize_with = "null_as_default")]
+    pub stats: BTreeMap<String, BTreeMap<String, String>>,
+    /// Words about the node.
+    #[serde(deserialize_with = "null_as_default")]
+    pub meta: BTreeMap<String, String>,
+    /// Always empty.
+    #[serde(rename = "xDS", deserialize_with = "null_as_default")]
+    pub xds: Map<String, Value>,
+}
+
+/// Who an agent is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AgentConfig {
+    /// Its datacenter.
+    pub datacenter: String,
+    /// The same.
+    pub primary_datacenter: String,
+    /// Its node's name.
+    pub node_name: String,
+    /// Its node's UUID.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// The source that it was built from; empty where unknown.
+    pub revision: String,
+    /// Whether its process is a server too.
+    pub server: bool,
+    /// Its version.
+    pub version: String,
+    /// When it was built; empty where unknown.
+    pub build_date: String,
+}
+
+/// A member of the fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Member {
+    /// Its node's name.
+    pub name: String,
+    /// Its address.
+    pub addr: String,
+    /// Its gossip port; 0 where it does not gossip.
+    pub port: u16,
+    /// `role`, `dc`, `id`, …
+    #[serde(deserialize_with = "null_as_default")]
+    pub tags: BTreeMap<String, String>,
+    /// 0 none, 1 alive, 2 leaving, 3 left, 4 failed.
+    pub status: u8,
+    /// Carried, as are the numbers that follow.
+    pub protocol_min: u8,
+    /// See above.
+    pub protocol_max: u8,
+    /// See above.
+    pub protocol_cur: u8,
+    /// See above.
+    pub delegate_min: u8,
+    /// See above.
+    pub delegate_max: u8,
+    /// See above.
+    pub delegate_cur: u8,
+}
+
+/// The body of `PUT /v1/agent/check/register` for the kind of check that runs: a TTL.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NewCheck {
+    /// Its id; its name where empty.
+    #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Words about it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub notes: String,
+    /// How it stands at first; `critical` where empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// A Go duration.
+    #[serde(rename = "TTL")]
+    pub ttl: String,
+}
+
+/// The body of `PUT /v1/agent/check/update/<id>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CheckUpdate {
+    /// `passing`, `warning` or `critical`.
+    pub status: String,
+    /// What it says.
+    pub output: String,
+}
+
+/// The answer of `GET /v1/agent/metrics`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Metrics {
+    /// When, such as `2026-01-02 15:04:05 +0000 UTC`.
+    pub timestamp: String,
+    /// What stands at a value.
+    #[serde(deserialize_with = "null_as_default")]
+    pub gauges: Vec<Gauge>,
+    /// Always empty.
+    #[serde(deserialize_with = "null_as_default")]
+    pub points: Vec<Value>,
+    /// What only grows.
+    #[serde(deserialize_with = "null_as_default")]
+    pub counters: Vec<Sample>,
+    /// What is spread.
+    #[serde(deserialize_with = "null_as_default")]
+    pub samples: Vec<Sample>,
+}
+
+/// A value at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Gauge {
+    /// Its dotted name.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Its labels.
+    #[serde(deserialize_with = "null_as_default")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A count, or a spread of values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Sample {
+    /// Its dotted name.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// How many a second.
+    pub rate: f64,
+    /// Their sum.
+    pub sum: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub stddev: f64,
+    /// Its labels.
+    #[serde(deserialize_with = "null_as_default")]
+    pub labels: BTreeMap<String, String>,
+}

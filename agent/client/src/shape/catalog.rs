@@ -1,0 +1,166 @@
+//! Nodes, services and registrations.
+
+use super::null_as_default;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Node {
+    /// Its UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Its name.
+    pub node: String,
+    /// Its address, without a port.
+    pub address: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Addresses by tag.
+    pub tagged_addresses: Option<BTreeMap<String, String>>,
+    /// Words about it.
+    pub meta: Option<BTreeMap<String, String>>,
+    /// The index that created it.
+    pub create_index: u64,
+    /// The index that changed it last.
+    pub modify_index: u64,
+}
+
+/// A service of a node, as it is shown inside the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Service {
+    /// Its id on the node.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Its name.
+    pub service: String,
+    /// Its tags.
+    #[serde(deserialize_with = "null_as_default")]
+    pub tags: Vec<String>,
+    /// Its address; empty for the node's.
+    pub address: String,
+    /// Addresses by tag.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_as_default")]
+    pub tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// Words about it.
+    pub meta: Option<BTreeMap<String, String>>,
+    /// Its port.
+    pub port: u16,
+    /// Its weights.
+    pub weights: Weights,
+    /// Whether others may change its tags.
+    pub enable_tag_override: bool,
+    /// Always the empty proxy.
+    pub proxy: Proxy,
+    /// Always empty.
+    pub connect: Map<String, Value>,
+    /// The index that created it.
+    pub create_index: u64,
+    /// The index that changed it last.
+    pub modify_index: u64,
+}
+
+/// The proxy of a service that is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Proxy {
+    /// Always empty.
+    pub mode: String,
+    /// Always empty.
+    pub mesh_gateway: Map<String, Value>,
+    /// Always empty.
+    pub expose: Map<String, Value>,
+}
+
+/// Where a service can be reached under a tag.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceAddress {
+    /// Host name or address.
+    pub address: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// How much a service instance counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Weights {
+    /// While its checks pass.
+    pub passing: u32,
+    /// While one of them warns.
+    pub warning: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { passing: 1, warning: 1 }
+    }
+}
+
+/// A node with its services, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeServices {
+    /// The node.
+    pub node: Node,
+    /// Its services.
+    #[serde(deserialize_with = "null_as_default")]
+    pub services: BTreeMap<String, Service>,
+}
+
+/// An instance of a service with its node, flat.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceNode {
+    /// The node's UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// The node's name.
+    pub node: String,
+    /// The node's address.
+    pub address: String,
+    /// The node's datacenter.
+    pub datacenter: String,
+    /// The node's addresses by tag.
+    pub tagged_addresses: Option<BTreeMap<String, String>>,
+    /// Words about the node.
+    pub node_meta: Option<BTreeMap<String, String>>,
+    /// Always empty.
+    pub service_kind: String,
+    /// The service's id.
+    #[serde(rename = "ServiceID")]
+    pub service_id: String,
+    /// The service's name.
+    pub service_name: String,
+    /// The service's tags.
+    #[serde(deserialize_with = "null_as_default")]
+    pub service_tags: Vec<String>,
+    /// The service's address.
+    pub service_address: String,
+    /// The service's addresses by tag.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_as_default")]
+    pub service_tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// The service's weights.
+    pub service_weights: Weights,
+    /// Words about the service.
+    #[serde(deserialize_with = "null_as_default")]
+    pub service_meta: BTreeMap<String, String>,
+    /// The service's port.
+    pub service_port: u16,
+    /// Always empty.
+    pub service_socket_path: String,
+    /// Whether others may change its tags.
+    pub service_enable_tag_override: bool,
+    /// Always the empty proxy.
+    pub service_proxy: Proxy,
+    /// Always empty.
+    pub service_connect: Map<String, Value>,
+    /// The index that created it.
+    pub create_index: u64,
+    /// The index that changed it last.
+    pub modify_index: u64,
+}

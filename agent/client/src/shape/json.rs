@@ -1,0 +1,165 @@
+//! How a shape becomes JSON bytes, in the manner of Go's encoder: `<`, `>`, `&`, U+2028 and U+2029 are escaped
+//! inside strings, so that an answer is safe inside HTML and textual comparers see what they know.
+
+use serde::Serialize;
+use serde_json::ser::Formatter;
+use std::io::{self, Write};
+
+/// How an answer is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// One field a line, indented by four spaces.
+    pub indented: bool,
+    /// A newline at the end.
+    pub newline: bool,
+}
+
+impl Layout {
+    /// Everything on one line, without a newline.
+    pub const COMPACT: Self = Self { indented: false, newline: false };
+    /// For people.
+    pub const PRETTY: Self = Self { indented: true, newline: true };
+}
+
+/// Renders a value.
+pub fn render<T: Serialize + ?Sized>(value: &T, layout: Layout) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    let formatter = GoFormatter { indented: layout.indented, depth: 0, has_value: false };
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    // Memory takes every byte, and every map of ours has strings for keys.
+    value.serialize(&mut serializer).expect("a shape is representable in JSON");
+    if layout.newline {
+        bytes.push(b'\n');
+    }
+    bytes
+}
+
+struct GoFormatter {
+    indented: bool,
+    depth: usize,
+    has_value: bool,
+}
+
+impl GoFormatter {
+    fn open<W: Write + ?Sized>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.has_value = false;
+        writer.write_all(bracket)
+    }
+
+    fn close<W: Write + ?Sized>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if self.has_value {
+            self.line(writer)?;
+        }
+        writer.write_all(bracket)
+    }
+
+    fn separate<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            writer.write_all(b",")?;
+        }
+        self.line(writer)
+    }
+
+    fn line<W: Write + ?Sized>(&self, writer: &mut W) -> io::Result<()> {
+        if !self.indented {
+            return Ok(());
+        }
+        writer.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| writer.write_all(b"    "))
+    }
+}
+
+impl Formatter for GoFormatter {
+    fn begin_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn end_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_array_value<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn end_array_value<W: Write + ?Sized>(&mut self, _writer: &mut W) -> io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
+
+    fn begin_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn end_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(if self.indented { b": " } else { b":" })
+    }
+
+    fn end_object_value<W: Write + ?Sized>(&mut self, _writer: &mut W) -> io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
+
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, escape, length)) = first_escape(rest) {
+            writer.write_all(&rest.as_bytes()[..at])?;
+            writer.write_all(escape)?;
+            rest = &rest[at + length..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
+}
+
+/// The first character that Go escapes and plain JSON does not: its place, its escape, its length in bytes.
+fn first_escape(text: &str) -> Option<(usize, &'static [u8], usize)> {
+    let bytes = text.as_bytes();
+    bytes.iter().enumerate().find_map(|(at, byte)| match byte {
+        b'<' => Some((at, &b"\\u003c"[..], 1)),
+        b'>' => Some((at, &b"\\u003e"[..], 1)),
+        b'&' => Some((at, &b"\\u0026"[..], 1)),
+        0xE2 if bytes[at..].starts_with("\u{2028}".as_bytes()) => Some((at, &b"\\u2028"[..], 3)),
+        0xE2 if bytes[at..].starts_with("\u{2029}".as_bytes()) => Some((at, &b"\\u2029"[..], 3)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn compact(value: &serde_json::Value) -> String {
+        String::from_utf8(render(value, Layout::COMPACT)).unwrap()
+    }
+
+    #[test]
+    fn escapes_as_go_does() {
+        assert_eq!(compact(&json!("<a href=\"x&y\">")), r#""\u003ca href=\"x\u0026y\"\u003e""#);
+        assert_eq!(compact(&json!("a\u{2028}b\u{2029}c\u{2027}")), "\"a\\u2028b\\u2029c\u{2027}\"");
+        assert_eq!(compact(&json!({"<": "\u{1}\n\t\u{7f}é"})), "{\"\\u003c\":\"\\u0001\\n\\t\u{7f}é\"}");
+    }
+
+    #[test]
+    fn compact_has_no_spaces_and_no_newline() {
+        assert_eq!(compact(&json!({"a": [1, 2, {}], "b": null})), r#"{"a":[1,2,{}],"b":null}"#);
+    }
+
+    #[test]
+    fn pretty_indents_by_four_and_ends_the_line() {
+        let text =
+            String::from_utf8(render(&json!([{"A": [], "B": {}, "C": [1, 2]}]), Layout::PRETTY)).unwrap();
+        let expected = "[\n    {\n        \"A\": [],\n        \"B\": {},\n        \"C\": [\n            1,\n            2\n        ]\n    }\n]\n";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,66 @@
+//! What Consul lacks: who holds which lock, and why locks were lost. Times are wall-clock words for people.
+
+use super::null_as_default;
+use serde::{Deserialize, Serialize};
+
+/// An element of `GET /v1/lockmesh/locks`: a lock that is held, or closed by a delay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Lock {
+    /// Which key.
+    pub key: String,
+    /// The holder's session; empty for nobody.
+    pub session: String,
+    /// That session's name.
+    pub session_name: String,
+    /// That session's node.
+    pub node: String,
+    /// The fencing token of the grant.
+    pub fence: u64,
+    /// How often it was granted in the entry's life.
+    pub lock_index: u64,
+    /// The index of the entry's last change; 0 where there is no entry.
+    pub modify_index: u64,
+    /// When the grant was made: milliseconds since 1970 by the leader's clock; 0 for nobody's.
+    #[serde(rename = "GrantedAtMs")]
+    pub granted_at_ms: u64,
+    /// How long the key stays closed after its holder's end, as a Go duration; empty where it is open.
+    pub lock_delay: String,
+}
+
+/// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without its holder's release.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Loss {
+    /// The index of the loss.
+    pub index: u64,
+    /// Milliseconds since 1970 by the leader's clock.
+    #[serde(rename = "AtMs")]
+    pub at_ms: u64,
+    /// The session that ended.
+    pub session: String,
+    /// Its name.
+    pub session_name: String,
+    /// Its node.
+    pub node: String,
+    /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered` or `node-deregistered`.
+    pub cause: String,
+    /// The check, where it was one.
+    #[serde(rename = "CheckID")]
+    pub check_id: String,
+    /// The keys that it held; cut off after 64.
+    #[serde(deserialize_with = "null_as_default")]
+    pub keys: Vec<LostKey>,
+    /// How many keys it held in all.
+    pub key_count: u64,
+}
+
+/// A key that was held at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LostKey {
+    /// Which key.
+    pub key: String,
+    /// The fencing token that is void now.
+    pub fence: u64,
+}

@@ -1,0 +1,98 @@
+//! Transactions.
+
+use super::catalog::{Node, Service};
+use super::health::Check;
+use super::kv::Entry;
+use super::{Blob, null_as_default};
+use serde::{Deserialize, Serialize};
+
+/// One operation of a request, as a client sends it: exactly one field is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Operation {
+    /// On a key.
+    #[serde(rename = "KV", skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvOperation>,
+}
+
+/// An operation on a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct KvOperation {
+    /// `set`, `cas`, `lock`, `unlock`, `get`, `delete`, …
+    pub verb: String,
+    /// Which key or prefix.
+    pub key: String,
+    /// The value, for writes.
+    pub value: Option<Blob>,
+    /// The flags, for writes.
+    pub flags: u64,
+    /// The modify index that a conditional verb wants.
+    pub index: u64,
+    /// The session, for locks.
+    pub session: String,
+}
+
+/// One element of the results: exactly one field is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TxnResult {
+    /// An entry.
+    #[serde(rename = "KV", skip_serializing_if = "Option::is_none")]
+    pub kv: Option<Entry>,
+    /// A node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<Node>,
+    /// A service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<Service>,
+    /// A check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<Check>,
+}
+
+/// Why one operation failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TxnError {
+    /// Its place in the request, from 0.
+    pub op_index: u32,
+    /// In words.
+    pub what: String,
+}
+
+/// The answer to a transaction with a write: results with 200, errors with 409.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TxnAnswer {
+    /// What the operations gave; `None` where the transaction failed.
+    pub results: Option<Vec<TxnResult>>,
+    /// Why it failed.
+    pub errors: Option<Vec<TxnError>>,
+}
+
+/// The answer to a transaction without a write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TxnReadAnswer {
+    /// What the operations gave.
+    #[serde(deserialize_with = "null_as_default")]
+    pub results: Vec<TxnResult>,
+    /// Always `None`: failures are sent as [`TxnAnswer`].
+    pub errors: Option<Vec<TxnError>>,
+    /// The index of the answer.
+    pub index: u64,
+    /// In nanoseconds.
+    pub last_contact: u64,
+    /// Whether the server knows a leader.
+    pub known_leader: bool,
+    /// Always empty.
+    pub consistency_level: String,
+    /// Always false.
+    pub not_modified: bool,
+    /// Always 0.
+    pub backend: u8,
+    /// Always false.
+    #[serde(rename = "ResultsFilteredByACLs")]
+    pub results_filtered_by_acls: bool,
+}
