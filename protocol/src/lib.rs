@@ -5,6 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`id`] | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
+//! | [`duration`] | lengths of time as people write them |
 //! | [`time`] | our own point in time, an argument wherever it is needed |
 //! | [`record`] | the nouns that the replicated state holds |
 //! | [`command`] | everything that may change the replicated state |
@@ -18,6 +19,7 @@
 
 pub mod change;
 pub mod command;
+pub mod duration;
 pub mod id;
 pub mod query;
 pub mod record;
