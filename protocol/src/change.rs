@@ -30,8 +30,12 @@ pub enum Change {
     Agent(AgentNumber, Option<Arc<Agent>>),
     /// A kept reply: agent, sequence.
     Reply(AgentNumber, u64, Option<Arc<Applied>>),
-    /// A line of the loss history, by its place in the ring.
+    /// The sequence below which an agent's commands are refused, since their replies are forgotten.
+    LowestSequence(AgentNumber, u64),
+    /// A line of the loss history, by its number; the oldest goes when a new one comes.
     Loss(u64, Option<Arc<Loss>>),
+    /// The last index that changed a node or one of its services, under the node's folded name.
+    NodeIndex(NodeName, Option<LogIndex>),
     /// The last index that changed a table.
     TableIndex(Table, LogIndex),
     /// The fencing token given last.

@@ -106,7 +106,7 @@ pub struct Node {
     pub meta: BTreeMap<String, String>,
     /// The log index that created it.
     pub create_index: LogIndex,
-    /// The log index that changed it, or one of its services, last.
+    /// The log index that changed it last.
     pub modify_index: LogIndex,
 }
 
