@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The shell around the core: driver loop, redb store, watches, QUIC service.
+
+pub mod mailbox;

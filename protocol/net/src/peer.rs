@@ -1,0 +1,124 @@
+//! Who is at the other end of a connection, as its certificate says. Nothing else may decide that.
+
+use lockmesh_protocol::id::NodeName;
+use std::fmt;
+
+/// What a certificate's owner may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Belongs to the quorum: serves agents and speaks Raft.
+    Server,
+    /// Speaks for one host.
+    Agent,
+}
+
+impl Role {
+    /// The word in certificates and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Agent => "agent",
+        }
+    }
+
+    /// The DNS name that every certificate of this role carries, and that a dialler asks for.
+    pub fn dns_name(self) -> &'static str {
+        match self {
+            Self::Server => "server.lockmesh",
+            Self::Agent => "agent.lockmesh",
+        }
+    }
+
+    /// Reads the word.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Server, Self::Agent].into_iter().find(|role| role.as_str() == word)
+    }
+}
+
+/// A verified peer: its certificate was signed by our authority and says this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// What it may do.
+    pub role: Role,
+    /// Which node it speaks for.
+    pub node: NodeName,
+}
+
+impl Peer {
+    /// The URI under which a certificate names its owner: `lockmesh://agent/web-1`.
+    pub fn to_uri(&self) -> String {
+        let mut uri = format!("lockmesh://{}/", self.role.as_str());
+        for byte in self.node.as_str().bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
+                other => uri.push_str(&format!("%{other:02X}")),
+            }
+        }
+        uri
+    }
+
+    /// Reads what [`Peer::to_uri`] wrote; `None` for anything else, an empty node among it.
+    pub fn from_uri(uri: &str) -> Option<Self> {
+        let (role, node) = uri.strip_prefix("lockmesh://")?.split_once('/')?;
+        let node = String::from_utf8(percent_decoded(node)?).ok()?;
+        let peer = Self { role: Role::parse(role)?, node: NodeName::from(node) };
+        // One owner has one spelling, so that names can be compared as they stand.
+        (!peer.node.as_str().is_empty() && peer.to_uri() == uri).then_some(peer)
+    }
+}
+
+fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let value = digit(bytes.next()?)? * 16 + digit(bytes.next()?)?;
+        decoded.push(u8::try_from(value).ok()?);
+    }
+    Some(decoded)
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.role.as_str(), self.node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Peer, Role};
+
+    #[test]
+    fn a_uri_brings_role_and_node_back() {
+        for node in ["web-1", "Größe mit /Strich%", "a:b@c?d#e"] {
+            for role in [Role::Server, Role::Agent] {
+                let peer = Peer { role, node: node.into() };
+                assert_eq!(Peer::from_uri(&peer.to_uri()), Some(peer));
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_uris_name_nobody() {
+        let foreign = [
+            "",
+            "lockmesh://",
+            "lockmesh://agent",
+            "lockmesh://agent/",
+            "lockmesh://king/web-1",
+            "https://agent/web-1",
+            "lockmesh://agent/a/b",
+            "lockmesh://agent/%4",
+            "lockmesh://agent/%zz",
+            "lockmesh://agent/%FF",
+            "lockmesh://agent/%61",
+        ];
+        for uri in foreign {
+            assert_eq!(Peer::from_uri(uri), None, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The driver's bounded mailbox, and the way its answers go back to each connection.
+//!
+//! Many tasks post, one plain thread takes. **Invariants:** posting never blocks; calls beyond the limit come
+//! back to whoever posted them, while everything that frees something (a cancel, a vanished connection, a
+//! finished write) always gets in; an answer to a call that was cancelled is dropped here.
+
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_net::Peer;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::rpc::{CallId, Request, Response};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// How many calls and peer messages may wait for the driver.
+pub const MAILBOX_LIMIT: usize = 16_384;
+
+/// How many calls of one connection may be unanswered, or answered and not yet sent.
+pub const CALLS_PER_CONNECTION: usize = 65_536;
+
+/// A connection, by a number that is never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Caller(pub u64);
+
+/// What the driver is told.
+#[derive(Debug)]
+pub enum Mail {
+    /// Somebody asks. Every call is answered once through `replies`, unless it is cancelled before.
+    Call {
+        /// Which of the connection's calls.
+        call: CallId,
+        /// What is asked.
+        request: Request,
+        /// Where the answer goes, and who asks.
+        replies: ReplySink,
+    },
+    /// Nobody waits for this call any more; a parked reader is to be freed.
+    Cancel {
+        /// Whose call.
+        from: Caller,
+        /// Which one.
+        call: CallId,
+    },
+    /// A connection ended, and all its calls with it.
+    Gone {
+        /// Which connection.
+        from: Caller,
+    },
+    /// Another server said something; it is the sender that its certificate names.
+    Peer(ServerId, PeerMessage),
+    /// Every log write up to this number is on disk.
+    Persisted(u64),
+    /// The driver shall finish.
+    Stop,
+}
+
+impl Mail {
+    /// Whether it counts against [`MAILBOX_LIMIT`].
+    fn is_limited(&self) -> bool {
+        matches!(self, Self::Call { .. } | Self::Peer(..))
+    }
+}
+
+/// Posts to the driver; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Mailbox(Arc<Shared>);
+
+/// Takes what was posted; there is one.
+#[derive(Debug)]
+pub struct Inbox(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    news: Condvar,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    mails: VecDeque<Mail>,
+    limited: usize,
+    driver_waits: bool,
+}
+
+/// Makes a mailbox that takes up to `limit` calls and peer messages ([`MAILBOX_LIMIT`] in service).
+pub fn mailbox(limit: usize) -> (Mailbox, Inbox) {
+    let shared = Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), limit });
+    (Mailbox(shared.clone()), Inbox(shared))
+}
+
+impl Mailbox {
+    /// Posts one mail. It comes back when the mailbox is full, which happens to calls and peer messages only.
+    pub fn post(&self, mail: Mail) -> Result<(), Mail> {
+        let mut queue = lock(&self.0.queue);
+        let posted = queue.push(mail, self.0.limit);
+        self.wake(queue);
+        posted
+    }
+
+    /// Posts many under one lock and with one wake-up; gives back those that found no room.
+    pub fn post_all(&self, mails: impl IntoIterator<Item = Mail>) -> Vec<Mail> {
+        let mut queue = lock(&self.0.queue);
+        let refused = mails.into_iter().filter_map(|mail| queue.push(mail, self.0.limit).err()).collect();
+        self.wake(queue);
+        refused
+    }
+
+    /// How many mails wait, for a gauge.
+    pub fn waiting(&self) -> usize {
+        lock(&self.0.queue).mails.len()
+    }
+
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        let asleep = std::mem::take(&mut queue.driver_waits) && !queue.mails.is_empty();
+        drop(queue);
+        if asleep {
+            self.0.news.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, mail: Mail, limit: usize) -> Result<(), Mail> {
+        if mail.is_limited() {
+            if self.limited >= limit {
+                return Err(mail);
+            }
+            self.limited += 1;
+        }
+        self.mails.push_back(mail);
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// Appends up to `at_most` mails to `mails`, in the order of their posting. Waits until `deadline` for the
+    /// first one, not at all where `deadline` is past.
+    pub fn take(&self, mails: &mut Vec<Mail>, at_most: usize, deadline: Instant) {
+        let mut queue = lock(&self.0.queue);
+        while queue.mails.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return;
+            }
+            queue.driver_waits = true;
+            let (woken, _) = self.0.news.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            queue.driver_waits = false;
+        }
+        let count = at_most.min(queue.mails.len());
+        let before = mails.len();
+        mails.extend(queue.mails.drain(..count));
+        queue.limited -= mails[before..].iter().filter(|mail| mail.is_limited()).count();
+    }
+}
+
+/// Where the answers to one connection's calls go; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ReplySink(Arc<Connection>);
+
+#[derive(Debug)]
+struct Connection {
+    caller: Caller,
+    peer: Peer,
+    state: Mutex<Replies>,
+    ready: Notify,
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Replies {
+    unanswered: HashSet<CallId>,
+    queue: Vec<(CallId, Response)>,
+    gone: bool,
+}
+
+/// What became of a call that a connection wants to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It may go to the driver.
+    Yes,
+    /// The connection has too many unanswered calls.
+    TooMany,
+    /// The id belongs to a call that is not answered yet: the peer cannot count.
+    Duplicate,
+}
+
+impl ReplySink {
+    /// Makes the sink of a new connection.
+    pub fn new(caller: Caller, peer: Peer) -> Self {
+        let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
+        Self(Arc::new(Connection { caller, peer, state, ready, room }))
+    }
+
+    /// Which connection.
+    pub fn caller(&self) -> Caller {
+        self.0.caller
+    }
+
+    /// Who is at its other end, as its certificate says.
+    pub fn peer(&self) -> &Peer {
+        &self.0.peer
+    }
+
+    /// Answers a call and wakes the connection; a driver uses a [`Postman`], which wakes once a turn.
+    pub fn answer(&self, call: CallId, response: Response) {
+        if self.push(call, response) {
+            self.0.ready.notify_one();
+        }
+    }
+
+    /// Whether the queue was empty before, so that somebody must be woken.
+    fn push(&self, call: CallId, response: Response) -> bool {
+        let mut state = lock(&self.0.state);
+        if state.gone || !state.unanswered.remove(&call) {
+            return false;
+        }
+        state.queue.push((call, response));
+        state.queue.len() == 1
+    }
+
+    /// Notes that a call begins.
+    pub fn begin(&self, call: CallId) -> Begun {
+        let mut state = lock(&self.0.state);
+        if state.unanswered.len() + state.queue.len() >= CALLS_PER_CONNECTION {
+            return Begun::TooMany;
+        }
+        if state.unanswered.insert(call) { Begun::Yes } else { Begun::Duplicate }
+    }
+
+    /// Notes that nobody wants the answer; whether the call was still unanswered.
+    pub fn cancel(&self, call: CallId) -> bool {
+        lock(&self.0.state).unanswered.remove(&call)
+    }
+
+    /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later answer.
+    pub fn close(&self) {
+        let mut state = lock(&self.0.state);
+        *state = Replies { gone: true, ..Replies::default() };
+        drop(state);
+        self.0.room.notify_waiters();
+    }
+
+    /// Waits for answers and takes all that are ready.
+    pub async fn ready(&self) -> Vec<(CallId, Response)> {
+        loop {
+            let taken = std::mem::take(&mut lock(&self.0.state).queue);
+            if !taken.is_empty() {
+                self.0.room.notify_waiters();
+                return taken;
+            }
+            self.0.ready.notified().await;
+        }
+    }
+
+    /// Waits until fewer than `answers` wait to be sent: a peer that does not read must not ask on.
+    pub async fn room(&self, answers: usize) {
+        loop {
+            let room = self.0.room.notified();
+            let state = lock(&self.0.state);
+            if state.gone || state.queue.len() < answers {
+                return;
+            }
+            drop(state);
+            room.await;
+        }
+    }
+}
+
+/// Carries the answers of one driver turn and wakes each connection once.
+#[derive(Debug, Default)]
+pub struct Postman {
+    woken: Vec<ReplySink>,
+}
+
+impl Postman {
+    /// Puts an answer into its connection's queue. Nobody sees it before [`Postman::deliver`].
+    pub fn answer(&mut self, replies: &ReplySink, call: CallId, response: Response) {
+        if replies.push(call, response) {
+            self.woken.push(replies.clone());
+        }
+    }
+
+    /// Wakes every connection that has answers: the end of a turn.
+    pub fn deliver(&mut self) {
+        for replies in self.woken.drain(..) {
+            replies.0.ready.notify_one();
+        }
+    }
+}
+
+/// A panic while a lock was held left nothing half done: each change below is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
