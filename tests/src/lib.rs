@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Everything that shows that Lockmesh keeps its promises.
+
+pub mod tidy;

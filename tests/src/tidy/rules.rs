@@ -1,0 +1,214 @@
+//! One function for each rule. None knows the repository: what is allowed where comes in as a table, so that each
+//! rule can be shown to fail.
+
+use super::mask::item_length;
+use super::path::{lines_naming, lines_naming_crate};
+use super::{Fault, Source, is_word, line_of, words};
+
+/// A Rust file opens with what it is for.
+pub fn opens_with_a_module_doc(source: &Source) -> Vec<Fault> {
+    let first = source.text.lines().next().unwrap_or_default();
+    let said = first.strip_prefix("//!").is_some_and(|words| words.trim().len() > 10);
+    if said || !source.is_rust() {
+        return Vec::new();
+    }
+    vec![Fault::new(
+        source,
+        1,
+        "the first line must be `//!`, saying what the file is for and what it must never do",
+    )]
+}
+
+/// A Rust file has no more lines than this.
+pub fn file_is_short(source: &Source, most: usize) -> Vec<Fault> {
+    let lines = source.text.lines().count();
+    if lines <= most || !source.is_rust() {
+        return Vec::new();
+    }
+    vec![Fault::new(source, most, format!("{lines} lines, at most {most}: split the file"))]
+}
+
+/// A function has no more lines than this, from its name to its last brace.
+pub fn functions_are_short(source: &Source, most: usize) -> Vec<Fault> {
+    let code = &source.code;
+    let long = |at: usize| {
+        let name: String = code[at + 2..].trim_start().chars().take_while(|c| is_word(*c)).collect();
+        let lines = code[at..at + item_length(&code[at..])].lines().count();
+        (lines > most && !name.is_empty()).then(|| {
+            let what =
+                format!("`{name}` has {lines} lines, at most {most}: let the parent branch and leaves work");
+            Fault::new(source, line_of(code, at), what)
+        })
+    };
+    words(code, "fn").filter_map(long).collect()
+}
+
+/// A crate is named only in its homes: files, or folders with a `/` at the end. Tests are free.
+pub fn crates_stay_home(source: &Source, homes: &[(&str, &[&str])]) -> Vec<Fault> {
+    let away = homes.iter().filter(|(_, places)| !is_in(&source.path, places));
+    let faults = away.flat_map(|(name, places)| {
+        lines_naming_crate(&source.real_code, name).into_iter().map(move |line| {
+            Fault::new(source, line, format!("names `{name}`, whose home is {}", places.join(", ")))
+        })
+    });
+    faults.collect()
+}
+
+/// Every crate of the workspace's list has a home or is free, and no home stands empty.
+pub fn homes_are_complete(
+    manifest: &Source,
+    sources: &[Source],
+    homes: &[(&str, &[&str])],
+    free: &[&str],
+) -> Vec<Fault> {
+    let listed: Vec<String> = section(&manifest.text, "[workspace.dependencies]")
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name.trim().replace('-', "_"))
+        .collect();
+    let known = |name: &str| free.contains(&name) || homes.iter().any(|(crate_name, _)| *crate_name == name);
+    let homeless = listed.iter().filter(|name| !known(name)).map(|name| {
+        Fault::new(manifest, 0, format!("`{name}` has no line in the table of homes in tests/tests/tidy.rs"))
+    });
+    let gone = homes.iter().map(|(name, _)| *name).chain(free.iter().copied());
+    let gone = gone.filter(|name| !listed.iter().any(|listed| listed == name)).map(|name| {
+        Fault::new(
+            manifest,
+            0,
+            format!("`{name}` has a line in tests/tests/tidy.rs, but the workspace does not list it"),
+        )
+    });
+    let empty = homes.iter().flat_map(|(name, places)| places.iter().map(move |place| (name, place)));
+    let empty = empty.filter(|(name, place)| {
+        let here = sources.iter().filter(|source| is_in(&source.path, &[place]));
+        !here.into_iter().any(|source| !lines_naming_crate(&source.code, name).is_empty())
+    });
+    let empty = empty
+        .map(|(name, place)| Fault::new(manifest, 0, format!("`{name}` is not named in its home {place}")));
+    homeless.chain(gone).chain(empty).collect()
+}
+
+/// Real code names none of these paths.
+pub fn names_nothing_forbidden(source: &Source, forbidden: &[&str], why: &str) -> Vec<Fault> {
+    let faults = forbidden.iter().flat_map(|path| {
+        let lines = lines_naming(&source.real_code, path).into_iter();
+        lines.map(move |line| Fault::new(source, line, format!("names `{path}`: {why}")))
+    });
+    faults.collect()
+}
+
+/// Real code holds none of these pieces of text, each with what to do instead.
+pub fn holds_nothing_unfinished(source: &Source, pieces: &[(&str, &str)]) -> Vec<Fault> {
+    let faults = pieces.iter().flat_map(|(piece, instead)| {
+        let code = &source.real_code;
+        let places = code.match_indices(piece).map(|(at, _)| at);
+        let alone = places.filter(|at| !code[..*at].ends_with(is_word) || !piece.starts_with(is_word));
+        alone.map(move |at| Fault::new(source, line_of(code, at), format!("`{piece}`: {instead}")))
+    });
+    faults.collect()
+}
+
+/// Nothing a reader cannot open is cited.
+pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault> {
+    let lines = source.text.lines().enumerate();
+    let faults = lines.flat_map(|(at, line)| {
+        let cited = citations.iter().filter(|citation| line.contains(citation.as_str()));
+        cited.map(move |citation| {
+            Fault::new(
+                source,
+                at + 1,
+                format!("cites `{citation}`, which no reader can open: say the thing itself"),
+            )
+        })
+    });
+    faults.collect()
+}
+
+/// A test sleeps only where the table says why.
+pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> Vec<Fault> {
+    if !source.is_rust() || sleepers.iter().any(|(path, _)| is_in(&source.path, &[path])) {
+        return Vec::new();
+    }
+    let sleeps = |text: &str| -> Vec<usize> {
+        words(text, "sleep")
+            .filter(|at| text[at + 5..].starts_with('('))
+            .map(|at| line_of(text, at))
+            .collect()
+    };
+    let real = sleeps(&source.real_code);
+    let tests = sleeps(&source.code).into_iter().filter(|line| !real.contains(line));
+    let what =
+        "a test that sleeps hopes: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
+    tests.map(|line| Fault::new(source, line, what)).collect()
+}
+
+/// An exception from a lint says why.
+pub fn exceptions_have_reasons(source: &Source) -> Vec<Fault> {
+    let code = &source.code;
+    let attributes = ["#[allow(", "#![allow(", "#[expect(", "#![expect("].into_iter();
+    let bare = attributes.flat_map(|attribute| code.match_indices(attribute)).filter(|(at, _)| {
+        let end = code[*at..].find(")]").map_or(code.len(), |length| at + length);
+        !code[*at..end].contains("reason")
+    });
+    bare.map(|(at, attribute)| {
+        Fault::new(source, line_of(code, at), format!("`{attribute}…` without `reason = …`"))
+    })
+    .collect()
+}
+
+/// A crate's manifest takes versions and lints from the workspace.
+pub fn manifest_follows_the_workspace(manifest: &Source) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if section(&manifest.text, "[lints]").all(|line| line.trim() != "workspace = true") {
+        faults.push(Fault::new(manifest, 0, "must say `workspace = true` under `[lints]`"));
+    }
+    for heading in ["[dependencies]", "[dev-dependencies]", "[build-dependencies]"] {
+        let own = section(&manifest.text, heading).filter(|line| !line.contains("workspace = true"));
+        faults.extend(
+            own.map(|line| Fault::new(manifest, 0, format!("`{line}`: the workspace holds all versions"))),
+        );
+    }
+    faults
+}
+
+/// A crate depends on no more crates of ours than the table says.
+pub fn crates_of_ours(manifest: &Source, ours: &str, allowed: &[&str]) -> Vec<Fault> {
+    let used = section(&manifest.text, "[dependencies]").chain(section(&manifest.text, "[dev-dependencies]"));
+    let names = used.map(|line| line.split(['.', ' ', '=']).next().unwrap_or_default());
+    let strange = names.filter(|name| name.starts_with(ours) && !allowed.contains(name));
+    strange.map(|name| Fault::new(manifest, 0, format!("must not depend on `{name}`"))).collect()
+}
+
+/// The code map names every module of a crate, and nothing that is not there. A module is a folder below the
+/// crate's sources, at any depth, or a file directly in them.
+pub fn map_is_complete(readme: &Source, krate: &str, modules: &[String]) -> Vec<Fault> {
+    let heading = |line: &&str| line.starts_with("###") && line.contains(&format!("`{krate}/`"));
+    let map: Vec<&str> = readme.text.lines().skip_while(|line| !heading(line)).skip(1).collect();
+    let rows = map.iter().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with('|'));
+    let first_cells = rows.filter_map(|line| line.split('|').nth(1));
+    let named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let missing = modules.iter().filter(|module| !named.contains(&module.as_str()));
+    let missing = missing.map(|module| format!("the code map of `{krate}/` does not name `{module}`"));
+    let stale = named.iter().filter(|name| !modules.iter().any(|module| module == *name));
+    let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which is not there"));
+    missing.chain(stale).map(|what| Fault::new(readme, 0, what)).collect()
+}
+
+/// A sample file is read by a test of the crate whose defaults it shows.
+pub fn sample_is_tested(sample: &str, sources: &[Source]) -> bool {
+    let name = sample.rsplit('/').next().unwrap_or(sample);
+    let tests = |source: &&Source| source.is_rust() && source.code != source.real_code;
+    let reads = |source: &Source| source.text.contains(name) && source.code.contains("::default()");
+    sources.iter().filter(tests).any(reads)
+}
+
+/// Whether a path is one of these files or below one of these folders.
+fn is_in(path: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)))
+}
+
+/// The lines of a manifest's section, without blank lines and comments.
+fn section<'a>(manifest: &'a str, heading: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = manifest.lines().skip_while(move |line| line.trim() != heading).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    lines.filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
+}

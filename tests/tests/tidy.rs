@@ -1,0 +1,320 @@
+//! Style is a test: an untidy tree does not pass. The tables say what may stand where; each rule is also fed a bad
+//! snippet, to show that it can fail. It must never judge what a person has to judge.
+
+use lockmesh_tests::tidy::{Fault, Source, rules, tree};
+
+/// The longest file, in lines. Aim at 300.
+const FILE_LINES: usize = 1000;
+
+/// The longest function, in lines. Aim at 40.
+const FUNCTION_LINES: usize = 70;
+
+/// Everything that the top folder may hold besides dotfiles.
+const TOP: [&str; 10] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "README.md",
+    "LICENSE",
+    "agent",
+    "server",
+    "protocol",
+    "tests",
+    "deploy",
+    "target",
+];
+
+/// Our crates: the folder, and the crates of ours that it may depend on.
+const CRATES: [(&str, &[&str]); 7] = [
+    ("protocol", &[]),
+    ("protocol/net", &["lockmesh-protocol"]),
+    ("server/core", &["lockmesh-protocol"]),
+    ("server", &["lockmesh-protocol", "lockmesh-net", "lockmesh-core"]),
+    ("agent/client", &[]),
+    ("agent", &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-server"]),
+    (
+        "tests",
+        &[
+            "lockmesh-protocol",
+            "lockmesh-net",
+            "lockmesh-core",
+            "lockmesh-server",
+            "lockmesh-client",
+            "lockmesh-agent",
+        ],
+    ),
+];
+
+/// Where each dependency may be named outside of tests: swapping a library touches one room.
+const HOMES: &[(&str, &[&str])] = &[
+    ("lockmesh_agent", &["agent/src/main.rs"]),
+    ("lockmesh_server", &["agent/src/main.rs", "agent/src/dev.rs"]),
+    ("axum", &["agent/src/http/"]),
+    ("base64", &["agent/src/http/", "agent/client/src/shape/", "agent/src/cli/"]),
+    ("bincode", &["protocol/src/wire.rs"]),
+    ("clap", &["agent/src/cli/", "agent/src/main.rs"]),
+    ("clap_complete", &["agent/src/cli/"]),
+    ("crc32fast", &["server/src/store/"]),
+    ("flate2", &["agent/src/http/"]),
+    ("getrandom", &["agent/src/"]),
+    ("hdrhistogram", &["agent/src/cli/bench.rs"]),
+    ("http", &["agent/src/http/", "agent/client/src/"]),
+    ("http_body_util", &["agent/src/http/", "agent/client/src/"]),
+    ("hyper", &["agent/src/http/", "agent/client/src/"]),
+    ("hyper_util", &["agent/src/http/", "agent/client/src/"]),
+    ("prometheus", &["agent/src/metrics.rs", "server/src/metrics.rs"]),
+    ("quinn", &["protocol/net/src/quic.rs"]),
+    ("raft", &["server/core/src/raft/engine.rs"]),
+    ("rcgen", &["protocol/net/src/certificate.rs"]),
+    ("redb", &["server/src/store/"]),
+    ("rustix", &["agent/src/", "agent/client/src/"]),
+    ("rustls", &["protocol/net/src/tls.rs", "protocol/net/src/certificate.rs"]),
+    ("sha2", &["agent/src/http/"]),
+    ("slog", &["server/core/src/raft/engine.rs"]),
+    ("socket2", &["protocol/net/src/quic.rs"]),
+    ("tar", &["agent/src/http/"]),
+    ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
+    ("toml", &["agent/src/config.rs"]),
+    ("tower_service", &["agent/src/http/"]),
+    ("tracing_subscriber", &["agent/src/telemetry.rs"]),
+    ("uuid", &["protocol/src/id.rs", "agent/src/"]),
+    ("x509_parser", &["protocol/net/src/certificate.rs"]),
+];
+
+/// Dependencies that are the language of the whole tree, of tests alone, or our own.
+const FREE: &[&str] = &[
+    "bytes",
+    "lockmesh_client",
+    "lockmesh_core",
+    "lockmesh_net",
+    "lockmesh_protocol",
+    "proptest",
+    "serde",
+    "serde_json",
+    "tempfile",
+    "thiserror",
+    "tokio",
+    "tracing",
+];
+
+/// The crates that know no clock, disk, socket, thread, chance or hash order.
+const PURE: [&str; 2] = ["protocol/src/", "server/core/src/"];
+
+/// What a pure crate never names.
+const IMPURE: &[&str] = &[
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "Instant",
+    "SystemTime",
+    "UNIX_EPOCH",
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::sync::mpsc",
+    "std::thread",
+    "thread_local",
+    "thread_rng",
+    "getrandom",
+    "tokio",
+];
+
+/// What finished code does not hold, and what to do instead.
+const UNFINISHED: &[(&str, &str)] = &[
+    ("todo!", "finish it"),
+    ("unimplemented!", "finish it"),
+    ("dbg!", "use `tracing`"),
+    (".unwrap()", "use `expect(\"why it cannot happen\")`, or an error"),
+    ("unbounded_channel", "everything has a limit: name one"),
+    ("mpsc::channel()", "everything has a limit: use `sync_channel`"),
+    ("fn get_", "no `get_` prefix: the noun alone says it"),
+];
+
+/// Files whose tests may sleep, and why nothing else will do there.
+const SLEEPERS: &[(&str, &str)] = &[];
+
+fn sources() -> Vec<Source> {
+    tree::sources()
+}
+
+/// What no file may cite, put together here so that this file does not.
+fn citations() -> Vec<String> {
+    let pieces = [
+        ("shared", "/"),
+        ("design", ".md"),
+        ("consul-behaviour", ".md"),
+        ("raft-contract", ".md"),
+        ("issue", " 3"),
+    ];
+    let mut citations: Vec<String> = pieces.iter().map(|(front, back)| format!("{front}{back}")).collect();
+    citations.push('\u{a7}'.to_string());
+    citations
+}
+
+#[track_caller]
+fn assert_tidy(faults: impl IntoIterator<Item = Fault>) {
+    let lines: Vec<String> = faults.into_iter().map(|fault| fault.to_string()).collect();
+    assert!(lines.is_empty(), "{} faults\n{}\n", lines.len(), lines.join("\n"));
+}
+
+fn assert_everywhere(rule: impl Fn(&Source) -> Vec<Fault>) {
+    assert_tidy(sources().iter().flat_map(rule));
+}
+
+/// A Rust file that a rule is tried on.
+fn snippet(text: &str) -> Source {
+    Source::new("server/core/src/snippet.rs", text)
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    assert_everywhere(rules::opens_with_a_module_doc);
+    assert_eq!(rules::opens_with_a_module_doc(&snippet("use std::fmt;\n//! Too late.")).len(), 1);
+    assert_eq!(rules::opens_with_a_module_doc(&snippet("//!\n")).len(), 1);
+}
+
+#[test]
+fn files_are_short() {
+    assert_everywhere(|source| rules::file_is_short(source, FILE_LINES));
+    assert_eq!(rules::file_is_short(&snippet("//! a\n//! b\n//! c"), 2).len(), 1);
+}
+
+#[test]
+fn functions_are_short() {
+    assert_everywhere(|source| rules::functions_are_short(source, FUNCTION_LINES));
+    let long =
+        snippet("fn short() {\n}\nasync fn long(a: [u8; 2])\n{\n  if x {\n \"}\"\n }\n}\nfn short_too() {}");
+    let faults = rules::functions_are_short(&long, 4);
+    assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn each_dependency_has_one_home() {
+    let sources = sources();
+    assert_tidy(sources.iter().flat_map(|source| rules::crates_stay_home(source, HOMES)));
+    let away = snippet("use std::{fmt, time};\nuse redb::Database;\nfn a() { raft::Config::new(); }\n");
+    let lines: Vec<usize> = rules::crates_stay_home(&away, HOMES).iter().map(|fault| fault.line).collect();
+    assert_eq!(lines, [3, 2]);
+}
+
+#[test]
+fn every_dependency_has_a_home() {
+    let sources = sources();
+    let manifest = sources.iter().find(|source| source.path == "Cargo.toml").expect("a top manifest");
+    assert_tidy(rules::homes_are_complete(manifest, &sources, HOMES, FREE));
+    let bad = Source::new("Cargo.toml", "[workspace.dependencies]\nnew-one = \"1\"\nidle = \"1\"\n[other]\n");
+    let faults = rules::homes_are_complete(&bad, &[snippet("//! x")], &[("idle", &["server/"])], &["gone"]);
+    assert_eq!(faults.len(), 3, "one without a home, one gone, one whose home is empty: {faults:?}");
+}
+
+#[test]
+fn pure_crates_are_pure() {
+    let why = "time, chance and order are arguments here, and what shall happen is an answer";
+    let rule = |source: &Source| rules::names_nothing_forbidden(source, IMPURE, why);
+    let sources = sources();
+    let pure = sources.iter().filter(|source| PURE.iter().any(|folder| source.path.starts_with(folder)));
+    assert_tidy(pure.flat_map(rule));
+    let bad =
+        "use std::{fmt, fs, time::Instant};\nfn a() { std::thread::yield_now(); }\n#[tokio::main]\nfn b() {}";
+    assert_eq!(rule(&snippet(bad)).len(), 4);
+    assert_eq!(rule(&snippet("// std::fs\n#[cfg(test)]\nmod tests { use std::fs; }")), []);
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    assert_everywhere(|source| rules::holds_nothing_unfinished(source, UNFINISHED));
+    let bad = "fn get_x() { todo!() }\nfn b() { dbg!(c.unwrap()); }\nfn d() { \"todo!\" }\nfn forget_x() {}";
+    let lines: Vec<usize> =
+        rules::holds_nothing_unfinished(&snippet(bad), UNFINISHED).iter().map(|fault| fault.line).collect();
+    assert_eq!(lines, [1, 2, 2, 1]);
+}
+
+#[test]
+fn nothing_hidden_is_cited() {
+    assert_everywhere(|source| rules::cites_nothing_hidden(source, &citations()));
+    let bad = format!("//! See {}{} \u{a7}3.", "design", ".md");
+    assert_eq!(rules::cites_nothing_hidden(&snippet(&bad), &citations()).len(), 2);
+}
+
+#[test]
+fn tests_wait_and_do_not_sleep() {
+    assert_everywhere(|source| rules::tests_wait_for_something(source, SLEEPERS));
+    let bad =
+        snippet("fn a() { sleep(b); }\n#[cfg(test)]\nmod tests {\n fn c() { std::thread::sleep(d); }\n}");
+    let faults = rules::tests_wait_for_something(&bad, &[]);
+    assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [4]);
+    assert_eq!(rules::tests_wait_for_something(&bad, &[("server/core/", "it is a snippet")]), []);
+}
+
+#[test]
+fn exceptions_have_reasons() {
+    assert_everywhere(rules::exceptions_have_reasons);
+    let bad = snippet("#[allow(dead_code)]\nfn a() {}\n#[expect(unused, reason = \"\")]\nfn b() {}");
+    assert_eq!(rules::exceptions_have_reasons(&bad).len(), 1);
+}
+
+#[test]
+fn the_top_folder_holds_what_it_must() {
+    let strange = |name: &String| !name.starts_with('.') && !TOP.contains(&name.as_str());
+    let strangers: Vec<String> = tree::top_names().into_iter().filter(strange).collect();
+    assert_eq!(strangers, [] as [String; 0], "the top folder is fixed: find these a place below it");
+}
+
+#[test]
+fn crates_depend_downwards() {
+    let sources = sources();
+    for (krate, allowed) in CRATES {
+        let path = format!("{krate}/Cargo.toml");
+        let manifest = sources.iter().find(|source| source.path == path).expect("every crate has a manifest");
+        assert_tidy(rules::crates_of_ours(manifest, "lockmesh-", allowed));
+        assert_tidy(rules::manifest_follows_the_workspace(manifest));
+    }
+    let bad =
+        Source::new("protocol/Cargo.toml", "[dependencies]\nlockmesh-net.workspace = true\nx = \"1\"\n");
+    assert_eq!(rules::crates_of_ours(&bad, "lockmesh-", &[]).len(), 1);
+    assert_eq!(rules::manifest_follows_the_workspace(&bad).len(), 2);
+}
+
+#[test]
+fn the_readme_maps_every_module() {
+    let sources = sources();
+    let readme = sources.iter().find(|source| source.path == "README.md").expect("a README.md");
+    for (krate, _) in CRATES {
+        assert_tidy(rules::map_is_complete(readme, krate, &modules(krate, &sources)));
+    }
+    let bad =
+        Source::new("README.md", "### `server/`: x\n| `a.rs` | y |\n| `b/` | z |\n### other\n| `c.rs` | y |");
+    let faults = rules::map_is_complete(&bad, "server", &["a.rs".into(), "c.rs".into()]);
+    assert_eq!(faults.len(), 2, "one that is missing and one that is gone: {faults:?}");
+}
+
+/// What the code map must name: folders below `src`, and files directly in it.
+fn modules(krate: &str, sources: &[Source]) -> Vec<String> {
+    let home = format!("{krate}/src/");
+    let files = sources.iter().filter_map(|source| source.path.strip_prefix(&home));
+    let files = files.filter(|file| file.ends_with(".rs") && !file.contains('/') && *file != "lib.rs");
+    let folders = tree::folders(&home);
+    let below =
+        folders.iter().filter_map(|folder| folder.strip_prefix(&home)).map(|folder| format!("{folder}/"));
+    files.map(str::to_owned).chain(below).collect()
+}
+
+#[test]
+fn samples_show_the_defaults() {
+    let sources = sources();
+    let samples: Vec<&Source> =
+        sources.iter().filter(|source| source.path.starts_with("deploy/config/")).collect();
+    assert!(samples.len() >= 2, "deploy/config must hold a sample for each role");
+    for sample in samples {
+        assert!(
+            rules::sample_is_tested(&sample.path, &sources),
+            "no test compares {} with the defaults",
+            sample.path
+        );
+    }
+    assert!(!rules::sample_is_tested(
+        "deploy/config/x.toml",
+        &[snippet("fn a() { include_str!(\"x.toml\") }")]
+    ));
+}
