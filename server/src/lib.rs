@@ -1,3 +1,4 @@
 //! The shell around the core: driver loop, redb store, watches, QUIC service.
 
+pub mod config;
 pub mod mailbox;

@@ -1,0 +1,389 @@
+//! What a server can be told: one tree of plain values with defaults.
+//!
+//! Values are read once, from a file, the environment or flags, checked by [`ServerConfig::check`] and never looked
+//! at again as text. Unknown keys are refused. Every key, its default and a comment stand in
+//! `deploy/config/server.toml`; a test holds that file equal to [`ServerConfig::default`].
+
+use lockmesh_protocol::duration;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything a server can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Where log and state live. Made if it is missing; never shared by two processes.
+    pub data_dir: PathBuf,
+    /// Who this machine is.
+    pub node: NodeConfig,
+    /// Where agents and other servers reach this one.
+    pub rpc: RpcConfig,
+    /// Who it is towards them.
+    pub tls: TlsConfig,
+    /// How log and state are kept on disk.
+    pub storage: StorageConfig,
+    /// Rules of sessions that the leader keeps.
+    pub sessions: SessionConfig,
+    /// How long deletes are remembered.
+    pub tombstones: TombstoneConfig,
+    /// What the server takes on before it says that it is overloaded.
+    pub limits: LimitConfig,
+    /// What is logged, and how.
+    pub log: LogConfig,
+}
+
+/// Who this machine is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The node's name; empty for the host's name. Compared without regard to case.
+    pub name: String,
+    /// The node's UUID; empty to draw one at the first start and keep it in the data folder.
+    pub id: String,
+    /// The datacenter's name: lower-case letters, digits, `-` and `_`.
+    pub datacenter: String,
+}
+
+/// Where agents and other servers reach this one: one UDP port for QUIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RpcConfig {
+    /// The address to listen on, IPv4 or IPv6, as `ip:port`. Port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// The address that others are told, as `ip:port`; empty for the one listened on, which then must not be a
+    /// wildcard.
+    pub advertise: String,
+}
+
+/// Certificates for mutual TLS. The certificate says the role and the node's name.
+///
+/// Its own default has no paths, which [`TlsConfig::check`] refuses: each role has its own, [`TlsConfig::of_role`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The authorities that are trusted, as PEM.
+    pub ca: PathBuf,
+    /// This machine's certificate, as PEM.
+    pub certificate: PathBuf,
+    /// Its private key, as PEM; readable for this process alone.
+    pub key: PathBuf,
+}
+
+/// How log and state are kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageConfig {
+    /// The longest time between two checkpoints of the state while something changes. 100 ms to 1 h.
+    #[serde(with = "duration::text")]
+    pub checkpoint_interval: Duration,
+    /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
+    pub checkpoint_changes: u64,
+    /// How many bytes of log are kept behind the checkpoint for followers that lag; 0 for none. At most 1 TiB.
+    pub log_keep_bytes: u64,
+    /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
+    pub cache_bytes: u64,
+}
+
+/// Rules of sessions that the leader keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionConfig {
+    /// A session ends when it was not renewed for its TTL times this. 1 to 10; clients of Consul count on 2.
+    pub ttl_multiplier: u32,
+}
+
+/// How long deletes are remembered, so that the index of a prefix never goes back under a reader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TombstoneConfig {
+    /// How long. 1 s to 24 h.
+    #[serde(with = "duration::text")]
+    pub ttl: Duration,
+    /// Deletes this close together are forgotten together. 1 ms up to `ttl`.
+    #[serde(with = "duration::text")]
+    pub granularity: Duration,
+}
+
+/// What the server takes on before it says that it is overloaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitConfig {
+    /// Inputs that wait for the driver. 16 to 1,048,576.
+    pub mailbox_inputs: usize,
+    /// Blocking queries that are parked. 1 to 100,000,000.
+    pub watches: usize,
+    /// QUIC connections. 1 to 1,000,000.
+    pub connections: usize,
+    /// Calls that one connection may have in flight. 1 to 1,048,576.
+    pub calls_per_connection: usize,
+}
+
+/// What is logged, and how. Logs go to stderr.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// `error`, `warn`, `info`, `debug`, `trace` or `off`, and by module: `info,lockmesh_server=debug`.
+    pub level: String,
+    /// Text for people or one JSON object a line.
+    pub format: LogFormat,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Why a configuration is refused; names the key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` {problem}")]
+pub struct ConfigError {
+    /// The key with its sections, as `limits.watches`.
+    pub key: String,
+    /// What is wrong with it and what would be right.
+    pub problem: String,
+}
+
+impl ConfigError {
+    /// Complains about a key.
+    pub fn new(key: &str, problem: impl Into<String>) -> Self {
+        Self { key: key.into(), problem: problem.into() }
+    }
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: "/var/lib/lockmesh/server".into(),
+            node: NodeConfig::default(),
+            rpc: RpcConfig::default(),
+            tls: TlsConfig::of_role("server"),
+            storage: StorageConfig::default(),
+            sessions: SessionConfig::default(),
+            tombstones: TombstoneConfig::default(),
+            limits: LimitConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Refuses values that cannot work, each by its key.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_path("data_dir", &self.data_dir)?;
+        self.node.check()?;
+        self.rpc.check()?;
+        self.tls.check()?;
+        let storage = &self.storage;
+        let second = Duration::from_secs(1);
+        check_length("storage.checkpoint_interval", storage.checkpoint_interval, second / 10, second * 3600)?;
+        check_range("storage.checkpoint_changes", storage.checkpoint_changes, 1, 10_000_000)?;
+        check_range("storage.log_keep_bytes", storage.log_keep_bytes, 0, 1 << 40)?;
+        check_range("storage.cache_bytes", storage.cache_bytes, 1 << 20, 64 << 30)?;
+        check_range("sessions.ttl_multiplier", self.sessions.ttl_multiplier.into(), 1, 10)?;
+        let tombstones = &self.tombstones;
+        check_length("tombstones.ttl", tombstones.ttl, second, second * 86_400)?;
+        check_length("tombstones.granularity", tombstones.granularity, second / 1000, tombstones.ttl)?;
+        let limits = &self.limits;
+        check_range("limits.mailbox_inputs", limits.mailbox_inputs as u64, 16, 1 << 20)?;
+        check_range("limits.watches", limits.watches as u64, 1, 100_000_000)?;
+        check_range("limits.connections", limits.connections as u64, 1, 1_000_000)?;
+        check_range("limits.calls_per_connection", limits.calls_per_connection as u64, 1, 1 << 20)
+    }
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self { name: String::new(), id: String::new(), datacenter: "dc1".into() }
+    }
+}
+
+impl NodeConfig {
+    /// Refuses names that would not survive a URL, a certificate or a comparison.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let printable = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
+        if !self.name.chars().all(printable) || self.name.len() > 253 {
+            let problem = "must be at most 253 printable characters without spaces and slashes";
+            return Err(ConfigError::new("node.name", problem));
+        }
+        if !self.id.is_empty() && !is_uuid(&self.id) {
+            let problem = "must be a UUID such as 6f2d5f5e-0c3a-4b5e-9d0f-3c1a5c1f7a10, or empty to draw one";
+            return Err(ConfigError::new("node.id", problem));
+        }
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        if self.datacenter.is_empty() || !self.datacenter.chars().all(allowed) {
+            let problem = "must be lower-case letters, digits, `-` and `_`, and not empty";
+            return Err(ConfigError::new("node.datacenter", problem));
+        }
+        Ok(())
+    }
+}
+
+impl Default for RpcConfig {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8300)), advertise: String::new() }
+    }
+}
+
+impl RpcConfig {
+    /// The address that others are told, as far as it is known before listening.
+    pub fn advertised(&self) -> Result<SocketAddr, ConfigError> {
+        match self.advertise.as_str() {
+            "" if self.listen.ip().is_unspecified() => Err(ConfigError::new(
+                "rpc.advertise",
+                format!("must be given, because `rpc.listen` is the wildcard {}", self.listen),
+            )),
+            "" => Ok(self.listen),
+            text => text
+                .parse()
+                .ok()
+                .filter(|address: &SocketAddr| !address.ip().is_unspecified() && address.port() != 0)
+                .ok_or_else(|| {
+                    let problem = format!("is {text:?}, but must be an `ip:port` that others can reach");
+                    ConfigError::new("rpc.advertise", problem)
+                }),
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        self.advertised().map(|_| ())
+    }
+}
+
+impl TlsConfig {
+    /// The files of a role in the usual place.
+    pub fn of_role(role: &str) -> Self {
+        Self {
+            ca: "/etc/lockmesh/tls/ca.pem".into(),
+            certificate: format!("/etc/lockmesh/tls/{role}.pem").into(),
+            key: format!("/etc/lockmesh/tls/{role}-key.pem").into(),
+        }
+    }
+
+    /// Refuses empty paths; whether the files are good is seen when they are read.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_path("tls.ca", &self.ca)?;
+        check_path("tls.certificate", &self.certificate)?;
+        check_path("tls.key", &self.key)
+    }
+}
+
+impl Default for StorageConfig {
+    fn default() -> Self {
+        Self {
+            checkpoint_interval: Duration::from_secs(1),
+            checkpoint_changes: 10_000,
+            log_keep_bytes: 1 << 30,
+            cache_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { ttl_multiplier: 2 }
+    }
+}
+
+impl Default for TombstoneConfig {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(15 * 60), granularity: Duration::from_secs(30) }
+    }
+}
+
+impl Default for LimitConfig {
+    fn default() -> Self {
+        Self { mailbox_inputs: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// Refuses an empty path.
+pub fn check_path(key: &str, path: &std::path::Path) -> Result<(), ConfigError> {
+    match path.as_os_str().is_empty() {
+        true => Err(ConfigError::new(key, "must not be empty")),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a number outside of its range.
+pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(ConfigError::new(key, format!("is {value}, but must be {least} to {most}"))),
+    }
+}
+
+/// Refuses a length of time outside of its range.
+pub fn check_length(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(), ConfigError> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => {
+            let [value, least, most] = [value, least, most].map(duration::format);
+            Err(ConfigError::new(key, format!("is {value}, but must be {least} to {most}")))
+        }
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.char_indices().all(|(at, c)| match at {
+            8 | 13 | 18 | 23 => c == '-',
+            _ => c.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(change: impl FnOnce(&mut ServerConfig)) -> String {
+        let mut config = ServerConfig::default();
+        change(&mut config);
+        config.check().expect_err("the value is wrong").to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        assert_eq!(ServerConfig::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_by_its_key() {
+        assert!(complaint(|c| c.node.id = "6f2d".into()).starts_with("`node.id` must be a UUID"));
+        assert!(complaint(|c| c.node.name = "a b".into()).starts_with("`node.name`"));
+        assert!(complaint(|c| c.node.datacenter = "DC1".into()).starts_with("`node.datacenter`"));
+        assert!(complaint(|c| c.data_dir = PathBuf::new()).starts_with("`data_dir`"));
+        assert!(complaint(|c| c.tls.key = PathBuf::new()).starts_with("`tls.key`"));
+        assert_eq!(
+            complaint(|c| c.limits.mailbox_inputs = 0),
+            "`limits.mailbox_inputs` is 0, but must be 16 to 1048576"
+        );
+        assert_eq!(
+            complaint(|c| c.tombstones.granularity = Duration::from_secs(3600)),
+            "`tombstones.granularity` is 1h0m0s, but must be 1ms to 15m0s"
+        );
+    }
+
+    #[test]
+    fn a_wildcard_is_not_told_to_others() {
+        let wildcard = |c: &mut ServerConfig| c.rpc.listen = SocketAddr::from(([0, 0, 0, 0], 8300));
+        assert!(complaint(wildcard).starts_with("`rpc.advertise` must be given"));
+        assert!(complaint(|c| c.rpc.advertise = "[::]:8300".into()).starts_with("`rpc.advertise`"));
+        let mut rpc = RpcConfig { listen: SocketAddr::from(([0, 0, 0, 0], 8300)), advertise: String::new() };
+        rpc.advertise = "[2001:db8::1]:8300".into();
+        assert_eq!(rpc.advertised().expect("it is an address").to_string(), "[2001:db8::1]:8300");
+    }
+}
