@@ -1,0 +1,318 @@
+//! Assertions 1–18: keys and values. Each test is named after its number.
+
+use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::dialect::number;
+use serde_json::{Value, json};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// One server for all tests of this file that do not look at the whole store. Each test has its own prefix.
+fn shared() -> Shared {
+    static SERVER: OnceLock<Dev> = OnceLock::new();
+    Dev::shared(&SERVER, &[])
+}
+
+#[test]
+fn assertion_01_an_absent_key_is_an_empty_404_with_all_headers() {
+    let answer = shared().client().get("/v1/kv/a01/absent").expect(404).expect_meta();
+    assert!(answer.body.is_empty(), "{answer:?}");
+}
+
+#[test]
+fn assertion_02_a_put_key_is_read_back_with_one_index_for_all() {
+    let client = shared().client();
+    let put = client.put("/v1/kv/a02/key", "test").expect(200);
+    assert_eq!(put.text().trim_end(), "true");
+    assert_eq!(put.header("X-Consul-Index"), None, "a write carries no index");
+    assert_eq!(put.any_case("content-type"), Some("application/json"));
+
+    let answer = client.get("/v1/kv/a02/key").expect(200).expect_meta();
+    assert_eq!(answer.any_case("content-type"), Some("application/json"));
+    let index = answer.index();
+    let expected = json!([{
+        "LockIndex": 0, "Key": "a02/key", "Flags": 0, "Value": "dGVzdA==", "CreateIndex": index, "ModifyIndex": index,
+    }]);
+    assert_eq!(answer.json(), expected);
+}
+
+#[test]
+fn assertion_03_a_second_put_moves_only_the_modify_index() {
+    let client = shared().client();
+    client.set("a03/key", "one");
+    let first = client.entry("a03/key");
+    client.set("a03/key", "two");
+    let second = client.entry("a03/key");
+    assert_eq!(number(&second, "CreateIndex"), number(&first, "CreateIndex"));
+    assert!(number(&second, "ModifyIndex") > number(&first, "ModifyIndex"));
+}
+
+#[test]
+fn assertion_03_an_identical_put_changes_nothing_and_wakes_nobody() {
+    let client = shared().client();
+    client.set("a03b/key", "same");
+    let before = client.entry("a03b/key");
+    let index = number(&before, "ModifyIndex");
+    let watch = client.watch(&format!("/v1/kv/a03b/key?index={index}&wait=1500ms"));
+    for _ in 0..20 {
+        client.set("a03b/key", "same");
+    }
+    let (answer, took) = watch.timed_answer();
+    assert!(took >= Duration::from_millis(1500), "woken after {took:?} by a write that changed nothing");
+    assert_eq!(answer.index(), index);
+    assert_eq!(client.entry("a03b/key"), before);
+}
+
+#[test]
+fn assertion_04_a_put_without_flags_clears_them() {
+    let client = shared().client();
+    client.put("/v1/kv/a04/key?flags=42", "x").expect(200);
+    assert_eq!(number(&client.entry("a04/key"), "Flags"), 42);
+    client.set("a04/key", "x");
+    assert_eq!(number(&client.entry("a04/key"), "Flags"), 0);
+}
+
+#[test]
+fn assertion_05_flags_are_whole_unsigned_64_bit_numbers() {
+    let client = shared().client();
+    client.put("/v1/kv/a05/key?flags=18446744073709551615", "x").expect(200);
+    assert_eq!(number(&client.entry("a05/key"), "Flags"), u64::MAX);
+    for (bad, why) in [
+        ("-1", "invalid syntax"),
+        ("abc", "invalid syntax"),
+        ("", "invalid syntax"),
+        ("1.5", "invalid syntax"),
+        ("18446744073709551616", "value out of range"),
+    ] {
+        let text = format!("strconv.ParseUint: parsing \"{bad}\": {why}");
+        client.put(&format!("/v1/kv/a05/bad?flags={bad}"), "x").expect_text(500, &text);
+        client.put(&format!("/v1/kv/a05/bad?cas={bad}"), "x").expect_text(500, &text);
+    }
+    client.get("/v1/kv/a05/bad").expect(404);
+}
+
+#[test]
+fn assertion_06_an_empty_body_is_a_null_value() {
+    let client = shared().client();
+    client.set("a06/key", "");
+    assert_eq!(client.entry("a06/key")["Value"], Value::Null);
+    let raw = client.get("/v1/kv/a06/key?raw").expect(200);
+    assert!(raw.body.is_empty(), "{raw:?}");
+}
+
+#[test]
+fn assertion_07_raw_answers_are_guarded_plain_text() {
+    let server = shared();
+    let client = server.client();
+    let value: Vec<u8> = (0..=255).collect();
+    client.put("/v1/kv/a07/key", &value).expect(200);
+    let raw = client.get("/v1/kv/a07/key?raw").expect(200).expect_meta();
+    assert_eq!(raw.body, value);
+    assert_eq!(raw.header("Content-Type").or(raw.any_case("content-type")), Some("text/plain"));
+    assert_eq!(raw.any_case("content-length"), Some("256"));
+    assert_eq!(raw.any_case("x-content-type-options"), Some("nosniff"));
+    assert_eq!(raw.any_case("content-security-policy"), Some("sandbox"));
+    assert_eq!(client.get("/v1/kv/a07/key?raw=0").expect(200).body, value, "the flag's value is ignored");
+
+    let absent = client.get("/v1/kv/a07/absent?raw").expect(404).expect_meta();
+    assert!(absent.body.is_empty());
+    assert_eq!(client.get("/v1/kv/a07/?raw&recurse").keys(), ["a07/key"], "raw is ignored with recurse");
+}
+
+#[test]
+fn assertion_08_recurse_matches_bytes_and_orders_them() {
+    let client = shared().client();
+    for key in ["a08/a/b", "a08/ab", "a08/a", "a08/b", "a08/a%C3%A9"] {
+        client.set(key, "x");
+    }
+    let answer = client.get("/v1/kv/a08/a?recurse").expect(200).expect_meta();
+    assert_eq!(answer.keys(), ["a08/a", "a08/a/b", "a08/ab", "a08/aé"]);
+    let none = client.get("/v1/kv/a08/zzz?recurse").expect(404).expect_meta();
+    assert!(none.body.is_empty());
+    assert_eq!(client.get("/v1/kv/a08/a?recurse=false").keys().len(), 4, "the flag's value is ignored");
+}
+
+#[test]
+fn assertion_08_and_09_an_empty_store_has_no_entries_but_a_list_of_no_keys() {
+    let server = Dev::start(&[]);
+    let client = server.client();
+    let none = client.get("/v1/kv/?recurse").expect(404).expect_meta();
+    assert!(none.body.is_empty());
+    let keys = client.get("/v1/kv/?keys").expect(200).expect_meta();
+    assert_eq!(keys.json(), json!([]));
+    let keys = client.get("/v1/kv/a09?keys").expect(404).expect_meta();
+    assert!(keys.body.is_empty());
+}
+
+#[test]
+fn assertion_10_separator_cuts_keys_behind_the_prefix() {
+    let client = shared().client();
+    for key in ["a/b", "a/c/d", "a/c/e", "ab"] {
+        client.set(&format!("a10/{key}"), "x");
+    }
+    let expected = ["a10/a/b", "a10/a/c/"];
+    assert_eq!(client.get("/v1/kv/a10/a/?keys&separator=/").keys(), expected);
+    assert_eq!(client.get("/v1/kv/a10/a/?keys&seperator=/").keys(), expected, "as misspelled of old");
+    assert_eq!(client.get("/v1/kv/a10/a/?keys&seperator=b&separator=/").keys(), expected);
+    assert_eq!(client.get("/v1/kv/a10/?keys&separator=/").keys(), ["a10/a/", "a10/ab"]);
+    let all = ["a10/a/b", "a10/a/c/d", "a10/a/c/e", "a10/ab"];
+    assert_eq!(client.get("/v1/kv/a10/a?keys").keys(), all);
+    assert_eq!(client.get("/v1/kv/a10/a?keys&recurse").keys(), all, "keys beats recurse");
+}
+
+#[test]
+fn assertion_11_cas_writes_only_on_the_index_it_names() {
+    let client = shared().client();
+    assert!(client.put("/v1/kv/a11/key?cas=0", "one").is_true());
+    assert!(!client.put("/v1/kv/a11/key?cas=0", "two").is_true());
+    let one = client.entry("a11/key");
+    assert_eq!(one["Value"], "b25l");
+    let index = number(&one, "ModifyIndex");
+
+    assert!(!client.put(&format!("/v1/kv/a11/key?cas={}", index + 1), "two").is_true());
+    assert_eq!(client.entry("a11/key"), one, "a refused write changes nothing");
+    assert!(client.put(&format!("/v1/kv/a11/key?cas={index}"), "two").is_true());
+    let two = client.entry("a11/key");
+    assert_eq!(two["Value"], "dHdv");
+    assert!(!client.put(&format!("/v1/kv/a11/key?cas={index}"), "three").is_true());
+    assert_eq!(client.entry("a11/key"), two);
+    assert!(!client.put("/v1/kv/a11/absent?cas=7", "x").is_true());
+}
+
+#[test]
+fn assertion_12_deleting_what_is_absent_succeeds_and_moves_nothing() {
+    let server = Dev::start(&[]);
+    let client = server.client();
+    client.set("a12/key", "x");
+    let before = client.get("/v1/kv/a12/absent").expect(404).index();
+    assert!(client.delete("/v1/kv/a12/absent").is_true());
+    assert!(client.delete("/v1/kv/a12/absent?cas=5").is_true());
+    assert!(client.delete("/v1/kv/a12/nothing?recurse").is_true());
+    assert_eq!(client.get("/v1/kv/a12/absent").expect(404).index(), before);
+
+    let index = number(&client.entry("a12/key"), "ModifyIndex");
+    assert!(!client.delete("/v1/kv/a12/key?cas=0").is_true());
+    assert!(!client.delete(&format!("/v1/kv/a12/key?cas={}", index - 1)).is_true());
+    assert_eq!(number(&client.entry("a12/key"), "ModifyIndex"), index);
+    assert!(client.delete(&format!("/v1/kv/a12/key?cas={index}")).is_true());
+    client.get("/v1/kv/a12/key").expect(404);
+}
+
+#[test]
+fn assertion_13_deleting_a_prefix_leaves_its_index_behind() {
+    let client = shared().client();
+    for key in ["a13/a", "a13/b/c", "a13x"] {
+        client.set(key, "x");
+    }
+    let before = client.get("/v1/kv/a13/?recurse").expect(200).index();
+    assert!(client.delete("/v1/kv/a13/?recurse").is_true());
+    let gone = client.get("/v1/kv/a13/?recurse").expect(404).expect_meta();
+    assert!(gone.index() > before, "the delete came after {before}: {gone:?}");
+    assert_eq!(client.entry("a13x")["Value"], "eA==", "outside of the prefix");
+}
+
+#[test]
+fn assertion_14_conditions_exclude_each_other() {
+    let client = shared().client();
+    let session = client.session();
+    for query in [
+        format!("acquire={session}&cas=0"),
+        format!("acquire={session}&release={session}"),
+        format!("cas=0&release={session}"),
+    ] {
+        let answer = client.put(&format!("/v1/kv/a14/key?{query}"), "x");
+        assert_eq!(answer.expect(400).text().trim_end(), format!("Conflicting flags: {query}"));
+    }
+    let answer = client.delete("/v1/kv/a14/key?recurse&cas=1").expect(400);
+    assert_eq!(answer.text().trim_end(), "Conflicting flags: cas=1&recurse=");
+    client.get("/v1/kv/a14/key").expect(404);
+}
+
+#[test]
+fn assertion_15_values_end_at_512_kibibytes() {
+    let server = shared();
+    let client = server.client();
+    let largest = vec![b'v'; 524_288];
+    assert!(client.put("/v1/kv/a15/largest", &largest).is_true());
+    assert_eq!(client.get("/v1/kv/a15/largest?raw").expect(200).body, largest);
+
+    let too_large = vec![b'v'; 524_289];
+    let answer = client.put("/v1/kv/a15/too-large", &too_large).expect(413);
+    assert!(
+        answer
+            .text()
+            .starts_with("Request body(524289 bytes) too large, max size: 524288 bytes. See https://")
+    );
+    if !server.is_foreign() {
+        assert!(answer.text().ends_with("/docs/agent/config/config-files#kv_max_value_size."), "{answer:?}");
+    }
+    client.get("/v1/kv/a15/too-large").expect(404);
+}
+
+#[test]
+fn assertion_16_other_methods_are_told_which_ones_there_are() {
+    let client = shared().client();
+    for (method, path, allowed) in [
+        ("POST", "/v1/kv/a16/key", "OPTIONS,GET,PUT,DELETE"),
+        ("HEAD", "/v1/kv/a16/key", "OPTIONS,GET,PUT,DELETE"),
+        ("POST", "/v1/session/create", "OPTIONS,PUT"),
+        ("PUT", "/v1/session/list", "OPTIONS,GET"),
+        ("POST", "/v1/txn", "OPTIONS,PUT"),
+        ("GET", "/v1/txn", "OPTIONS,PUT"),
+    ] {
+        let answer = client.ask(method, path, b"").expect(405);
+        assert_eq!(answer.any_case("allow"), Some(allowed), "{answer:?}");
+        if method != "HEAD" {
+            assert_eq!(answer.text(), format!("method {method} not allowed"));
+        }
+        let options = client.ask("OPTIONS", path, b"").expect(200);
+        assert_eq!(options.any_case("allow"), Some(allowed), "{options:?}");
+        assert!(options.body.is_empty(), "{options:?}");
+    }
+    client.get("/v1/kv/a16/key").expect(404);
+}
+
+#[test]
+fn assertion_16_pretty_is_indented_and_ends_with_a_newline() {
+    let server = shared();
+    let client = server.client();
+    client.set("a16/pretty", "x");
+    for flag in ["pretty", "pretty=", "pretty=false"] {
+        let pretty = client.get(&format!("/v1/kv/a16/pretty?{flag}")).expect(200);
+        assert!(pretty.text().starts_with("[\n    {\n        \"LockIndex\": 0,\n"), "{pretty:?}");
+        assert!(pretty.text().ends_with("\n    }\n]\n"), "{pretty:?}");
+    }
+    let plain = client.get("/v1/kv/a16/pretty").expect(200);
+    assert!(server.is_foreign() || plain.text().ends_with(']'), "{plain:?}");
+}
+
+#[test]
+fn assertion_17_keys_are_any_printable_text() {
+    let client = shared().client();
+    for (path, key) in [
+        ("a17/with%20space", "a17/with space"),
+        ("a17/slash%2Finside", "a17/slash/inside"),
+        ("a17/plus+plus", "a17/plus+plus"),
+        ("a17/%C3%A7a%20va", "a17/ça va"),
+        ("a17/folder/", "a17/folder/"),
+        ("a17/%25", "a17/%"),
+        ("a17/q%3F%26%3D%23", "a17/q?&=#"),
+    ] {
+        client.set(path, "x");
+        assert_eq!(client.entry(path)["Key"], key);
+        assert!(client.delete(&format!("/v1/kv/{path}")).is_true());
+    }
+    for path in ["a17/tab%09", "a17/null%00", "a17/escape%1B", "a17/delete%7F", "a17/line%0A"] {
+        let answer = client.put(&format!("/v1/kv/{path}"), "x").expect(400);
+        assert!(answer.body.is_empty(), "{answer:?}");
+        client.get(&format!("/v1/kv/{path}")).expect(400);
+    }
+    client.get("/v1/kv/a17/?recurse").expect(404);
+}
+
+#[test]
+fn assertion_18_the_key_must_be_named() {
+    let client = shared().client();
+    for answer in [client.get("/v1/kv/"), client.put("/v1/kv/", "x"), client.delete("/v1/kv/")] {
+        assert_eq!(answer.expect(400).text(), "Missing key name");
+    }
+}
