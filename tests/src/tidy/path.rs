@@ -154,12 +154,12 @@ mod tests {
 
     #[test]
     fn a_crate_is_named_by_its_root_only() {
-        assert_eq!(lines_naming_crate("use std::time::Duration;\nuse crate::time;", "time"), []);
-        assert_eq!(lines_naming_crate("use tokio::time;\nfn a() { time::sleep(); }", "time"), []);
+        assert!(lines_naming_crate("use std::time::Duration;\nuse crate::time;", "time").is_empty());
+        assert!(lines_naming_crate("use tokio::time;\nfn a() { time::sleep(); }", "time").is_empty());
         assert_eq!(lines_naming_crate("fn a() {}\nfn b() { time::now(); x.time::<u8>(); }", "time"), [2]);
         assert_eq!(lines_naming_crate("use time::{Format, Utc};", "time"), [1, 1]);
         assert_eq!(lines_naming_crate("use x::y;\nfn a() { ::time::b(); a::time::b(); }", "time"), [2]);
-        assert_eq!(lines_naming_crate("pub mod raft;\nfn a(x: raft::Log) {}", "raft"), []);
+        assert!(lines_naming_crate("pub mod raft;\nfn a(x: raft::Log) {}", "raft").is_empty());
     }
 
     #[test]
@@ -167,6 +167,6 @@ mod tests {
         assert_eq!(lines_naming("use std::{fmt, fs::File};", "std::fs"), [1]);
         assert_eq!(lines_naming("use std::collections::{BTreeMap, HashMap};", "HashMap"), [1]);
         assert_eq!(lines_naming("fn a() {\n std::fs::read(b) }", "std::fs"), [2]);
-        assert_eq!(lines_naming("use std::fmt; // nothing else", "std::fs"), []);
+        assert!(lines_naming("use std::fmt; // nothing else", "std::fs").is_empty());
     }
 }
