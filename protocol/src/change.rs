@@ -2,10 +2,13 @@
 //!
 //! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what happened in no
 //! other way, and a state rebuilt from the rows of an image equals the state that wrote them.
+//!
+//! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader overflows.
 
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
 use crate::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::Applied;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -46,8 +49,8 @@ pub enum Change {
     IndexBase(u64),
     /// The cluster's id.
     ClusterId(String),
-    /// A part of a restore that is being gathered: id, number, rows.
-    RestorePart(u64, u32, Option<Arc<Vec<Change>>>),
+    /// A part of a restore that is being gathered: id, number, and its rows as bytes that only the state reads.
+    RestorePart(u64, u32, Option<Bytes>),
     /// Everything that was there is gone; the changes that follow set every row anew.
     Cleared,
 }
