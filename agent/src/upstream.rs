@@ -5,7 +5,7 @@ use lockmesh_protocol::id::{ServerId, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::Session;
 use lockmesh_protocol::reply::Applied;
-use lockmesh_protocol::rpc::{Request, Response, Status, Unavailable};
+use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,6 +19,11 @@ pub struct Upstream {
 }
 
 impl Upstream {
+    /// A handle whose requests are answered by whoever receives from the other end of this channel.
+    pub fn from_channel(exchanges: mpsc::Sender<Exchange>) -> Self {
+        Self { exchanges }
+    }
+
     /// Changes the state, exactly once.
     pub async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
         match self.exchange(Request::Propose(None, command)).await? {
@@ -64,6 +69,19 @@ impl Upstream {
     /// Takes a server out of the quorum.
     pub async fn remove_server(&self, server: ServerId) -> Result<(), Unavailable> {
         self.exchange(Request::RemoveServer(server)).await.map(|_| ())
+    }
+
+    /// A part of a backup; the first one begins it.
+    pub async fn backup_part(
+        &self,
+        backup: Option<u64>,
+        number: u32,
+        stale: bool,
+    ) -> Result<BackupPart, Unavailable> {
+        match self.exchange(Request::BackupPart { backup, number, stale }).await? {
+            Response::BackupPart(part) => Ok(part),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn exchange(&self, request: Request) -> Result<Response, Unavailable> {
