@@ -2,6 +2,14 @@
 //!
 //! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type encodes to.
 
+pub mod certificate;
+pub mod development;
+pub mod expiry;
+pub mod files;
 pub mod peer;
+pub mod tls;
 
+pub use certificate::{Authority, CertificateError};
+pub use development::Development;
 pub use peer::{Peer, Role};
+pub use tls::{Identity, IdentityFiles};

@@ -1,0 +1,275 @@
+//! Makes certificates and reads what they say: the one file that names rcgen and x509-parser.
+//!
+//! A certificate names its owner's role and node in a URI, and its role once more as a DNS name, which is what
+//! a dialler asks for. Whether a certificate may be trusted is not decided here but by the TLS library.
+
+use crate::files::{self, FileError};
+use crate::peer::Peer;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// How far a certificate's life begins before its issue, for clocks that are behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(3600);
+
+/// Why a certificate could not be made, read or used. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file holds something else than it should.
+    #[error("{}: {reason}", path.display())]
+    Content {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// A certificate could not be made.
+    #[error("the certificate cannot be made: {0}")]
+    Issue(String),
+}
+
+/// Signs certificates. It holds a secret: whoever has it can be any server.
+pub struct Authority {
+    certificate_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A fresh certificate with its key.
+pub struct Issued {
+    /// The certificate.
+    pub certificate_pem: String,
+    /// Its key, a secret.
+    pub key_pem: String,
+}
+
+impl Authority {
+    /// Makes a new authority whose certificate lives for `life`.
+    pub fn create(name: &str, life: Duration) -> Result<Self, CertificateError> {
+        let key = KeyPair::generate().map_err(issue_error)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        (params.not_before, params.not_after) = lifetime(life)?;
+        let certificate_pem = params.self_signed(&key).map_err(issue_error)?.pem();
+        Ok(Self { certificate_pem, issuer: Issuer::new(params, key) })
+    }
+
+    /// Loads an authority from its certificate and key.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
+        let certificate_pem = files::read_text(certificate)?;
+        let key_pem = files::read_text(key)?;
+        let wrong = |path: &Path, reason: String| CertificateError::Content { path: path.into(), reason };
+        let key_pair = KeyPair::from_pem(&key_pem)
+            .map_err(|error| wrong(key, format!("this is no private key in PEM form (PKCS #8): {error}")))?;
+        let public_key = key_pair.public_key_raw().to_vec();
+        let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key_pair)
+            .map_err(|error| wrong(certificate, format!("this is no certificate in PEM form: {error}")))?;
+        let facts = Facts::of_pem(&certificate_pem).map_err(|reason| wrong(certificate, reason))?;
+        if !facts.is_authority {
+            return Err(wrong(
+                certificate,
+                "this certificate may not sign others: it is no authority".into(),
+            ));
+        }
+        if facts.public_key != public_key {
+            return Err(wrong(key, format!("this is not the key of {}", certificate.display())));
+        }
+        Ok(Self { certificate_pem, issuer })
+    }
+
+    /// The certificate that every member trusts.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// Writes certificate and key, the key first and readable by its owner alone.
+    pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
+        files::write_secret(key, self.issuer.key().serialize_pem().as_bytes())?;
+        Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
+    }
+
+    /// Makes a certificate for a server or an agent, good for `life` from now. `addresses` are host names or IP
+    /// addresses that other tools may want to find in it; Lockmesh itself looks at role and node only.
+    pub fn issue(
+        &self,
+        owner: &Peer,
+        addresses: &[String],
+        life: Duration,
+    ) -> Result<Issued, CertificateError> {
+        let key = KeyPair::generate().map_err(issue_error)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&format!("{} {}", owner.role.as_str(), owner.node));
+        params.subject_alt_names = vec![
+            SanType::DnsName(owner.role.dns_name().try_into().map_err(issue_error)?),
+            SanType::URI(owner.to_uri().as_str().try_into().map_err(issue_error)?),
+        ];
+        for address in addresses {
+            params.subject_alt_names.push(match address.parse::<IpAddr>() {
+                Ok(ip) => SanType::IpAddress(ip),
+                Err(_) => SanType::DnsName(address.as_str().try_into().map_err(issue_error)?),
+            });
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = lifetime(life)?;
+        let certificate_pem = params.signed_by(&key, &self.issuer).map_err(issue_error)?.pem();
+        Ok(Issued { certificate_pem, key_pem: key.serialize_pem() })
+    }
+}
+
+impl Issued {
+    /// Writes certificate and key, the key first and readable by its owner alone.
+    pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
+        files::write_secret(key, self.key_pem.as_bytes())?;
+        Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
+    }
+}
+
+/// What a certificate says.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Whose it is; none for an authority's, or one that was not made for Lockmesh.
+    pub owner: Option<Peer>,
+    /// Its subject, for people.
+    pub subject: String,
+    /// When its life begins.
+    pub not_before: SystemTime,
+    /// When it ends.
+    pub not_after: SystemTime,
+    /// Whether it may sign others.
+    pub is_authority: bool,
+    public_key: Vec<u8>,
+}
+
+impl Facts {
+    /// Reads a certificate in DER form.
+    pub fn of_der(der: &[u8]) -> Result<Self, String> {
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+        let validity = certificate.validity();
+        Ok(Self {
+            owner: owner_of(&certificate)?,
+            subject: certificate.subject().to_string(),
+            not_before: system_time(validity.not_before.timestamp()),
+            not_after: system_time(validity.not_after.timestamp()),
+            is_authority: certificate.is_ca(),
+            public_key: certificate.public_key().subject_public_key.data.to_vec(),
+        })
+    }
+
+    fn of_pem(pem: &str) -> Result<Self, String> {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| error.to_string())?;
+        Self::of_der(&pem.contents)
+    }
+}
+
+/// The owner that the only URI of ours names. Two of them would leave a choice, and a choice is a hole.
+fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
+    let names = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
+    let names = names.iter().flat_map(|extension| &extension.value.general_names);
+    let mut owners = names.filter_map(|name| match name {
+        GeneralName::URI(uri) if uri.starts_with("lockmesh:") => Some(Peer::from_uri(uri).ok_or(*uri)),
+        _ => None,
+    });
+    let owner =
+        owners.next().transpose().map_err(|uri| format!("the certificate names nobody by {uri:?}"))?;
+    match owners.next() {
+        Some(_) => Err("the certificate names two owners".into()),
+        None => Ok(owner),
+    }
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished_name = DistinguishedName::new();
+    distinguished_name.push(DnType::CommonName, name);
+    distinguished_name
+}
+
+fn lifetime(life: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertificateError> {
+    let now = SystemTime::now();
+    let too_long = || CertificateError::Issue("it would live longer than certificates can say".into());
+    let latest = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    let end = now.checked_add(life).filter(|end| *end < latest).ok_or_else(too_long)?;
+    Ok(((now - CLOCK_SKEW).into(), end.into()))
+}
+
+fn system_time(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn issue_error(error: rcgen::Error) -> CertificateError {
+    CertificateError::Issue(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Authority, CertificateError, Facts};
+    use crate::peer::{Peer, Role};
+    use std::time::{Duration, SystemTime};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn web_1() -> Peer {
+        Peer { role: Role::Agent, node: "web-1 ümlaut".into() }
+    }
+
+    #[test]
+    fn a_certificate_says_whose_it_is_and_how_long() {
+        let authority = Authority::create("test", HOUR).unwrap();
+        let issued = authority.issue(&web_1(), &["10.0.0.1".into(), "web-1.example".into()], HOUR).unwrap();
+        let facts = Facts::of_pem(&issued.certificate_pem).unwrap();
+        assert_eq!(facts.owner, Some(web_1()));
+        assert!(!facts.is_authority);
+        let left = facts.not_after.duration_since(SystemTime::now()).unwrap();
+        assert!(left <= HOUR && left > HOUR / 2, "{left:?}");
+        assert!(Facts::of_pem(authority.certificate_pem()).unwrap().is_authority);
+    }
+
+    #[test]
+    fn a_saved_authority_signs_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("ca.pem"), folder.path().join("ca-key.pem"));
+        Authority::create("test", HOUR).unwrap().save(&certificate, &key).unwrap();
+        let loaded = Authority::load(&certificate, &key).unwrap();
+        let issued = loaded.issue(&web_1(), &[], HOUR).unwrap();
+        assert_eq!(Facts::of_pem(&issued.certificate_pem).unwrap().owner, Some(web_1()));
+    }
+
+    #[test]
+    fn a_wrong_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let authority = Authority::create("one", HOUR).unwrap();
+        authority.save(&path("ca.pem"), &path("ca-key.pem")).unwrap();
+        Authority::create("two", HOUR).unwrap().save(&path("other.pem"), &path("other-key.pem")).unwrap();
+        authority.issue(&web_1(), &[], HOUR).unwrap().save(&path("leaf.pem"), &path("leaf-key.pem")).unwrap();
+        std::fs::write(path("junk.pem"), "junk").unwrap();
+        let named = |certificate: &str, key: &str| match Authority::load(&path(certificate), &path(key)) {
+            Err(error @ (CertificateError::Content { .. } | CertificateError::File(_))) => error.to_string(),
+            _ => panic!("{certificate} and {key} must not fit"),
+        };
+        assert!(named("absent.pem", "ca-key.pem").contains("absent.pem"));
+        assert!(named("junk.pem", "ca-key.pem").contains("junk.pem"));
+        assert!(named("ca.pem", "junk.pem").contains("junk.pem"));
+        assert!(named("ca.pem", "other-key.pem").contains("other-key.pem: this is not the key of"));
+        assert!(named("leaf.pem", "leaf-key.pem").contains("no authority"));
+    }
+
+    #[test]
+    fn impossible_wishes_are_refused() {
+        let authority = Authority::create("test", HOUR).unwrap();
+        assert!(authority.issue(&web_1(), &["ünicode.example".into()], HOUR).is_err());
+        assert!(authority.issue(&web_1(), &[], Duration::MAX).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Certificates for a cluster of one process, made on first start: an authority, a server and an agent.
+//!
+//! A start that was cut off at any moment is made good by the next one. An authority that is there is never
+//! replaced, since others may trust it; a server's or an agent's certificate is, when it is not of use any more.
+
+use crate::certificate::{Authority, CertificateError};
+use crate::expiry::WARNING_TIME;
+use crate::files;
+use crate::peer::{Peer, Role};
+use crate::tls::{Identity, IdentityFiles};
+use lockmesh_protocol::id::NodeName;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 86_400);
+const MEMBER_LIFE: Duration = Duration::from_secs(365 * 86_400);
+
+/// The files of a development cluster.
+#[derive(Clone, Debug)]
+pub struct Development {
+    folder: PathBuf,
+}
+
+impl Development {
+    /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its `-key.pem`.
+    pub fn prepare(folder: &Path, node: &NodeName) -> Result<Self, CertificateError> {
+        files::make_private_folder(folder)?;
+        let this = Self { folder: folder.into() };
+        if !this.authority().exists() {
+            let authority = Authority::create("Lockmesh development authority", AUTHORITY_LIFE)?;
+            authority.save(&this.authority(), &this.path("ca-key.pem"))?;
+        }
+        for role in [Role::Server, Role::Agent] {
+            this.prepare_member(&Peer { role, node: node.clone() })?;
+        }
+        Ok(this)
+    }
+
+    /// The files of the server or of the agent.
+    pub fn files(&self, role: Role) -> IdentityFiles {
+        IdentityFiles {
+            authorities: self.authority(),
+            certificate: self.path(&format!("{}.pem", role.as_str())),
+            key: self.path(&format!("{}-key.pem", role.as_str())),
+        }
+    }
+
+    /// Who the server or the agent is.
+    pub fn identity(&self, role: Role) -> Result<Identity, CertificateError> {
+        Identity::load(&self.files(role))
+    }
+
+    fn prepare_member(&self, member: &Peer) -> Result<(), CertificateError> {
+        let soon = SystemTime::now() + WARNING_TIME;
+        let of_use = |identity: Identity| {
+            identity.peer() == member && identity.lives().iter().all(|life| life.seconds_left(soon) > 0)
+        };
+        if self.identity(member.role).is_ok_and(of_use) {
+            return Ok(());
+        }
+        let authority = Authority::load(&self.authority(), &self.path("ca-key.pem"))?;
+        let files = self.files(member.role);
+        let addresses = ["localhost", "127.0.0.1", "::1"].map(String::from);
+        authority.issue(member, &addresses, MEMBER_LIFE)?.save(&files.certificate, &files.key)
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.path("ca.pem")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Development;
+    use crate::peer::Role;
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let named = |entry: &std::fs::DirEntry| entry.file_name().into_string().unwrap();
+        entries.map(|entry| (named(&entry), std::fs::read(entry.path()).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_second_start_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        Development::prepare(folder.path(), &"web-1".into()).unwrap();
+        let first = contents(folder.path());
+        let names = ["agent-key.pem", "agent.pem", "ca-key.pem", "ca.pem", "server-key.pem", "server.pem"];
+        assert!(first.keys().eq(names), "{:?}", first.keys());
+        for name in names.iter().filter(|name| name.ends_with("-key.pem")) {
+            let mode = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        Development::prepare(folder.path(), &"web-1".into()).unwrap();
+        assert_eq!(contents(folder.path()), first);
+    }
+
+    #[test]
+    fn a_start_that_was_cut_off_is_made_good() {
+        let whole = tempfile::tempdir().unwrap();
+        Development::prepare(whole.path(), &"web-1".into()).unwrap();
+        for missing in ["ca.pem", "server.pem", "server-key.pem", "agent.pem", "agent-key.pem"] {
+            std::fs::remove_file(whole.path().join(missing)).unwrap();
+            let again = Development::prepare(whole.path(), &"web-1".into()).unwrap();
+            for role in [Role::Server, Role::Agent] {
+                assert_eq!(again.identity(role).unwrap().peer().role, role, "without {missing}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_node_name_gets_new_certificates_of_the_same_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        Development::prepare(folder.path(), &"web-1".into()).unwrap();
+        let authority = contents(folder.path())["ca.pem"].clone();
+        let renamed = Development::prepare(folder.path(), &"web-2".into()).unwrap();
+        assert_eq!(renamed.identity(Role::Agent).unwrap().peer().node.as_str(), "web-2");
+        assert_eq!(contents(folder.path())["ca.pem"], authority);
+    }
+
+    #[test]
+    fn a_foreign_file_is_named_and_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.pem"), "mine").unwrap();
+        let error = Development::prepare(folder.path(), &"web-1".into()).unwrap_err().to_string();
+        assert!(error.contains("ca-key.pem") || error.contains("ca.pem"), "{error}");
+        assert_eq!(contents(folder.path())["ca.pem"], b"mine");
+    }
+}

@@ -1,0 +1,98 @@
+//! Files that are either whole or not there: written beside their place, put on disk, then renamed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A file that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}: {source}", path.display())]
+pub struct FileError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl FileError {
+    /// Whether the file is not there at all.
+    pub fn is_absent(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// Reads a whole file.
+pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(|source| FileError { verb: "read", path: path.into(), source })
+}
+
+/// Writes what everybody may read.
+pub(crate) fn write_public(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    write(path, content, 0o644)
+}
+
+/// Writes what only its owner may read.
+pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    write(path, content, 0o600)
+}
+
+/// Makes a folder that only its owner may enter; one that is there already is left as it is.
+pub(crate) fn make_private_folder(path: &Path) -> Result<(), FileError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| FileError { verb: "make the folder", path: path.into(), source })
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let written = write_and_rename(&temporary, path, content, mode);
+    if written.is_err() {
+        // What is left of a failed attempt is of no use; the first error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(|source| FileError { verb: "write", path: path.into(), source })
+}
+
+fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{make_private_folder, read_text, write_public, write_secret};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn secrets_are_their_owners_alone_and_nothing_is_left_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("tls");
+        make_private_folder(&inner).unwrap();
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&inner), 0o700);
+        let (secret, public) = (inner.join("key.pem"), inner.join("cert.pem"));
+        std::fs::write(&secret, "an older one that everybody could read").unwrap();
+        write_secret(&secret, b"s").unwrap();
+        write_public(&public, b"p").unwrap();
+        assert_eq!((mode(&secret), read_text(&secret).unwrap()), (0o600, "s".into()));
+        assert_eq!(read_text(&public).unwrap(), "p");
+        assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let error = read_text(std::path::Path::new("/nowhere/at/all.pem")).unwrap_err();
+        assert!(error.is_absent() && error.to_string().contains("/nowhere/at/all.pem"), "{error}");
+        let error = write_secret(std::path::Path::new("/nowhere/key.pem"), b"").unwrap_err();
+        assert!(error.to_string().contains("/nowhere/key.pem"), "{error}");
+    }
+}

@@ -1,0 +1,200 @@
+//! TLS 1.3 with certificates on both sides: the one file that names rustls.
+//!
+//! **Invariant:** no connection comes to be unless both certificates were signed by the authority that is trusted
+//! here, are within their lives, and name an owner; there is no setting that weakens this.
+
+use crate::certificate::{CertificateError, Facts};
+use crate::expiry::CertificateLife;
+use crate::files;
+use crate::peer::Peer;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The protocol's name inside TLS; a peer that speaks another one is refused.
+const ALPN: &[u8] = b"lockmesh/1";
+
+/// Where a member's certificate, its key and the trusted authorities lie.
+#[derive(Clone, Debug)]
+pub struct IdentityFiles {
+    /// The authorities' certificates; more than one while they are changed.
+    pub authorities: PathBuf,
+    /// The member's own certificate, followed by those between it and the authority.
+    pub certificate: PathBuf,
+    /// The member's key.
+    pub key: PathBuf,
+}
+
+/// Who this process is, with the proof, and whom it trusts.
+#[derive(Clone)]
+pub struct Identity {
+    peer: Peer,
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    lives: Vec<CertificateLife>,
+}
+
+impl Identity {
+    /// Loads the files and makes sure that they fit together.
+    pub fn load(files: &IdentityFiles) -> Result<Self, CertificateError> {
+        let authorities = certificates(&files.authorities)?;
+        let chain = certificates(&files.certificate)?;
+        let key = private_key(&files.key)?;
+        let facts = facts(&files.certificate, &chain[0])?;
+        let peer = facts.owner.clone().ok_or_else(|| {
+            wrong(
+                &files.certificate,
+                "it names no Lockmesh node: make one with `lockmesh operator tls issue`",
+            )
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let certified = CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider)
+            .map_err(|error| wrong(&files.key, format!("the key is not the certificate's: {error}")))?;
+        certified.keys_match().map_err(|_| {
+            wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
+        })?;
+        let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            lives.push(CertificateLife::new(
+                &files.authorities,
+                &self::facts(&files.authorities, &authority)?,
+            ));
+            roots.add(authority).map_err(|error| wrong(&files.authorities, error.to_string()))?;
+        }
+        let roots = Arc::new(roots);
+        make_sure_of_trust(files, &provider, &roots, &chain)?;
+        let broken = |error: String| wrong(&files.certificate, error);
+        let server = server_config(&provider, &roots, chain.clone(), key.clone_key()).map_err(broken)?;
+        let client = client_config(&provider, &roots, chain, key).map_err(broken)?;
+        Ok(Self { peer, server: Arc::new(server), client: Arc::new(client), lives })
+    }
+
+    /// Who this process is.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// How long the certificates live: the own one first, then the authorities'.
+    pub fn lives(&self) -> &[CertificateLife] {
+        &self.lives
+    }
+
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        self.server.clone()
+    }
+
+    pub(crate) fn client_config(&self) -> Arc<ClientConfig> {
+        self.client.clone()
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Peers will look at the certificate as this does; better to hear of it at the start than from them.
+fn make_sure_of_trust(
+    files: &IdentityFiles,
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    chain: &[CertificateDer<'static>],
+) -> Result<(), CertificateError> {
+    let authorities = files.authorities.display();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+        .build()
+        .map_err(|error| wrong(&files.authorities, error.to_string()))?;
+    match verifier.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+        )) => Err(wrong(&files.certificate, format!("none of the authorities in {authorities} signed it"))),
+        Err(error) => Err(wrong(&files.certificate, error.to_string())),
+    }
+}
+
+/// The owner that a peer's verified certificate names. `chain` is what the TLS library hands out after the handshake.
+pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<Peer, String> {
+    let chain = chain
+        .downcast::<Vec<CertificateDer<'static>>>()
+        .map_err(|_| "the peer's certificate cannot be read".to_owned())?;
+    let certificate = chain.first().ok_or("the peer showed no certificate")?;
+    Facts::of_der(certificate)?.owner.ok_or_else(|| "the peer's certificate names no Lockmesh node".into())
+}
+
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, String> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // Connections live for days, so remembering them for a faster handshake would only cost memory; and a
+    // resumed one would not look at the peer's certificate again.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    Ok(config)
+}
+
+fn client_config(
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ClientConfig, String> {
+    let verifier: Arc<dyn ServerCertVerifier> =
+        rustls::client::WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .build()
+            .map_err(|error| error.to_string())?;
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let text = files::read_text(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let found = found.map_err(|error| wrong(path, format!("a broken certificate: {error}")))?;
+    if found.is_empty() {
+        return Err(wrong(path, "there is no certificate in PEM form in it"));
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let text = files::read_text(path)?;
+    PrivateKeyDer::from_pem_slice(text.as_bytes())
+        .map_err(|error| wrong(path, format!("there is no private key in PEM form in it: {error}")))
+}
+
+fn facts(path: &Path, certificate: &CertificateDer<'_>) -> Result<Facts, CertificateError> {
+    Facts::of_der(certificate).map_err(|reason| wrong(path, reason))
+}
+
+fn wrong(path: &Path, reason: impl Into<String>) -> CertificateError {
+    CertificateError::Content { path: path.into(), reason: reason.into() }
+}
