@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`binary`] (builds the program that is tested), [`dev`] (runs `lockmesh dev` as a process of its
 //! own), [`http`] (talks to it byte by byte), [`dialect`] (what the tests say over and over: make a session, take a
-//! lock, read an entry). [`tidy`] reads the sources instead.
+//! lock, read an entry). [`tidy`] reads the sources instead, and [`fuzz`] plays with every decoder.
 //!
 //! **Invariant:** a test of the running program never calls Lockmesh's own code to learn what Lockmesh did. It
 //! believes only what a stranger's client would see.
@@ -10,5 +10,6 @@
 pub mod binary;
 pub mod dev;
 pub mod dialect;
+pub mod fuzz;
 pub mod http;
 pub mod tidy;

@@ -1,0 +1,46 @@
+//! Everything that reads bytes or text from outside, each as one function that any fuzzer can call.
+//!
+//! A check panics when the decoder does, and when what was decoded does not survive being written and read again.
+//! It says nothing about what the input should mean: that is for the tests beside each decoder.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`wire`] | messages between machines, and rows and log entries on disk |
+//! | [`text`] | what people and HTTP clients write: durations, certificates' names |
+//! | [`samples`] | well-formed values to begin with |
+//! | [`mutate`] | a small mutator with a seed, for the bounded round in `cargo test` |
+//! | [`corpus`] | the inputs that are kept, in `tests/corpus` |
+
+pub mod corpus;
+pub mod mutate;
+pub mod samples;
+pub mod text;
+pub mod wire;
+
+/// One decoder under test.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: the folder of its corpus, and its file in `tests/fuzz`.
+    pub name: &'static str,
+    /// Panics when the decoder does, or when what it read does not survive.
+    pub check: fn(&[u8]),
+    /// Well-formed inputs.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// Every decoder.
+pub const TARGETS: &[Target] = &[
+    Target { name: "wire_call_frame", check: wire::wire_call_frame, seeds: wire::call_frame_seeds },
+    Target { name: "wire_reply_frame", check: wire::wire_reply_frame, seeds: wire::reply_frame_seeds },
+    Target { name: "wire_peer_message", check: wire::wire_peer_message, seeds: wire::peer_message_seeds },
+    Target { name: "wire_proposal", check: wire::wire_proposal, seeds: wire::proposal_seeds },
+    Target { name: "wire_change", check: wire::wire_change, seeds: wire::change_seeds },
+    Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },
+    Target { name: "text_duration", check: text::text_duration, seeds: text::duration_seeds },
+    Target { name: "text_peer_uri", check: text::text_peer_uri, seeds: text::peer_uri_seeds },
+];
+
+/// The input as text; a check of text has nothing to say about other bytes.
+fn as_text(data: &[u8]) -> Option<&str> {
+    std::str::from_utf8(data).ok()
+}

@@ -1,0 +1,419 @@
+//! Well-formed values, at least one of each kind, for fuzzers to begin with. They make no sense together.
+
+use bytes::Bytes;
+use lockmesh_core::Proposal;
+use lockmesh_core::raft::log::{EntryKind, LogEntry};
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::command::{
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
+    Registration, RestoreStep, TxnKv, TxnOp,
+};
+use lockmesh_protocol::id::{
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
+    SessionId, Term, WallTime,
+};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, Lock, Query, Rows};
+use lockmesh_protocol::record::{
+    Agent, Behavior, Check, CheckStatus, Entry, LockDelay, Loss, LossCause, Node, Service, ServiceAddress,
+    ServiceCheck, Session,
+};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
+use lockmesh_protocol::rpc::{
+    BackupPart, Call, CallFrame, CallId, ReplyFrame, Request, Response, ServerStatus, Status, Unavailable,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Callers' frames: one for each request, and one that holds several.
+pub fn call_frames() -> Vec<CallFrame> {
+    let calls = requests().into_iter().zip(1..).map(|(request, number)| Call::Begin(CallId(number), request));
+    let calls: Vec<Call> = calls.chain([Call::Cancel(CallId(u64::MAX))]).collect();
+    let together = CallFrame(calls.iter().take(4).cloned().collect());
+    calls.into_iter().map(|call| CallFrame(vec![call])).chain([together, CallFrame(Vec::new())]).collect()
+}
+
+/// Servers' frames: one for each response.
+pub fn reply_frames() -> Vec<ReplyFrame> {
+    let replies = responses().into_iter().zip(1..).map(|(response, number)| (CallId(number), response));
+    replies.map(|reply| ReplyFrame(vec![reply])).chain([ReplyFrame(Vec::new())]).collect()
+}
+
+/// What the leader puts into its log.
+pub fn proposals() -> Vec<Proposal> {
+    let request =
+        RequestId { agent: AgentNumber(3), generation: Generation(2), sequence: 70_000, lowest: 69_990 };
+    let whole = |command| Proposal { request: Some(request), at: WallTime(1_760_000_000_000), command };
+    let own = Proposal { request: None, ..whole(Command::ReapTombstones { up_to: LogIndex(9) }) };
+    commands().into_iter().map(whole).chain([own]).collect()
+}
+
+/// Entries of the log on disk.
+pub fn log_entries() -> Vec<LogEntry> {
+    let kinds = [EntryKind::Normal, EntryKind::Membership, EntryKind::JointMembership];
+    let entry = |(index, kind)| LogEntry {
+        index: LogIndex(index),
+        term: Term(7),
+        kind,
+        data: Bytes::from_static(b"data"),
+        context: Bytes::new(),
+    };
+    (1..).zip(kinds).map(entry).collect()
+}
+
+/// One change of each kind.
+pub fn changes() -> Vec<Change> {
+    let (key, node) = (Key::from("job/leader"), NodeName::from("node-one"));
+    vec![
+        Change::Entry(key.clone(), Some(entry())),
+        Change::Entry(key.clone(), None),
+        Change::Session(session_id(), Some(session())),
+        Change::Node(node.clone(), Some(self::node())),
+        Change::Service(node.clone(), ServiceId::from("web"), Some(service())),
+        Change::Check(node.clone(), CheckId::from("serfHealth"), Some(check())),
+        Change::Tombstone(key.clone(), Some(LogIndex(300))),
+        Change::LockDelay(key, Some(delay())),
+        Change::Agent(AgentNumber(1), Some(agent())),
+        Change::Reply(AgentNumber(1), 5, Some(Arc::new(Applied { index: LogIndex(4), reply: Reply::Done }))),
+        Change::LowestSequence(AgentNumber(1), 4),
+        Change::Loss(1, Some(loss())),
+        Change::NodeIndex(node, Some(LogIndex(9))),
+        Change::TableIndex(Table::NodeDeletions, LogIndex(70_000)),
+        Change::Fence(Fence(1 << 40)),
+        Change::LastAgent(AgentNumber(8)),
+        Change::IndexBase(u64::MAX),
+        Change::ClusterId("6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into()),
+        Change::RestorePart(1, 0, Some(Bytes::from_static(&[1, 2, 3]))),
+        Change::Cleared,
+    ]
+}
+
+fn requests() -> Vec<Request> {
+    let request = RequestId { agent: AgentNumber(1), generation: Generation(1), sequence: 1, lowest: 1 };
+    let blocking = Some(Blocking { index: LogIndex(12), wait: Duration::from_secs(300) });
+    let proposals = commands().into_iter().map(|command| Request::Propose(Some(request), command));
+    let reads = queries().into_iter().map(|query| Request::Read {
+        query,
+        consistency: Consistency::Stale,
+        blocking: None,
+    });
+    let others = [
+        Request::Read { query: Query::Sessions, consistency: Consistency::Default, blocking },
+        Request::Renew(session_id()),
+        Request::Status,
+        Request::BackupPart { backup: Some(4), number: 1, stale: true },
+        Request::TransferLeader(None),
+        Request::RemoveServer(ServerId(3)),
+    ];
+    proposals.chain(reads).chain(others).collect()
+}
+
+fn commands() -> Vec<Command> {
+    let new = || NewEntry { key: "a".into(), value: Bytes::from_static(b"value"), flags: 42 };
+    let writes = [
+        KvCommand::Set(new()),
+        KvCommand::Cas(new(), LogIndex(0)),
+        KvCommand::Acquire(new(), session_id()),
+        KvCommand::Release(new(), session_id()),
+        KvCommand::Delete("a".into()),
+        KvCommand::DeleteCas("a".into(), LogIndex(1 << 33)),
+        KvCommand::DeleteTree("".into()),
+    ];
+    let others = [
+        Command::CreateSession(new_session()),
+        Command::DestroySession(session_id()),
+        Command::Txn(txn_ops()),
+        Command::Register(Registration {
+            node: (*node()).clone(),
+            skip_node_update: true,
+            service: Some((*service()).clone()),
+            checks: vec![(*check()).clone()],
+        }),
+        Command::Deregister(Deregistration {
+            node: "node-one".into(),
+            service: Some("web".into()),
+            check: None,
+        }),
+        Command::RegisterAgent(AgentRegistration {
+            node: (*node()).clone(),
+            services: vec![(*service()).clone()],
+        }),
+        Command::ExpireSession { session: session_id(), term: Term(3) },
+        Command::EndLockDelay { key: "a".into(), mark: LogIndex(2) },
+        Command::ReapTombstones { up_to: LogIndex(200) },
+        Command::Restore(RestoreStep::Begin { id: 1 }),
+        Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: changes() }),
+        Command::Restore(RestoreStep::Commit { id: 1, parts: 1 }),
+        Command::Bootstrap { cluster_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into() },
+    ];
+    writes.into_iter().map(Command::Kv).chain(others).collect()
+}
+
+fn txn_ops() -> Vec<TxnOp> {
+    let kv = |verb| TxnKv {
+        verb,
+        key: "a/b".into(),
+        value: Bytes::from_static(&[0, 255]),
+        flags: 1,
+        index: LogIndex(251),
+        session: session_id(),
+    };
+    let verbs = KvVerb::WORDS.into_iter().map(|(_, verb)| verb).chain([KvVerb::Unknown("odd".into())]);
+    let (expected, verb) = (LogIndex(5), CatalogVerb::Cas);
+    let catalog = [
+        TxnOp::Node { verb: verb.clone(), node: (*node()).clone(), expected },
+        TxnOp::Service { verb: verb.clone(), service: (*service()).clone(), expected },
+        TxnOp::Check { verb, check: (*check()).clone(), expected },
+    ];
+    verbs.map(|verb| TxnOp::Kv(kv(verb))).chain(catalog).collect()
+}
+
+fn queries() -> Vec<Query> {
+    vec![
+        Query::Entry("a".into()),
+        Query::Entries("a/".into()),
+        Query::Keys { prefix: "".into(), separator: "/".into() },
+        Query::Session(session_id()),
+        Query::Sessions,
+        Query::NodeSessions("node-one".into()),
+        Query::Nodes,
+        Query::Node("node-one".into()),
+        Query::NodeChecks("node-one".into()),
+        Query::ServiceChecks("web".into()),
+        Query::ChecksInState(Some(CheckStatus::Warning)),
+        Query::Services,
+        Query::ServiceInstances("web".into()),
+        Query::Txn(txn_ops()),
+        Query::Locks("".into()),
+        Query::Losses,
+        Query::Agents,
+    ]
+}
+
+fn responses() -> Vec<Response> {
+    let applied =
+        replies().into_iter().map(|reply| Response::Applied(Applied { index: LogIndex(65_536), reply }));
+    let answers = rows().into_iter().map(|rows| {
+        Response::Answer(Answer {
+            index: LogIndex(7),
+            rows,
+            known_leader: true,
+            last_contact: Duration::from_millis(3),
+        })
+    });
+    let others = [
+        Response::Renewed(Some(session())),
+        Response::Status(status()),
+        Response::BackupPart(BackupPart {
+            backup: 1,
+            cluster_id: "c".into(),
+            index: LogIndex(8),
+            term: Term(2),
+            number: 0,
+            last: true,
+            rows: changes(),
+        }),
+        Response::Done,
+        Response::Unavailable(Unavailable::NotLeader { leader: Some("127.0.0.1:8300".into()) }),
+        Response::Unavailable(Unavailable::Overloaded("full".into())),
+        Response::Unavailable(Unavailable::Disk("no space".into())),
+        Response::Unavailable(Unavailable::Denied("no".into())),
+        Response::Unavailable(Unavailable::Unknown("lost".into())),
+    ];
+    applied.chain(answers).chain(others).collect()
+}
+
+fn replies() -> Vec<Reply> {
+    let results = vec![
+        TxnResult::Kv(entry()),
+        TxnResult::Node(node()),
+        TxnResult::Service(service()),
+        TxnResult::Check(check()),
+    ];
+    vec![
+        Reply::Done,
+        Reply::Flag(true),
+        Reply::Granted { fence: Fence(9) },
+        Reply::Delayed { remaining: Duration::from_millis(14_999) },
+        Reply::Session(session_id()),
+        Reply::Txn(results),
+        Reply::TxnFailed(vec![TxnError { op_index: 2, what: "failed".into() }]),
+        Reply::Agent { number: AgentNumber(1), generation: Generation(1) },
+        Reply::Refused(Refusal::InvalidSession("x".into())),
+        Reply::Refused(Refusal::MissingNode),
+    ]
+}
+
+fn rows() -> Vec<Rows> {
+    let lock = Lock {
+        key: "a".into(),
+        session: Some(session()),
+        fence: Fence(1),
+        lock_index: 1,
+        modify_index: LogIndex(2),
+        delay: Some(delay()),
+        granted_at: WallTime(1),
+    };
+    vec![
+        Rows::Entries(vec![entry(), entry()]),
+        Rows::Keys(vec!["a".into(), "b/".into()]),
+        Rows::Sessions(vec![session()]),
+        Rows::Nodes(vec![node()]),
+        Rows::Node(Some((node(), vec![service()]))),
+        Rows::Checks(vec![check()]),
+        Rows::Services(vec![("web".into(), vec!["primary".into()])]),
+        Rows::Instances(vec![Instance { node: node(), service: service(), checks: vec![check()] }]),
+        Rows::Txn(Err(vec![TxnError { op_index: 0, what: "x".into() }])),
+        Rows::Locks(vec![lock]),
+        Rows::Losses(vec![loss()]),
+        Rows::Agents(vec![agent()]),
+    ]
+}
+
+fn status() -> Status {
+    let server = ServerStatus {
+        id: ServerId(1),
+        node_id: "9b1e".into(),
+        node: "node-one".into(),
+        address: "127.0.0.1:8300".into(),
+        voter: true,
+        last_index: LogIndex(10),
+    };
+    Status {
+        leader: Some(ServerId(1)),
+        servers: vec![server],
+        asker: Some(AgentNumber(1)),
+        ..Status::default()
+    }
+}
+
+fn session_id() -> SessionId {
+    SessionId::from_random([0x5a; 16])
+}
+
+fn entry() -> Arc<Entry> {
+    Arc::new(Entry {
+        key: "job/leader".into(),
+        value: Bytes::from_static(b"{\"host\":1}"),
+        flags: u64::MAX,
+        lock_index: 3,
+        session: Some(session_id()),
+        fence: Fence(17),
+        granted_at: WallTime(1_760_000_000_000),
+        create_index: LogIndex(250),
+        modify_index: LogIndex(251),
+    })
+}
+
+fn new_session() -> NewSession {
+    NewSession {
+        id: session_id(),
+        name: "worker".into(),
+        node: "node-one".into(),
+        lock_delay: Duration::from_secs(15),
+        behavior: Behavior::Delete,
+        ttl_text: "15.0s".into(),
+        ttl: Duration::from_secs(15),
+        checks: vec![],
+        node_checks: vec!["serfHealth".into()],
+        service_checks: Some(vec![ServiceCheck { id: "web".into(), namespace: "".into() }]),
+    }
+}
+
+fn session() -> Arc<Session> {
+    let new = new_session();
+    Arc::new(Session {
+        id: new.id,
+        name: new.name,
+        node: new.node,
+        lock_delay: new.lock_delay,
+        behavior: new.behavior,
+        ttl_text: new.ttl_text,
+        ttl: new.ttl,
+        checks: new.checks,
+        node_checks: new.node_checks,
+        service_checks: new.service_checks,
+        created_at: WallTime(1_760_000_000_000),
+        create_index: LogIndex(5),
+        modify_index: LogIndex(5),
+    })
+}
+
+fn node() -> Arc<Node> {
+    let words = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    Arc::new(Node {
+        name: "Node-One".into(),
+        id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(),
+        address: "127.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: words("lan", "127.0.0.1"),
+        meta: words("rack", "7"),
+        create_index: LogIndex(2),
+        modify_index: LogIndex(3),
+    })
+}
+
+fn service() -> Arc<Service> {
+    let address = ServiceAddress { address: "10.0.0.1".into(), port: 80 };
+    Arc::new(Service {
+        node: "node-one".into(),
+        id: "web".into(),
+        name: "web".into(),
+        tags: vec!["primary".into()],
+        address: "".into(),
+        tagged_addresses: BTreeMap::from([("lan".to_owned(), address)]),
+        meta: BTreeMap::new(),
+        port: 65_535,
+        weights: (1, 1),
+        enable_tag_override: false,
+        create_index: LogIndex(2),
+        modify_index: LogIndex(3),
+    })
+}
+
+fn check() -> Arc<Check> {
+    Arc::new(Check {
+        node: "node-one".into(),
+        id: "serfHealth".into(),
+        name: "Serf Health Status".into(),
+        status: CheckStatus::Passing,
+        notes: "".into(),
+        output: "Agent alive and reachable".into(),
+        service_id: "".into(),
+        service_name: "".into(),
+        service_tags: vec![],
+        kind: "ttl".into(),
+        interval: "".into(),
+        timeout: "10s".into(),
+        exposed_port: 0,
+        definition: "{}".into(),
+        create_index: LogIndex(2),
+        modify_index: LogIndex(3),
+    })
+}
+
+fn delay() -> LockDelay {
+    LockDelay { mark: LogIndex(300), duration: Duration::from_secs(15) }
+}
+
+fn agent() -> Arc<Agent> {
+    Arc::new(Agent {
+        number: AgentNumber(1),
+        generation: Generation(4),
+        node: "node-one".into(),
+        node_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(),
+    })
+}
+
+fn loss() -> Arc<Loss> {
+    Arc::new(Loss {
+        index: LogIndex(9),
+        at: WallTime(1_760_000_000_000),
+        session: session_id(),
+        session_name: "worker".into(),
+        node: "node-one".into(),
+        cause: LossCause::CheckCritical("serfHealth".into()),
+        keys: vec![("job/leader".into(), Fence(17))],
+        key_count: 1,
+    })
+}

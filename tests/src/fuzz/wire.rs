@@ -1,0 +1,110 @@
+//! Messages between machines, and what is on disk: all of it goes through one decoder with a limit.
+
+use super::samples;
+use lockmesh_core::Proposal;
+use lockmesh_core::raft::log::LogEntry;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::rpc::{CallFrame, MAX_FRAME_BYTES, ReplyFrame};
+use lockmesh_protocol::wire;
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+
+/// What an agent sends.
+pub fn wire_call_frame(data: &[u8]) {
+    message::<CallFrame>(data);
+}
+
+/// What a server answers.
+pub fn wire_reply_frame(data: &[u8]) {
+    message::<ReplyFrame>(data);
+}
+
+/// What servers say to each other.
+pub fn wire_peer_message(data: &[u8]) {
+    message::<PeerMessage>(data);
+}
+
+/// The data of a log entry.
+pub fn wire_proposal(data: &[u8]) {
+    message::<Proposal>(data);
+}
+
+/// A row of the image, or one inside a backup: without a version of its own.
+pub fn wire_change(data: &[u8]) {
+    bare::<Change>(data);
+}
+
+/// An entry of the log on disk.
+pub fn wire_log_entry(data: &[u8]) {
+    bare::<LogEntry>(data);
+}
+
+/// Seeds of [`wire_call_frame`].
+pub fn call_frame_seeds() -> Vec<Vec<u8>> {
+    samples::call_frames().iter().map(wire::encode).collect()
+}
+
+/// Seeds of [`wire_reply_frame`].
+pub fn reply_frame_seeds() -> Vec<Vec<u8>> {
+    samples::reply_frames().iter().map(wire::encode).collect()
+}
+
+/// Seeds of [`wire_peer_message`].
+pub fn peer_message_seeds() -> Vec<Vec<u8>> {
+    vec![vec![wire::VERSION]]
+}
+
+/// Seeds of [`wire_proposal`].
+pub fn proposal_seeds() -> Vec<Vec<u8>> {
+    samples::proposals().iter().map(wire::encode).collect()
+}
+
+/// Seeds of [`wire_change`].
+pub fn change_seeds() -> Vec<Vec<u8>> {
+    samples::changes().iter().map(encode_bare).collect()
+}
+
+/// Seeds of [`wire_log_entry`].
+pub fn log_entry_seeds() -> Vec<Vec<u8>> {
+    samples::log_entries().iter().map(encode_bare).collect()
+}
+
+fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
+    let Ok(value) = wire::decode::<T, MAX_FRAME_BYTES>(data) else { return };
+    let again = wire::decode::<T, MAX_FRAME_BYTES>(&wire::encode(&value));
+    assert_eq!(again, Ok(value), "what was decoded does not survive");
+}
+
+fn bare<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
+    let Ok(value) = wire::decode_bare::<T, MAX_FRAME_BYTES>(data) else { return };
+    let again = wire::decode_bare::<T, MAX_FRAME_BYTES>(&encode_bare(&value));
+    assert_eq!(again, Ok(value), "what was decoded does not survive");
+}
+
+fn encode_bare<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::encode_into(value, &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_well_formed() {
+        for seed in call_frame_seeds() {
+            wire::decode::<CallFrame, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
+        }
+        for seed in reply_frame_seeds() {
+            wire::decode::<ReplyFrame, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
+        }
+        for seed in proposal_seeds() {
+            wire::decode::<Proposal, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
+        }
+        for seed in change_seeds() {
+            wire::decode_bare::<Change, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
+        }
+    }
+}
