@@ -6,10 +6,13 @@ pub mod certificate;
 pub mod development;
 pub mod expiry;
 pub mod files;
+pub mod frame;
 pub mod peer;
+pub mod quic;
 pub mod tls;
 
 pub use certificate::{Authority, CertificateError};
 pub use development::Development;
 pub use peer::{Peer, Role};
+pub use quic::{Close, Connection, Endpoint, LinkError, Purpose, QuicOptions};
 pub use tls::{Identity, IdentityFiles};

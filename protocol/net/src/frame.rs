@@ -1,0 +1,296 @@
+//! Messages into frames and back, without any socket.
+//!
+//! A frame is its length in four bytes, then one encoded sequence of messages: messages that are ready together
+//! travel together. A frame is at most [`MAX_FRAME_BYTES`] long; a longer message comes back to its sender, a longer
+//! frame is the peer's fault.
+
+use bytes::{Buf, Bytes, BytesMut};
+use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
+use lockmesh_protocol::wire::{self, WireError};
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::VecDeque;
+
+/// The bytes of a frame's length.
+const LENGTH_BYTES: usize = 4;
+
+/// Room in front of a frame's messages for its length, the version and the count of messages.
+const HEADER_ROOM: usize = LENGTH_BYTES + 1 + 9;
+
+/// A frame that is this long takes no further message, so that the other side can begin to work on it.
+const FULL_BYTES: usize = 64 << 10;
+
+/// A message does not fit a frame. Nothing of it was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of {length} bytes, but at most {MAX_FRAME_BYTES} fit a frame")]
+pub struct TooLong {
+    /// How long it is, encoded.
+    pub length: usize,
+}
+
+/// Gathers messages into frames until somebody can send them.
+#[derive(Debug, Default)]
+pub struct FrameQueue {
+    full: VecDeque<Bytes>,
+    open: Vec<u8>,
+    count: u64,
+    full_bytes: usize,
+}
+
+impl FrameQueue {
+    /// Appends a message.
+    pub fn push<T: Serialize>(&mut self, message: &T) -> Result<(), TooLong> {
+        if self.open.len() >= FULL_BYTES {
+            self.close();
+        }
+        if self.open.is_empty() {
+            self.open.resize(HEADER_ROOM, 0);
+        }
+        let start = self.open.len();
+        wire::encode_into(message, &mut self.open);
+        let length = self.open.len() - start;
+        if self.open.len() - LENGTH_BYTES <= MAX_FRAME_BYTES {
+            self.count += 1;
+            return Ok(());
+        }
+        if HEADER_ROOM + length - LENGTH_BYTES > MAX_FRAME_BYTES {
+            self.open.truncate(start);
+            self.open.shrink_to(FULL_BYTES);
+            return Err(TooLong { length });
+        }
+        let message = self.open.split_off(start);
+        self.close();
+        self.open.resize(HEADER_ROOM, 0);
+        self.open.extend_from_slice(&message);
+        self.count = 1;
+        Ok(())
+    }
+
+    /// Takes all frames, oldest first; no message may be added to them any more.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        self.close();
+        self.full_bytes = 0;
+        self.full.drain(..).collect()
+    }
+
+    /// How many bytes wait.
+    pub fn byte_count(&self) -> usize {
+        self.full_bytes + self.open.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.count == 0
+    }
+
+    /// Throws away all that waits.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn close(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        // The same bytes as of the encoded sequence, whose length comes first.
+        let mut header = wire::encode(&self.count);
+        let length = header.len() + self.open.len() - HEADER_ROOM;
+        let length = u32::try_from(length).expect("no frame is longer than its limit");
+        header.splice(0..0, length.to_be_bytes());
+        let start = HEADER_ROOM - header.len();
+        self.open[start..HEADER_ROOM].copy_from_slice(&header);
+        let mut frame = Bytes::from(std::mem::take(&mut self.open));
+        frame.advance(start);
+        self.full_bytes += frame.len();
+        self.full.push_back(frame);
+        self.count = 0;
+    }
+}
+
+/// What is wrong with the bytes that a peer sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The frame would be too long.
+    #[error("a frame of {0} bytes, but at most {MAX_FRAME_BYTES} are allowed")]
+    Length(usize),
+    /// The frame does not hold what it should.
+    #[error(transparent)]
+    Content(#[from] WireError),
+}
+
+/// Cuts a stream of bytes, which arrive in any pieces, into frames.
+#[derive(Debug, Default)]
+pub struct FrameCutter {
+    /// What arrived last and was not looked at.
+    piece: Bytes,
+    /// The beginning of a frame whose rest has not arrived. It grows with what arrives, not with what is announced.
+    begun: BytesMut,
+}
+
+impl FrameCutter {
+    /// Takes what arrived. Call [`FrameCutter::next`] until it has nothing more before the next piece.
+    pub fn feed(&mut self, piece: Bytes) {
+        debug_assert!(self.piece.is_empty(), "the last piece was not used up");
+        self.piece = piece;
+    }
+
+    /// The next whole frame, decoded; `None` when more bytes must arrive first.
+    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let Some(frame) = self.next_frame()? else { return Ok(None) };
+        Ok(Some(wire::decode::<T, MAX_FRAME_BYTES>(&frame)?))
+    }
+
+    /// Whether a frame has begun and not ended.
+    pub fn is_within_frame(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if self.begun.is_empty() {
+            if let Some(length) = frame_length(&self.piece)?
+                && self.piece.len() >= LENGTH_BYTES + length
+            {
+                self.piece.advance(LENGTH_BYTES);
+                return Ok(Some(self.piece.split_to(length)));
+            }
+        } else if self.begun.len() < LENGTH_BYTES {
+            self.move_until(LENGTH_BYTES);
+        }
+        let Some(length) = self.begun_length()? else { return Ok(None) };
+        self.move_until(LENGTH_BYTES + length);
+        if self.begun.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        let mut frame = std::mem::take(&mut self.begun).freeze();
+        frame.advance(LENGTH_BYTES);
+        Ok(Some(frame))
+    }
+
+    /// The length of the frame that has begun, after moving the beginning of a new one out of the piece.
+    fn begun_length(&mut self) -> Result<Option<usize>, FrameError> {
+        self.move_until(LENGTH_BYTES);
+        frame_length(&self.begun)
+    }
+
+    fn move_until(&mut self, wanted: usize) {
+        let missing = wanted.saturating_sub(self.begun.len()).min(self.piece.len());
+        self.begun.extend_from_slice(&self.piece.split_to(missing));
+    }
+}
+
+fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
+    let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MAX_FRAME_BYTES { Err(FrameError::Length(length)) } else { Ok(Some(length)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES};
+    use bytes::Bytes;
+    use lockmesh_protocol::id::SessionId;
+    use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request};
+    use lockmesh_protocol::wire;
+    use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+    fn calls() -> impl Strategy<Value = Vec<Call>> {
+        let renew = (any::<u64>(), "[a-z]{0,300}")
+            .prop_map(|(id, session)| Call::Begin(CallId(id), Request::Renew(SessionId::from(session))));
+        let status = any::<u64>().prop_map(|id| Call::Begin(CallId(id), Request::Status));
+        let cancel = any::<u64>().prop_map(|id| Call::Cancel(CallId(id)));
+        prop::collection::vec(prop_oneof![renew, status, cancel, Just(Call::Cancel(CallId(0)))], 0..700)
+    }
+
+    /// Cuts everything that the pieces hold.
+    fn cut(pieces: impl IntoIterator<Item = Bytes>) -> Result<Vec<CallFrame>, FrameError> {
+        let (mut cutter, mut frames) = (FrameCutter::default(), Vec::new());
+        for piece in pieces {
+            cutter.feed(piece);
+            while let Some(frame) = cutter.next()? {
+                frames.push(frame);
+            }
+        }
+        assert!(!cutter.is_within_frame());
+        Ok(frames)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_pieces_the_messages_come_out_as_they_went_in(
+            calls in calls(),
+            cuts in prop::collection::vec(1usize..3000, 1..50),
+        ) {
+            let mut queue = FrameQueue::default();
+            for call in &calls {
+                queue.push(call).unwrap();
+            }
+            prop_assert_eq!(queue.is_empty(), calls.is_empty());
+            let frames = queue.take();
+            prop_assert!(queue.is_empty() && queue.byte_count() == 0);
+            let mut bytes = Bytes::from(frames.concat());
+            let mut pieces = Vec::new();
+            for cut in cuts.iter().cycle() {
+                if bytes.is_empty() { break; }
+                pieces.push(bytes.split_to((*cut).min(bytes.len())));
+            }
+            let received: Vec<Call> = cut(pieces).unwrap().into_iter().flat_map(|frame| frame.0).collect();
+            prop_assert_eq!(received, calls);
+        }
+
+        #[test]
+        fn a_frame_is_its_sequence_encoded(calls in calls()) {
+            let calls: Vec<Call> = calls.into_iter().take(100).collect();
+            let mut queue = FrameQueue::default();
+            calls.iter().for_each(|call| queue.push(call).unwrap());
+            let frames = queue.take();
+            if let [frame] = &frames[..] {
+                prop_assert_eq!(&frame[4..], &wire::encode(&CallFrame(calls))[..]);
+            } else {
+                prop_assert!(calls.is_empty() && frames.is_empty());
+            }
+        }
+
+        #[test]
+        fn noise_is_an_error_or_nothing(noise in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let mut cutter = FrameCutter::default();
+            cutter.feed(noise.into());
+            while let Ok(Some(CallFrame(_))) = cutter.next() {}
+        }
+    }
+
+    #[test]
+    fn messages_share_a_frame_until_it_is_full() {
+        let mut queue = FrameQueue::default();
+        for id in 0..1000 {
+            queue.push(&Call::Cancel(CallId(id))).unwrap();
+        }
+        assert_eq!(queue.take().len(), 1);
+        let long = "s".repeat(10_000);
+        for id in 0..20 {
+            queue.push(&Call::Begin(CallId(id), Request::Renew(long.as_str().into()))).unwrap();
+        }
+        assert_eq!(queue.take().len(), 3);
+    }
+
+    #[test]
+    fn a_message_that_fits_no_frame_comes_back_and_the_others_stay() {
+        let mut queue = FrameQueue::default();
+        let renew = |length: usize| Call::Begin(CallId(7), Request::Renew("s".repeat(length).into()));
+        queue.push(&Call::Cancel(CallId(1))).unwrap();
+        assert!(queue.push(&renew(MAX_FRAME_BYTES)).unwrap_err().length > MAX_FRAME_BYTES);
+        queue.push(&Call::Cancel(CallId(2))).unwrap();
+        queue.push(&renew(MAX_FRAME_BYTES - 19)).unwrap();
+        let frames = cut(queue.take()).unwrap();
+        let counts: Vec<usize> = frames.iter().map(|frame| frame.0.len()).collect();
+        assert_eq!(counts, [2, 1]);
+    }
+
+    #[test]
+    fn a_frame_that_claims_too_much_is_refused_before_it_arrives() {
+        let mut cutter = FrameCutter::default();
+        cutter.feed(Bytes::from_static(&[0xff, 0xff, 0xff, 0xff]));
+        assert_eq!(cutter.next::<CallFrame>(), Err(FrameError::Length(u32::MAX as usize)));
+        let mut cutter = FrameCutter::default();
+        cutter.feed(Bytes::from_static(&[0, 0, 0, 2, 99, 0]));
+        assert!(matches!(cutter.next::<CallFrame>(), Err(FrameError::Content(_))));
+    }
+}

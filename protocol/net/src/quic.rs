@@ -1,0 +1,381 @@
+//! QUIC: the one file that names quinn and the sockets under it.
+//!
+//! A stream begins with one byte that says what it is for; then frames follow, in both directions. Buffers are
+//! small, because a server keeps thousands of connections. **Invariant:** a [`Connection`] exists only after both
+//! certificates were verified, and its [`Connection::peer`] is the one that the peer's certificate names.
+
+use crate::frame::{FrameCutter, FrameError};
+use crate::peer::{Peer, Role};
+use crate::tls::{self, Identity};
+use bytes::Bytes;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use serde::de::DeserializeOwned;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How a connection's end behaves. Both ends' idle times count; the shorter one wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuicOptions {
+    /// A connection from which nothing is heard for so long is lost.
+    pub idle_time: Duration,
+    /// How often a quiet connection is kept alive; `None` to let it close when idle.
+    pub keep_alive: Option<Duration>,
+    /// How many bytes of one stream may be on their way.
+    pub stream_window: u32,
+    /// How many bytes of one connection may be on their way, in each direction.
+    pub connection_window: u32,
+    /// How many handshakes may be under way at once.
+    pub max_handshakes: usize,
+    /// How large the kernel's buffers of the socket shall be; the kernel may give less.
+    pub socket_buffer: Option<usize>,
+}
+
+impl Default for QuicOptions {
+    fn default() -> Self {
+        Self {
+            idle_time: Duration::from_secs(10),
+            keep_alive: Some(Duration::from_secs(3)),
+            stream_window: 512 << 10,
+            connection_window: 1 << 20,
+            max_handshakes: 1024,
+            socket_buffer: None,
+        }
+    }
+}
+
+/// What a stream is for: its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Calls of an agent, or of a server that relays them.
+    Calls,
+    /// Raft between servers.
+    Raft,
+}
+
+impl Purpose {
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::Calls => 1,
+            Self::Raft => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Calls, Self::Raft].into_iter().find(|purpose| purpose.to_byte() == byte)
+    }
+
+    /// Whether a peer of this role may open such a stream.
+    pub fn is_open_to(self, role: Role) -> bool {
+        match self {
+            Self::Calls => true,
+            Self::Raft => role == Role::Server,
+        }
+    }
+}
+
+/// Why a connection was closed, as the other end is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// There is nothing left to say.
+    Done,
+    /// This process ends.
+    Shutdown,
+    /// The peer may not do what it wanted.
+    Denied,
+    /// The peer sent something that cannot be understood.
+    Malformed,
+    /// The server has as many connections as it takes.
+    Full,
+}
+
+impl Close {
+    fn code(self) -> VarInt {
+        VarInt::from_u32(match self {
+            Self::Done => 0,
+            Self::Shutdown => 1,
+            Self::Denied => 2,
+            Self::Malformed => 3,
+            Self::Full => 4,
+        })
+    }
+}
+
+/// Why there is no connection, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// The connection, or the attempt to make one, ended: certainly nothing more will arrive.
+    #[error("{0}")]
+    Lost(String),
+    /// The peer's certificate does not name who it should, or nobody.
+    #[error("{0}")]
+    Stranger(String),
+    /// The peer sent something that cannot be understood.
+    #[error("the peer sent {0}")]
+    Malformed(String),
+}
+
+/// One UDP socket with all the connections that begin or end at it.
+#[derive(Debug)]
+pub struct Endpoint {
+    endpoint: quinn::Endpoint,
+    transport: Arc<TransportConfig>,
+    max_handshakes: usize,
+    serves: bool,
+    dialling: Mutex<ClientConfig>,
+}
+
+impl Endpoint {
+    /// Listens at an address; port 0 picks a free one.
+    pub fn listen(address: SocketAddr, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
+        Self::new(socket(address, options)?, identity, options, true)
+    }
+
+    /// Dials only, over IPv4 and IPv6.
+    pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let socket = socket(any, options).or_else(|_| socket((Ipv4Addr::UNSPECIFIED, 0).into(), options))?;
+        Self::new(socket, identity, options, false)
+    }
+
+    fn new(socket: UdpSocket, identity: &Identity, options: &QuicOptions, serves: bool) -> io::Result<Self> {
+        let transport = Arc::new(transport(options));
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint = quinn::Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
+        let dialling = Mutex::new(client_config(identity, &transport));
+        let this = Self { endpoint, transport, max_handshakes: options.max_handshakes, serves, dialling };
+        this.replace_identity(identity);
+        Ok(this)
+    }
+
+    /// Uses other certificates for all connections that begin from now on; those that stand are kept.
+    pub fn replace_identity(&self, identity: &Identity) {
+        *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) =
+            client_config(identity, &self.transport);
+        if self.serves {
+            let config = server_config(identity, &self.transport, self.max_handshakes);
+            self.endpoint.set_server_config(Some(config));
+        }
+    }
+
+    /// Where the socket is bound.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.endpoint.local_addr()
+    }
+
+    /// How many connections there are.
+    pub fn connection_count(&self) -> usize {
+        self.endpoint.open_connections()
+    }
+
+    /// Connects to a peer that must have this role.
+    pub async fn connect(&self, address: SocketAddr, role: Role) -> Result<Connection, LinkError> {
+        let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let connecting = self
+            .endpoint
+            .connect_with(config, address, role.dns_name())
+            .map_err(|error| LinkError::Lost(error.to_string()))?;
+        let connection = Connection::verified(connecting.await.map_err(lost)?)?;
+        if connection.peer.role != role {
+            let reason = format!("{address} is {}, but a {} was called", connection.peer, role.as_str());
+            connection.close(Close::Denied, &reason);
+            return Err(LinkError::Stranger(reason));
+        }
+        Ok(connection)
+    }
+
+    /// The next one who calls; `None` when the endpoint was closed.
+    pub async fn accept(&self) -> Option<Arrival> {
+        self.endpoint.accept().await.map(Arrival)
+    }
+
+    /// Closes every connection and takes no new one; returns when the peers were told.
+    pub async fn close(&self, reason: &str) {
+        self.endpoint.close(Close::Shutdown.code(), reason.as_bytes());
+        self.endpoint.wait_idle().await;
+    }
+}
+
+/// Somebody who called and is not yet known.
+#[derive(Debug)]
+pub struct Arrival(quinn::Incoming);
+
+impl Arrival {
+    /// Where the call came from.
+    pub fn remote_address(&self) -> SocketAddr {
+        self.0.remote_address()
+    }
+
+    /// Turns it away unheard.
+    pub fn refuse(self) {
+        self.0.refuse();
+    }
+
+    /// Does the handshake, which verifies the peer's certificate.
+    pub async fn handshake(self) -> Result<Connection, LinkError> {
+        Connection::verified(self.0.accept().map_err(lost)?.await.map_err(lost)?)
+    }
+}
+
+/// A connection to a verified peer; cheap to clone. It ends when all clones and streams are dropped.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    connection: quinn::Connection,
+    peer: Peer,
+}
+
+impl Connection {
+    fn verified(connection: quinn::Connection) -> Result<Self, LinkError> {
+        let chain = connection.peer_identity().ok_or("the peer showed no certificate".to_owned());
+        match chain.and_then(tls::verified_peer) {
+            Ok(peer) => Ok(Self { connection, peer }),
+            Err(reason) => {
+                connection.close(Close::Denied.code(), reason.as_bytes());
+                Err(LinkError::Stranger(reason))
+            }
+        }
+    }
+
+    /// Who is at the other end, as its certificate says.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Where the other end is now.
+    pub fn remote_address(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
+    /// How long a message and its acknowledgement take, as measured.
+    pub fn round_trip_time(&self) -> Duration {
+        self.connection.rtt()
+    }
+
+    /// Opens a stream. The other end hears of it at once.
+    pub async fn open(&self, purpose: Purpose) -> Result<(FrameSender, FrameReceiver), LinkError> {
+        let (mut send, receive) = self.connection.open_bi().await.map_err(lost)?;
+        send.write_all(&[purpose.to_byte()]).await.map_err(lost)?;
+        Ok((FrameSender(send), FrameReceiver::new(receive)))
+    }
+
+    /// The next stream that the other end opens.
+    pub async fn accept(&self) -> Result<(Purpose, FrameSender, FrameReceiver), LinkError> {
+        let (send, mut receive) = self.connection.accept_bi().await.map_err(lost)?;
+        let mut byte = [0];
+        receive.read_exact(&mut byte).await.map_err(lost)?;
+        let purpose = Purpose::from_byte(byte[0]);
+        let purpose = purpose
+            .ok_or_else(|| LinkError::Malformed(format!("a stream of the unknown kind {}", byte[0])))?;
+        Ok((purpose, FrameSender(send), FrameReceiver::new(receive)))
+    }
+
+    /// Closes the connection and tells the other end why.
+    pub fn close(&self, close: Close, reason: &str) {
+        self.connection.close(close.code(), reason.as_bytes());
+    }
+
+    /// Waits for the connection's end and says why it came.
+    pub async fn closed(&self) -> String {
+        self.connection.closed().await.to_string()
+    }
+}
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub struct FrameSender(quinn::SendStream);
+
+impl FrameSender {
+    /// Sends frames; they leave at once, and this returns when they found room in the send window.
+    pub async fn send(&mut self, mut frames: Vec<Bytes>) -> Result<(), LinkError> {
+        self.0.write_all_chunks(&mut frames).await.map_err(lost)
+    }
+}
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub struct FrameReceiver {
+    stream: quinn::RecvStream,
+    cutter: FrameCutter,
+}
+
+impl FrameReceiver {
+    fn new(stream: quinn::RecvStream) -> Self {
+        Self { stream, cutter: FrameCutter::default() }
+    }
+
+    /// The next frame; `None` when the other end finished the stream. Not safe to drop half-way.
+    pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
+        loop {
+            if let Some(frame) = self.cutter.next().map_err(malformed)? {
+                return Ok(Some(frame));
+            }
+            match self.stream.read_chunk(usize::MAX, true).await.map_err(lost)? {
+                Some(chunk) => self.cutter.feed(chunk.bytes),
+                None if self.cutter.is_within_frame() => {
+                    return Err(LinkError::Malformed("a frame without its end".into()));
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+fn lost(error: impl std::error::Error) -> LinkError {
+    LinkError::Lost(error.to_string())
+}
+
+fn malformed(error: FrameError) -> LinkError {
+    LinkError::Malformed(error.to_string())
+}
+
+fn transport(options: &QuicOptions) -> TransportConfig {
+    let idle_time = IdleTimeout::try_from(options.idle_time).unwrap_or(VarInt::MAX.into());
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(16))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .max_idle_timeout(Some(idle_time))
+        .keep_alive_interval(options.keep_alive)
+        .stream_receive_window(VarInt::from_u32(options.stream_window))
+        .receive_window(VarInt::from_u32(options.connection_window))
+        .send_window(options.connection_window.into())
+        .datagram_receive_buffer_size(None)
+        .datagram_send_buffer_size(0)
+        .initial_rtt(Duration::from_millis(100));
+    transport
+}
+
+fn client_config(identity: &Identity, transport: &Arc<TransportConfig>) -> ClientConfig {
+    let tls = QuicClientConfig::try_from(identity.client_config()).expect("TLS 1.3 has QUIC's first cipher");
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(transport.clone());
+    config
+}
+
+fn server_config(
+    identity: &Identity,
+    transport: &Arc<TransportConfig>,
+    max_handshakes: usize,
+) -> ServerConfig {
+    let tls = QuicServerConfig::try_from(identity.server_config()).expect("TLS 1.3 has QUIC's first cipher");
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(transport.clone()).max_incoming(max_handshakes);
+    config.incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
+    config
+}
+
+fn socket(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    if let Some(bytes) = options.socket_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+        socket.set_send_buffer_size(bytes)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
