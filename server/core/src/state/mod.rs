@@ -1,5 +1,128 @@
-//! The replicated lock state machine.
+//! The replicated lock state machine: a pure value that every server computes alike.
+//!
+//! [`State::apply`] takes one log entry, answers it, and appends a [`Change`] for every row that it sets. Each rule
+//! has a file of its own; read them in this order:
+//!
+//! | module | holds |
+//! |---|---|
+//! | `rows` | the rows themselves: set by a change, listed as changes, and what follows from them |
+//! | `step` | one command at work: the only way to change a row, and how a failed command leaves no trace |
+//! | `entry` | the one rule by which a key is written; plain and conditional writes; deletes |
+//! | `tombstone` | what is remembered of deleted keys, so that no index goes back |
+//! | `lock` | acquire and release, fencing tokens |
+//! | `session` | how sessions begin, and which ends are asked for |
+//! | `invalidation` | what the end of a session does to its keys, the lock-delay, the loss history |
+//! | `catalog`, `node`, `service`, `check` | what sessions hang on |
+//! | `agent` | the registration of agents |
+//! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
+//! | `replies` | exactly once |
+//! | `restore` | a backup takes the place of everything |
+//! | `query` | what can be asked |
+//! | `invariants` | what must be true after every command, as sentences and as code |
+//!
+//! **Invariants:** nothing here knows a clock: a TTL or a lock-delay is data, and its end is a command. Nothing
+//! depends on hash order. A state rebuilt from its rows equals the state that wrote them.
 
-/// The replicated state.
-#[derive(Debug, Default)]
-pub struct State {}
+mod agent;
+mod catalog;
+mod check;
+mod entry;
+mod invalidation;
+mod invariants;
+mod lock;
+mod node;
+mod query;
+mod replies;
+mod restore;
+mod rows;
+mod service;
+mod session;
+mod step;
+#[cfg(test)]
+mod tests;
+mod tombstone;
+mod txn;
+mod txn_catalog;
+mod txn_kv;
+
+use crate::input::Proposal;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
+use lockmesh_protocol::record::{Agent, LockDelay, Session};
+use lockmesh_protocol::reply::Applied;
+use std::sync::Arc;
+
+pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+pub use replies::REPLIES_KEPT;
+pub use restore::RESTORE_PARTS_MAX;
+pub use rows::State;
+
+impl State {
+    /// The state of a cluster that has not begun.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies the log entry at `index` of `term`, appends every row that it sets to `changes`, and answers.
+    ///
+    /// Indexes in changes and in the answer are those that clients see: the log's plus [`State::index_base`].
+    pub fn apply(
+        &mut self,
+        index: LogIndex,
+        term: Term,
+        proposal: &Proposal,
+        changes: &mut Vec<Change>,
+    ) -> Arc<Applied> {
+        step::Step::new(self, index, term, proposal.at, changes).answer(proposal)
+    }
+
+    /// The cluster's id; empty before its first command.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// What is added to a log index to make the index that clients see.
+    pub fn index_base(&self) -> u64 {
+        self.index_base
+    }
+
+    /// The fencing token given last.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The last index that changed a table; 0 where nothing did.
+    pub fn table_index(&self, table: Table) -> LogIndex {
+        self.table_indexes[table as usize]
+    }
+
+    /// One session.
+    pub fn session(&self, id: &SessionId) -> Option<&Arc<Session>> {
+        self.sessions.get(id)
+    }
+
+    /// All sessions, in order of their ids.
+    pub fn sessions(&self) -> impl Iterator<Item = &Arc<Session>> {
+        self.sessions.values()
+    }
+
+    /// All keys that a lock-delay closes.
+    pub fn delays(&self) -> impl Iterator<Item = (&Key, &LockDelay)> {
+        self.delays.iter()
+    }
+
+    /// All tombstones with the index of the delete.
+    pub fn tombstones(&self) -> impl Iterator<Item = (&Key, LogIndex)> {
+        self.tombstones.iter().map(|(key, index)| (key, *index))
+    }
+
+    /// One agent.
+    pub fn agent(&self, number: AgentNumber) -> Option<&Arc<Agent>> {
+        self.agents.get(&number)
+    }
+
+    /// All agents, in order of their numbers.
+    pub fn agents(&self) -> impl ExactSizeIterator<Item = &Arc<Agent>> {
+        self.agents.values()
+    }
+}

@@ -1,0 +1,91 @@
+//! Registration and deregistration: a node, a service and checks in one command, all or none.
+
+use super::service::service_id;
+use super::step::{Step, reply_or_refusal};
+use lockmesh_protocol::command::{Deregistration, Registration};
+use lockmesh_protocol::record::{Check, Node, Service};
+use lockmesh_protocol::reply::{Refusal, Reply};
+
+impl Step<'_> {
+    pub(super) fn register(&mut self, registration: &Registration) -> Reply {
+        let outcome = self.attempt(|step| step.try_register(registration));
+        reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Catalog))
+    }
+
+    /// Takes a service, a check, or else the whole node out. What is absent is gone already.
+    pub(super) fn deregister(&mut self, deregistration: &Deregistration) -> Reply {
+        let Deregistration { node, service, check } = deregistration;
+        if node.as_str().is_empty() {
+            return Reply::Refused(Refusal::Catalog("Must provide node".into()));
+        }
+        match (service, check) {
+            (Some(service), _) => self.delete_service(node, service),
+            (None, Some(check)) => self.delete_check(node, check),
+            (None, None) => self.delete_node(node),
+        }
+        Reply::Done
+    }
+
+    fn try_register(&mut self, registration: &Registration) -> Result<(), String> {
+        let node = &registration.node;
+        node_is_well_formed(node)?;
+        if node.address.is_empty() && !registration.skip_node_update {
+            return Err("Must provide address if SkipNodeUpdate is not set".into());
+        }
+        if !(registration.skip_node_update && self.state.nodes.contains_key(&node.name.folded())) {
+            self.ensure_node(node).map_err(|reason| format!("failed inserting node: {reason}"))?;
+        }
+        if let Some(service) = &registration.service {
+            service_is_well_formed(service)?;
+            let service = Service { node: node.name.clone(), ..service.clone() };
+            self.ensure_service(&service).map_err(|reason| format!("failed inserting service: {reason}"))?;
+        }
+        registration.checks.iter().try_for_each(|check| self.register_check(node, check))
+    }
+
+    fn register_check(&mut self, node: &Node, check: &Check) -> Result<(), String> {
+        let mut check = check.clone();
+        if check.node.as_str().is_empty() {
+            check.node = node.name.clone();
+        }
+        if check.node.folded() != node.name.folded() {
+            return Err(format!("check node {:?} does not match node {:?}", check.node, node.name));
+        }
+        let refused = |reason| format!("failed inserting check on node {:?}: {reason}", check.node);
+        self.ensure_check(&check).map_err(refused)
+    }
+}
+
+/// What can be said of a node without looking at any other.
+pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
+    if node.name.as_str().is_empty() {
+        return Err("Must provide node".into());
+    }
+    if node.id.is_empty() {
+        return Ok(());
+    }
+    uuid_is_well_formed(&node.id).map_err(|reason| format!("Bad node ID: {reason}"))
+}
+
+/// What can be said of a service without looking at any other.
+pub(super) fn service_is_well_formed(service: &Service) -> Result<(), String> {
+    if service.name.is_empty() && !service_id(service).as_str().is_empty() {
+        return Err("Must provide service name with ID".into());
+    }
+    if service.name.is_empty() {
+        return Err("Must provide service name".into());
+    }
+    Ok(())
+}
+
+fn uuid_is_well_formed(text: &str) -> Result<(), &'static str> {
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    if text.len() != 36 {
+        return Err("uuid string is wrong length");
+    }
+    let is_well_formed = text.bytes().enumerate().all(|(place, byte)| match HYPHENS.contains(&place) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    });
+    if is_well_formed { Ok(()) } else { Err("uuid is improperly formatted") }
+}

@@ -1,0 +1,83 @@
+//! Health checks: a critical one ends the sessions that depend on it, each time that it is said to be critical.
+
+use super::State;
+use super::rows::CheckPlace;
+use super::step::Step;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
+use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
+use std::sync::Arc;
+
+impl Step<'_> {
+    /// Writes a check on its node, which must be registered, as must be the service that it is about.
+    pub(super) fn ensure_check(&mut self, check: &Check) -> Result<(), String> {
+        let Some(node) = self.state.nodes.get(&check.node.folded()) else {
+            return Err("Missing node registration".into());
+        };
+        let id = check_id(check);
+        let place = CheckPlace::new(&check.node, &id);
+        let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
+        self.fill_in_service(&mut stored)?;
+        if stored.status == CheckStatus::Critical {
+            self.end_sessions_of_check(&place, &LossCause::CheckCritical(stored.id.clone()));
+        }
+        self.store_check(place, stored);
+        Ok(())
+    }
+
+    /// Takes a check out and ends the sessions that depend on it. An absent one is gone already.
+    pub(super) fn delete_check(&mut self, node: &NodeName, id: &CheckId) {
+        self.delete_check_at(&CheckPlace::new(node, id));
+    }
+
+    /// The same, by its place.
+    pub(super) fn delete_check_at(&mut self, place: &CheckPlace) {
+        let Some(check) = self.state.checks.get(place).cloned() else { return };
+        self.end_sessions_of_check(place, &LossCause::CheckDeregistered(check.id.clone()));
+        self.set(Change::Check(place.node.clone(), place.id.clone(), None));
+        self.touch(Table::Checks);
+    }
+
+    fn fill_in_service(&self, check: &mut Check) -> Result<(), String> {
+        if check.service_id.is_empty() {
+            return Ok(());
+        }
+        let id = ServiceId::from(check.service_id.as_str());
+        let service = self.state.service(&check.node, &id).ok_or("Missing service registration")?;
+        check.service_name.clone_from(&service.name);
+        check.service_tags.clone_from(&service.tags);
+        Ok(())
+    }
+
+    fn store_check(&mut self, place: CheckPlace, mut check: Check) {
+        (check.create_index, check.modify_index) = (self.index, self.index);
+        if let Some(existing) = self.state.checks.get(&place) {
+            (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
+            if check == **existing {
+                return;
+            }
+            check.modify_index = self.index;
+        }
+        self.set(Change::Check(place.node, place.id, Some(Arc::new(check))));
+        self.touch(Table::Checks);
+    }
+}
+
+impl State {
+    /// The checks of a node, in order of their ids.
+    pub(super) fn checks_of(&self, folded: &NodeName) -> impl Iterator<Item = (&CheckPlace, &Arc<Check>)> {
+        let range = self.checks.range(CheckPlace::new(folded, &CheckId::from(""))..);
+        let folded = folded.clone();
+        range.take_while(move |(place, _)| place.node == folded)
+    }
+
+    /// A check of a node.
+    pub(super) fn check_of(&self, node: &NodeName, id: &CheckId) -> Option<&Arc<Check>> {
+        self.checks.get(&CheckPlace::new(node, id))
+    }
+}
+
+/// A check without an id is called by its name.
+pub(super) fn check_id(check: &Check) -> CheckId {
+    if check.id.as_str().is_empty() { CheckId::from(check.name.as_str()) } else { check.id.clone() }
+}

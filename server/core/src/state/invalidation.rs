@@ -1,0 +1,91 @@
+//! What the end of a session does: its locks are released or its keys deleted, each key is closed by the
+//! session's lock-delay, and the loss is written down. All in the command that ended it.
+
+use super::rows::CheckPlace;
+use super::step::Step;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
+use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest lock-delay that counts.
+pub const MAX_LOCK_DELAY: Duration = Duration::from_secs(60);
+
+/// How many losses are remembered.
+pub const LOSSES_KEPT: u64 = 1_024;
+
+/// How many keys of a loss are named.
+pub const LOSS_KEYS_KEPT: usize = 64;
+
+impl Step<'_> {
+    /// Ends a session, if it lives.
+    pub(super) fn end_session(&mut self, id: &SessionId, cause: LossCause) {
+        let Some(session) = self.state.sessions.get(id).cloned() else { return };
+        let held: Vec<Key> = self.state.derived.held.get(id).into_iter().flatten().cloned().collect();
+        self.set(Change::Session(id.clone(), None));
+        self.touch(Table::Sessions);
+        let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
+        for key in &held {
+            let fence = self.free_key(key, &session);
+            if named.len() < LOSS_KEYS_KEPT {
+                named.push((key.clone(), fence));
+            }
+        }
+        self.record_loss(&session, cause, named, held.len() as u64);
+    }
+
+    /// Ends every session that depends on a check.
+    pub(super) fn end_sessions_of_check(&mut self, place: &CheckPlace, cause: &LossCause) {
+        let sessions = self.state.derived.by_check.get(place).into_iter().flatten();
+        for session in sessions.cloned().collect::<Vec<_>>() {
+            self.end_session(&session, cause.clone());
+        }
+    }
+
+    /// Ends every session of a node, those without checks too.
+    pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName) {
+        let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
+        for session in sessions.cloned().collect::<Vec<_>>() {
+            self.end_session(&session, LossCause::NodeDeregistered);
+        }
+    }
+
+    fn free_key(&mut self, key: &Key, session: &Session) -> Fence {
+        let entry = self.entry(key).expect("a held key has an entry");
+        let fence = entry.fence;
+        match session.behavior {
+            Behavior::Release => {
+                let freed = Entry { session: None, modify_index: self.index, ..Entry::clone(&entry) };
+                self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
+                self.touch(Table::Entries);
+            }
+            Behavior::Delete => self.delete_entry(key),
+        }
+        if !session.lock_delay.is_zero() {
+            let delay = LockDelay { mark: self.index, duration: session.lock_delay.min(MAX_LOCK_DELAY) };
+            self.set(Change::LockDelay(key.clone(), Some(delay)));
+        }
+        fence
+    }
+
+    fn record_loss(&mut self, session: &Session, cause: LossCause, keys: Vec<(Key, Fence)>, key_count: u64) {
+        let number = self.state.losses.last_key_value().map_or(0, |(last, _)| last + 1);
+        let loss = Loss {
+            index: self.index,
+            at: self.at,
+            session: session.id.clone(),
+            session_name: session.name.clone(),
+            node: session.node.clone(),
+            cause,
+            keys,
+            key_count,
+        };
+        self.set(Change::Loss(number, Some(Arc::new(loss))));
+        if let Some(oldest) = number.checked_sub(LOSSES_KEPT)
+            && self.state.losses.contains_key(&oldest)
+        {
+            self.set(Change::Loss(oldest, None));
+        }
+    }
+}

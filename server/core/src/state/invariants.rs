@@ -1,0 +1,191 @@
+//! What must be true of the state after every command: sentences first, each with the code that holds it.
+//!
+//! Never called on the way of a command: it looks at everything. Tests and simulations call it after every apply,
+//! a restore before it believes a backup.
+
+use super::State;
+use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+use super::replies::REPLIES_KEPT;
+use super::rows::{CheckPlace, Derived, ServicePlace};
+use lockmesh_protocol::change::Table;
+use lockmesh_protocol::id::{Fence, ServiceId};
+use lockmesh_protocol::record::{CheckStatus, Entry, Session};
+use std::collections::BTreeSet;
+
+/// A sentence, and whether it holds.
+struct Invariant {
+    sentence: &'static str,
+    holds: fn(&State) -> bool,
+}
+
+const INVARIANTS: [Invariant; 14] = [
+    Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
+    Invariant {
+        sentence: "no entry is newer than its table, none is older than itself",
+        holds: entry_indexes,
+    },
+    Invariant { sentence: "every holder of a lock is a session that lives", holds: holders_live },
+    Invariant {
+        sentence: "no fencing token was given twice, and none is above the counter",
+        holds: fences_are_unique,
+    },
+    Invariant { sentence: "a key that a delay closes is held by nobody", holds: delayed_keys_are_free },
+    Invariant { sentence: "no lock-delay is zero or longer than allowed", holds: delays_are_bounded },
+    Invariant {
+        sentence: "every session's node is registered, and every check it names is there and not critical",
+        holds: sessions_hang_on_something,
+    },
+    Invariant { sentence: "a session never changes", holds: sessions_never_change },
+    Invariant {
+        sentence: "every service and check is on a registered node, and a service's check has its service",
+        holds: catalog_is_whole,
+    },
+    Invariant { sentence: "no two nodes share a name or an id", holds: nodes_are_distinct },
+    Invariant { sentence: "no tombstone is newer than its table", holds: tombstone_indexes },
+    Invariant {
+        sentence: "replies are kept for registered agents only, not below the lowest wanted, not too many",
+        holds: replies_are_bounded,
+    },
+    Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
+    Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
+];
+
+impl State {
+    /// Looks whether every invariant holds; the first that does not comes back as its sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
+        broken.map_or(Ok(()), |invariant| Err(format!("this does not hold: {}", invariant.sentence)))
+    }
+}
+
+fn entries_have_their_keys(state: &State) -> bool {
+    state.entries.iter().all(|(key, entry)| *key == entry.key)
+}
+
+fn entry_indexes(state: &State) -> bool {
+    let newest = state.table_index(Table::Entries);
+    let is_sound = |entry: &Entry| {
+        entry.create_index.0 > 0 && entry.create_index <= entry.modify_index && entry.modify_index <= newest
+    };
+    state.entries.values().all(|entry| is_sound(entry))
+}
+
+fn holders_live(state: &State) -> bool {
+    let holders = state.entries.values().filter_map(|entry| entry.session.as_ref());
+    holders.into_iter().all(|session| state.sessions.contains_key(session))
+}
+
+fn fences_are_unique(state: &State) -> bool {
+    let mut seen = BTreeSet::new();
+    state.entries.values().all(|entry| match entry.lock_index {
+        0 => entry.session.is_none() && entry.fence == Fence(0),
+        _ => entry.fence.0 > 0 && entry.fence <= state.fence && seen.insert(entry.fence),
+    })
+}
+
+fn delayed_keys_are_free(state: &State) -> bool {
+    let entries = state.delays.keys().filter_map(|key| state.entries.get(key));
+    entries.into_iter().all(|entry| entry.session.is_none())
+}
+
+fn delays_are_bounded(state: &State) -> bool {
+    let newest = state.table_index(Table::Sessions);
+    let is_sound = |delay: &super::LockDelay| {
+        !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.mark <= newest
+    };
+    state.delays.values().all(is_sound)
+}
+
+fn sessions_hang_on_something(state: &State) -> bool {
+    let is_sound = |session: &Session| {
+        let mut checks = session.all_checks().map(|check| state.check_of(&session.node, check));
+        state.nodes.contains_key(&session.node.folded())
+            && checks.all(|check| check.is_some_and(|check| check.status != CheckStatus::Critical))
+    };
+    state.sessions.iter().all(|(id, session)| *id == session.id && is_sound(session))
+}
+
+fn sessions_never_change(state: &State) -> bool {
+    let newest = state.table_index(Table::Sessions);
+    state
+        .sessions
+        .values()
+        .all(|session| session.create_index == session.modify_index && session.modify_index <= newest)
+}
+
+fn catalog_is_whole(state: &State) -> bool {
+    let services = state.services.iter().all(|(place, service)| {
+        *place == ServicePlace::new(&service.node, &service.id)
+            && state.nodes.contains_key(&place.node)
+            && service.modify_index <= state.table_index(Table::Services)
+    });
+    let checks = state.checks.iter().all(|(place, check)| {
+        let service = ServiceId::from(check.service_id.as_str());
+        *place == CheckPlace::new(&check.node, &check.id)
+            && state.nodes.contains_key(&place.node)
+            && (check.service_id.is_empty() || state.service(&check.node, &service).is_some())
+            && check.modify_index <= state.table_index(Table::Checks)
+    });
+    services && checks
+}
+
+fn nodes_are_distinct(state: &State) -> bool {
+    let mut ids = BTreeSet::new();
+    let newest = state.table_index(Table::Nodes);
+    let nodes = state.nodes.iter().all(|(name, node)| {
+        *name == node.name.folded()
+            && (node.id.is_empty() || ids.insert(&node.id))
+            && state.node_indexes.get(name).is_some_and(|index| node.modify_index <= *index)
+    });
+    nodes
+        && state.node_indexes.len() == state.nodes.len()
+        && state.node_indexes.values().all(|index| *index <= newest)
+}
+
+fn tombstone_indexes(state: &State) -> bool {
+    state.tombstones.values().all(|index| *index <= state.table_index(Table::Tombstones))
+}
+
+fn replies_are_bounded(state: &State) -> bool {
+    let agents = state.agents.iter().all(|(number, agent)| {
+        *number == agent.number && agent.generation.0 > 0 && *number <= state.last_agent
+    });
+    let replies = state.replies.iter().all(|(agent, replies)| {
+        let first = replies.kept.first_key_value().map_or(u64::MAX, |(sequence, _)| *sequence);
+        state.agents.contains_key(agent) && replies.lowest <= first && replies.kept.len() <= REPLIES_KEPT
+    });
+    agents && replies
+}
+
+fn losses_are_bounded(state: &State) -> bool {
+    let newest = state.table_index(Table::Sessions);
+    let losses = state.losses.values();
+    state.losses.len() as u64 <= LOSSES_KEPT
+        && losses.clone().all(|loss| loss.keys.len() <= LOSS_KEYS_KEPT && loss.index <= newest)
+        && losses.is_sorted_by_key(|loss| loss.index)
+}
+
+fn derived_follows(state: &State) -> bool {
+    let mut derived = Derived::default();
+    for entry in state.entries.values() {
+        if let Some(session) = &entry.session {
+            derived.held.entry(session.clone()).or_default().insert(entry.key.clone());
+        }
+    }
+    for (id, session) in &state.sessions {
+        derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
+        for check in session.all_checks() {
+            let place = CheckPlace::new(&session.node, check);
+            derived.by_check.entry(place).or_default().insert(id.clone());
+        }
+    }
+    for (name, node) in &state.nodes {
+        if !node.id.is_empty() {
+            derived.node_ids.insert(node.id.clone(), name.clone());
+        }
+    }
+    for (number, agent) in &state.agents {
+        derived.agent_ids.insert(agent.node_id.clone(), *number);
+    }
+    derived == state.derived
+}

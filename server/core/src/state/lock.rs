@@ -1,0 +1,87 @@
+//! Locks: who gets a key, who gives it back, and the fencing token of each grant.
+//!
+//! There is no queue here and no order among contenders: the first acquire in the log after a release wins.
+
+use super::entry::Hold;
+use super::step::Step;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::NewEntry;
+use lockmesh_protocol::id::{Fence, Key, LogIndex, SessionId};
+use lockmesh_protocol::record::Entry;
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How an attempt to take a lock ended.
+pub(super) enum Acquired {
+    /// The session holds it.
+    Granted(Arc<Entry>),
+    /// Another session holds it.
+    Held,
+    /// It is free, but closed for this long.
+    Delayed(Duration),
+}
+
+impl Acquired {
+    pub(super) fn reply(&self) -> Reply {
+        match self {
+            Self::Granted(entry) => Reply::Granted { fence: entry.fence },
+            Self::Held => Reply::Flag(false),
+            Self::Delayed(remaining) => Reply::Delayed { remaining: *remaining },
+        }
+    }
+}
+
+impl Step<'_> {
+    /// Takes the lock of a key. The holder itself may repeat it: that is how it changes the value.
+    pub(super) fn acquire(&mut self, new: &NewEntry, session: &SessionId) -> Result<Acquired, Refusal> {
+        if let Some(delay) = self.state.delays.get(&new.key) {
+            return Ok(Acquired::Delayed(delay.duration));
+        }
+        if session.as_str().is_empty() {
+            return Err(Refusal::MissingSession);
+        }
+        if !self.state.sessions.contains_key(session) {
+            return Err(Refusal::InvalidSession(session.clone()));
+        }
+        let existing = self.entry(&new.key);
+        let hold = match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
+            Some(holder) if holder != session => return Ok(Acquired::Held),
+            Some(_) => Hold::of(existing.as_ref()),
+            None => self.grant(existing.as_ref(), session),
+        };
+        Ok(Acquired::Granted(self.write_entry(existing, new, hold)))
+    }
+
+    /// Gives a lock back; none if the session does not hold it. The session need not live any more.
+    pub(super) fn release(
+        &mut self,
+        new: &NewEntry,
+        session: &SessionId,
+    ) -> Result<Option<Arc<Entry>>, Refusal> {
+        if session.as_str().is_empty() {
+            return Err(Refusal::MissingSession);
+        }
+        let existing = self.entry(&new.key);
+        if existing.as_ref().and_then(|entry| entry.session.as_ref()) != Some(session) {
+            return Ok(None);
+        }
+        let hold = Hold { session: None, ..Hold::of(existing.as_ref()) };
+        Ok(Some(self.write_entry(existing, new, hold)))
+    }
+
+    /// Opens a key again, if `mark` names the delay that still closes it.
+    pub(super) fn end_lock_delay(&mut self, key: &Key, mark: LogIndex) -> Reply {
+        if self.state.delays.get(key).is_some_and(|delay| delay.mark == mark) {
+            self.set(Change::LockDelay(key.clone(), None));
+        }
+        Reply::Done
+    }
+
+    fn grant(&mut self, existing: Option<&Arc<Entry>>, session: &SessionId) -> Hold {
+        let fence = Fence(self.state.fence.0 + 1);
+        self.set(Change::Fence(fence));
+        let lock_index = existing.map_or(0, |entry| entry.lock_index) + 1;
+        Hold { session: Some(session.clone()), lock_index, fence, granted_at: self.at }
+    }
+}

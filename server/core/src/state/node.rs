@@ -1,0 +1,110 @@
+//! Nodes: what a session hangs on. Names are compared without regard to case; a node's UUID outlives its name.
+
+use super::State;
+use super::rows::{CheckPlace, ServicePlace};
+use super::step::Step;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
+use lockmesh_protocol::record::{CheckStatus, Node};
+use std::sync::Arc;
+
+/// The check that says whether a node's agent is alive.
+pub(super) const SERF_HEALTH: &str = "serfHealth";
+
+impl Step<'_> {
+    /// Writes a node. A known UUID under another name is a rename: the old node goes, with its sessions.
+    pub(super) fn ensure_node(&mut self, node: &Node) -> Result<(), String> {
+        let folded = node.name.folded();
+        let id = node.id.to_ascii_lowercase();
+        let known_as = self.state.derived.node_ids.get(&id).cloned();
+        let mut existing = known_as.as_ref().and_then(|name| self.state.nodes.get(name)).cloned();
+        if !id.is_empty() && known_as.as_ref() != Some(&folded) {
+            self.name_is_free(node, &id, known_as.is_none())
+                .map_err(|reason| format!("Error while renaming Node ID: {id:?}: {reason}"))?;
+            if let Some(old_name) = &known_as {
+                self.delete_node(old_name);
+            }
+        }
+        existing = existing.or_else(|| self.state.nodes.get(&folded).cloned());
+        self.store_node(folded, node, id, existing.as_deref());
+        Ok(())
+    }
+
+    /// Takes a node out, with its sessions, services and checks. An absent one is gone already.
+    pub(super) fn delete_node(&mut self, name: &NodeName) {
+        let folded = name.folded();
+        if !self.state.nodes.contains_key(&folded) {
+            return;
+        }
+        self.end_sessions_of_node(&folded);
+        let services: Vec<ServicePlace> =
+            self.state.services_of(&folded).map(|(place, _)| place.clone()).collect();
+        for place in services {
+            self.set(Change::Service(place.node, place.id, None));
+            self.touch(Table::Services);
+        }
+        let checks: Vec<CheckPlace> = self.state.checks_of(&folded).map(|(place, _)| place.clone()).collect();
+        for place in checks {
+            self.set(Change::Check(place.node, place.id, None));
+            self.touch(Table::Checks);
+        }
+        self.set(Change::NodeIndex(folded.clone(), None));
+        self.set(Change::Node(folded, None));
+        self.touch(Table::Nodes);
+        self.touch(Table::NodeDeletions);
+    }
+
+    /// Notes that a node or one of its services changed.
+    pub(super) fn touch_node(&mut self, folded: &NodeName) {
+        if self.state.node_indexes.get(folded) != Some(&self.index) {
+            self.set(Change::NodeIndex(folded.clone(), Some(self.index)));
+        }
+        self.touch(Table::Nodes);
+    }
+
+    fn store_node(&mut self, folded: NodeName, node: &Node, id: String, existing: Option<&Node>) {
+        let mut stored = Node { id, ..node.clone() };
+        (stored.create_index, stored.modify_index) = (self.index, self.index);
+        if let Some(existing) = existing {
+            stored.create_index = existing.create_index;
+            if stored.id.is_empty() {
+                stored.id.clone_from(&existing.id);
+            }
+            let unchanged = Node { modify_index: existing.modify_index, ..stored.clone() };
+            if unchanged == *existing && self.state.nodes.contains_key(&folded) {
+                return;
+            }
+        }
+        self.set(Change::Node(folded.clone(), Some(Arc::new(stored))));
+        self.touch_node(&folded);
+    }
+
+    /// A name belongs to the node that has it, unless that one is dead, or has no UUID to be told apart by.
+    fn name_is_free(&self, node: &Node, id: &str, nameless_yields: bool) -> Result<(), String> {
+        let folded = node.name.folded();
+        let Some(owner) = self.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
+        let health = self.state.check_of(&folded, &CheckId::from(SERF_HEALTH));
+        let is_dead = health.is_some_and(|check| check.status == CheckStatus::Critical);
+        if is_dead || (owner.id.is_empty() && nameless_yields) {
+            return Ok(());
+        }
+        let Node { id, name, address, .. } = &**owner;
+        Err(format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name))
+    }
+}
+
+impl State {
+    /// A node by its UUID, where one is given, else by its name.
+    pub(super) fn node_by_id_or_name(&self, id: &str, name: &NodeName) -> Option<&Arc<Node>> {
+        if id.is_empty() {
+            return self.nodes.get(&name.folded());
+        }
+        let name = self.derived.node_ids.get(&id.to_ascii_lowercase())?;
+        self.nodes.get(name)
+    }
+
+    /// The index of a node with its services; an unknown node's is that of the last deletion of any.
+    pub(super) fn node_index(&self, folded: &NodeName) -> LogIndex {
+        self.node_indexes.get(folded).copied().unwrap_or_else(|| self.table_index(Table::NodeDeletions))
+    }
+}

@@ -1,0 +1,102 @@
+//! Exactly once: a command that comes again is answered from the reply that was kept, and does nothing.
+//!
+//! An agent counts its commands and says with each one below which sequence it will never ask again. What is
+//! below is forgotten and refused: a late duplicate may never be taken for something new.
+
+use super::step::Step;
+use crate::input::Proposal;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{AgentNumber, RequestId};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use std::sync::Arc;
+
+/// How many replies are kept of each agent; an agent with more commands under way loses the oldest.
+pub const REPLIES_KEPT: usize = 4_096;
+
+impl Step<'_> {
+    /// Answers a proposal: carries it out if it is new.
+    pub(super) fn answer(mut self, proposal: &Proposal) -> Arc<Applied> {
+        let Some(request) = &proposal.request else {
+            let reply = self.execute(&proposal.command);
+            return Arc::new(Applied { index: self.index, reply });
+        };
+        if !self.is_of_present_life(request) {
+            return self.forgotten();
+        }
+        self.forget_below(request.agent, request.lowest);
+        let replies = self.state.replies.get(&request.agent);
+        if replies.is_some_and(|replies| request.sequence < replies.lowest) {
+            return self.forgotten();
+        }
+        if let Some(kept) = replies.and_then(|replies| replies.kept.get(&request.sequence)) {
+            return self.repeated(&proposal.command, kept.clone());
+        }
+        let reply = self.execute(&proposal.command);
+        let applied = Arc::new(Applied { index: self.index, reply });
+        self.keep(request, applied.clone());
+        applied
+    }
+
+    /// Forgets everything of an agent's earlier lives.
+    pub(super) fn forget_all(&mut self, agent: AgentNumber) {
+        let Some(replies) = self.state.replies.get(&agent) else { return };
+        let had_lowest = replies.lowest != 0;
+        for sequence in replies.kept.keys().copied().collect::<Vec<_>>() {
+            self.set(Change::Reply(agent, sequence, None));
+        }
+        if had_lowest {
+            self.set(Change::LowestSequence(agent, 0));
+        }
+    }
+
+    fn is_of_present_life(&self, request: &RequestId) -> bool {
+        let agent = self.state.agents.get(&request.agent);
+        request.lowest <= request.sequence
+            && agent.is_some_and(|agent| agent.generation == request.generation)
+    }
+
+    fn forgotten(&self) -> Arc<Applied> {
+        Arc::new(Applied { index: self.index, reply: Reply::Refused(Refusal::Forgotten) })
+    }
+
+    /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has ended since.
+    fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
+        let (Reply::Granted { fence }, Command::Kv(KvCommand::Acquire(new, session))) =
+            (&kept.reply, command)
+        else {
+            return kept;
+        };
+        let entry = self.state.entries.get(&new.key);
+        if entry.is_some_and(|entry| entry.session.as_ref() == Some(session) && entry.fence == *fence) {
+            return kept;
+        }
+        Arc::new(Applied { index: self.index, reply: Reply::Flag(false) })
+    }
+
+    fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {
+        self.set(Change::Reply(request.agent, request.sequence, Some(applied)));
+        let kept = &self.state.replies[&request.agent].kept;
+        if kept.len() > REPLIES_KEPT
+            && let Some((oldest, _)) = kept.first_key_value()
+        {
+            let above_the_oldest = oldest + 1;
+            self.forget_below(request.agent, above_the_oldest);
+        }
+    }
+
+    fn forget_below(&mut self, agent: AgentNumber, lowest: u64) {
+        let replies = self.state.replies.get(&agent);
+        if lowest <= replies.map_or(0, |replies| replies.lowest) {
+            return;
+        }
+        while let Some(first) = self.oldest_kept(agent).filter(|first| *first < lowest) {
+            self.set(Change::Reply(agent, first, None));
+        }
+        self.set(Change::LowestSequence(agent, lowest));
+    }
+
+    fn oldest_kept(&self, agent: AgentNumber) -> Option<u64> {
+        self.state.replies.get(&agent)?.kept.first_key_value().map(|(sequence, _)| *sequence)
+    }
+}

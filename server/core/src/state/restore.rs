@@ -1,0 +1,184 @@
+//! A backup takes the place of everything: its parts are gathered first, then all rows change in one command.
+//!
+//! What belongs to this cluster and not to its data stays: its id, its agents and the replies kept for them. No
+//! index and no fencing token that is given afterwards may equal one that was given here or in the backup.
+
+use super::State;
+use super::agent::alive_check;
+use super::node::SERF_HEALTH;
+use super::rows::TABLES;
+use super::step::{Step, reply_or_refusal};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::RestoreStep;
+use lockmesh_protocol::id::{CheckId, Fence, LogIndex};
+use lockmesh_protocol::record::Agent;
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::sync::Arc;
+
+/// How many parts a backup may have.
+pub const RESTORE_PARTS_MAX: u32 = 65_536;
+
+/// The number under which it is noted that a restore has begun, so that this too survives a restart.
+const BEGUN: u32 = u32::MAX;
+
+/// How far the fence jumps where the backup is another cluster's, or a lost one's: more than that one can have
+/// granted since the backup was made.
+const FENCE_JUMP: u64 = 1 << 32;
+
+/// The largest number that is taken from a backup: clients exist that hold indexes in 63 bits.
+const NUMBER_MAX: u64 = 1 << 62;
+
+impl Step<'_> {
+    pub(super) fn restore(&mut self, step: &RestoreStep) -> Reply {
+        let outcome = match step {
+            RestoreStep::Begin { id } => {
+                self.begin_restore(*id);
+                Ok(())
+            }
+            RestoreStep::Part { id, number, rows } => self.gather_part(*id, *number, rows),
+            RestoreStep::Commit { id, parts } => self.commit_restore(*id, *parts),
+        };
+        reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Restore))
+    }
+
+    fn begin_restore(&mut self, id: u64) {
+        for (other, number) in self.state.restore_parts.keys().copied().collect::<Vec<_>>() {
+            self.set(Change::RestorePart(other, number, None));
+        }
+        self.set(Change::RestorePart(id, BEGUN, Some(Arc::new(Vec::new()))));
+    }
+
+    fn gather_part(&mut self, id: u64, number: u32, rows: &[Change]) -> Result<(), String> {
+        self.state.restore_has_begun(id)?;
+        if number >= RESTORE_PARTS_MAX {
+            return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
+        }
+        if !rows.iter().all(is_row) {
+            return Err(format!("part {number} holds something that is not a row"));
+        }
+        let wanted = rows.iter().filter(|row| is_data(row) || is_of_cluster(row));
+        self.set(Change::RestorePart(id, number, Some(Arc::new(wanted.cloned().collect()))));
+        Ok(())
+    }
+
+    fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
+        let backup = self.state.gathered(id, parts)?;
+        let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
+        self.index = self.index.max(newest.next());
+        let ours = std::mem::take(self.state);
+        self.set(Change::Cleared);
+        self.keep_ours(&ours, &backup);
+        backup.rows().filter(is_data).for_each(|row| self.set(row));
+        for table in TABLES {
+            self.touch(table);
+        }
+        ours.agents.values().for_each(|agent| self.bring_back(agent, &ours));
+        Ok(())
+    }
+
+    fn keep_ours(&mut self, ours: &State, backup: &State) {
+        let is_ours = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
+        let theirs = backup.fence.0 + if is_ours { 0 } else { FENCE_JUMP };
+        self.set(Change::ClusterId(ours.cluster_id.clone()));
+        self.set(Change::IndexBase(self.index.0 - self.log_index.0));
+        self.set(Change::Fence(ours.fence.max(Fence(theirs))));
+        ours.rows().filter(is_of_agents).for_each(|row| self.set(row));
+    }
+
+    /// An agent that is here now is alive now, whatever the backup knows of its node.
+    fn bring_back(&mut self, agent: &Agent, ours: &State) {
+        let folded = agent.node.folded();
+        if !self.state.nodes.contains_key(&folded)
+            && let Some(node) = ours.nodes.get(&folded)
+        {
+            // Another node of the backup may have the name by right; then the agent goes without its own.
+            let _ = self.ensure_node(node);
+        }
+        if self.state.nodes.contains_key(&folded) {
+            let health = ours.check_of(&folded, &CheckId::from(SERF_HEALTH));
+            let health = health.map_or_else(|| alive_check(&agent.node), |check| (**check).clone());
+            self.ensure_check(&health).expect("the node is there, and this check is about no service");
+        }
+    }
+}
+
+impl State {
+    fn restore_has_begun(&self, id: u64) -> Result<(), String> {
+        if self.restore_parts.contains_key(&(id, BEGUN)) {
+            return Ok(());
+        }
+        Err("another restore has begun since, or none has: begin again".into())
+    }
+
+    /// The backup as a state of its own, if it is whole and sound.
+    fn gathered(&self, id: u64, parts: u32) -> Result<State, String> {
+        self.restore_has_begun(id)?;
+        let mut backup = State::new();
+        for number in 0..parts {
+            let rows = self.restore_parts.get(&(id, number));
+            let rows = rows.ok_or_else(|| format!("part {number} of {parts} is missing: send it again"))?;
+            rows.iter().cloned().for_each(|row| backup.load(row));
+        }
+        let count = self.restore_parts.range((id, 0)..(id, BEGUN)).count();
+        if count != parts as usize {
+            return Err(format!("it has {count} parts, not {parts}: begin again"));
+        }
+        let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
+        if newest > LogIndex(NUMBER_MAX) || backup.fence > Fence(NUMBER_MAX) {
+            return Err("its indexes or fencing tokens are larger than any that was ever given".into());
+        }
+        backup.check().map_err(|violation| format!("it contradicts itself: {violation}"))?;
+        Ok(backup)
+    }
+}
+
+/// Whether a change sets a row of a backup.
+fn is_row(change: &Change) -> bool {
+    match change {
+        Change::Entry(_, row) => row.is_some(),
+        Change::Session(_, row) => row.is_some(),
+        Change::Node(_, row) => row.is_some(),
+        Change::NodeIndex(_, row) => row.is_some(),
+        Change::Service(_, _, row) => row.is_some(),
+        Change::Check(_, _, row) => row.is_some(),
+        Change::Tombstone(_, row) => row.is_some(),
+        Change::LockDelay(_, row) => row.is_some(),
+        Change::Agent(_, row) => row.is_some(),
+        Change::Reply(_, _, row) => row.is_some(),
+        Change::Loss(_, row) => row.is_some(),
+        Change::RestorePart(_, _, row) => row.is_some(),
+        Change::LowestSequence(..)
+        | Change::TableIndex(..)
+        | Change::Fence(_)
+        | Change::LastAgent(_)
+        | Change::IndexBase(_)
+        | Change::ClusterId(_) => true,
+        Change::Cleared => false,
+    }
+}
+
+/// Whether a row is taken from a backup.
+fn is_data(row: &Change) -> bool {
+    matches!(
+        row,
+        Change::Entry(..)
+            | Change::Session(..)
+            | Change::Node(..)
+            | Change::NodeIndex(..)
+            | Change::Service(..)
+            | Change::Check(..)
+            | Change::Tombstone(..)
+            | Change::LockDelay(..)
+            | Change::Loss(..)
+    )
+}
+
+/// Whether a row of a backup says which cluster it is of, and how far that one had come.
+fn is_of_cluster(row: &Change) -> bool {
+    matches!(row, Change::TableIndex(..) | Change::Fence(_) | Change::ClusterId(_))
+}
+
+/// Whether a row belongs to the agents, who stay.
+fn is_of_agents(row: &Change) -> bool {
+    matches!(row, Change::LastAgent(_) | Change::Agent(..) | Change::LowestSequence(..) | Change::Reply(..))
+}

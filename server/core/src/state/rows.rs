@@ -1,0 +1,298 @@
+//! The rows of the state: what a change sets, the whole list as changes, and what follows from them.
+//!
+//! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
+
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
+use lockmesh_protocol::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
+use lockmesh_protocol::reply::Applied;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Every table whose last change is remembered, in the order of their numbers.
+pub(super) const TABLES: [Table; 7] = [
+    Table::Entries,
+    Table::Tombstones,
+    Table::Sessions,
+    Table::Nodes,
+    Table::Services,
+    Table::Checks,
+    Table::NodeDeletions,
+];
+
+/// A check's place: its node and its id, both folded, since both are looked up without regard to case.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CheckPlace {
+    pub(super) node: NodeName,
+    pub(super) id: CheckId,
+}
+
+/// A service's place: its node and its id, both folded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ServicePlace {
+    pub(super) node: NodeName,
+    pub(super) id: ServiceId,
+}
+
+/// The replicated state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    pub(super) entries: BTreeMap<Key, Arc<Entry>>,
+    pub(super) sessions: BTreeMap<SessionId, Arc<Session>>,
+    /// By folded name.
+    pub(super) nodes: BTreeMap<NodeName, Arc<Node>>,
+    /// The last index that changed a node or its services, by folded name.
+    pub(super) node_indexes: BTreeMap<NodeName, LogIndex>,
+    pub(super) services: BTreeMap<ServicePlace, Arc<Service>>,
+    pub(super) checks: BTreeMap<CheckPlace, Arc<Check>>,
+    pub(super) tombstones: BTreeMap<Key, LogIndex>,
+    pub(super) delays: BTreeMap<Key, LockDelay>,
+    pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
+    pub(super) replies: BTreeMap<AgentNumber, KeptReplies>,
+    pub(super) losses: BTreeMap<u64, Arc<Loss>>,
+    /// By the table's number.
+    pub(super) table_indexes: [LogIndex; TABLES.len()],
+    pub(super) fence: Fence,
+    pub(super) last_agent: AgentNumber,
+    pub(super) index_base: u64,
+    pub(super) cluster_id: String,
+    /// The parts of restores that are being gathered, by restore and number.
+    pub(super) restore_parts: BTreeMap<(u64, u32), Arc<Vec<Change>>>,
+    pub(super) derived: Derived,
+}
+
+/// The replies that an agent may still ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptReplies {
+    /// Below this sequence everything is forgotten.
+    pub(super) lowest: u64,
+    /// The replies, by sequence.
+    pub(super) kept: BTreeMap<u64, Arc<Applied>>,
+}
+
+/// What follows from the rows, kept so that nothing has to be searched for. No set in here is ever empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Derived {
+    /// The keys that each session holds.
+    pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
+    /// The sessions of each node.
+    pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
+    /// The sessions that depend on each check.
+    pub(super) by_check: BTreeMap<CheckPlace, BTreeSet<SessionId>>,
+    /// The folded name of the node with each UUID.
+    pub(super) node_ids: BTreeMap<String, NodeName>,
+    /// The agent that speaks for the node with each UUID.
+    pub(super) agent_ids: BTreeMap<String, AgentNumber>,
+}
+
+impl CheckPlace {
+    /// Where the check `id` of `node` is, whatever their case.
+    pub(super) fn new(node: &NodeName, id: &CheckId) -> Self {
+        Self { node: node.folded(), id: CheckId::from(id.as_str().to_lowercase()) }
+    }
+}
+
+impl ServicePlace {
+    /// Where the service `id` of `node` is, whatever their case.
+    pub(super) fn new(node: &NodeName, id: &ServiceId) -> Self {
+        Self { node: node.folded(), id: ServiceId::from(id.as_str().to_lowercase()) }
+    }
+}
+
+impl State {
+    /// Sets one row: how a state is rebuilt from an image, change by change.
+    pub fn load(&mut self, change: Change) {
+        match change {
+            Change::Entry(key, entry) => self.load_entry(key, entry),
+            Change::Session(id, session) => self.load_session(id, session),
+            Change::Node(name, node) => self.load_node(name, node),
+            Change::NodeIndex(name, index) => put(&mut self.node_indexes, name, index),
+            Change::Service(node, id, service) => put(&mut self.services, ServicePlace { node, id }, service),
+            Change::Check(node, id, check) => put(&mut self.checks, CheckPlace { node, id }, check),
+            Change::Tombstone(key, index) => put(&mut self.tombstones, key, index),
+            Change::LockDelay(key, delay) => put(&mut self.delays, key, delay),
+            Change::Agent(number, agent) => self.load_agent(number, agent),
+            Change::Reply(agent, sequence, reply) => {
+                self.change_replies(agent, |replies| put(&mut replies.kept, sequence, reply));
+            }
+            Change::LowestSequence(agent, lowest) => {
+                self.change_replies(agent, |replies| replies.lowest = lowest);
+            }
+            Change::Loss(number, loss) => put(&mut self.losses, number, loss),
+            Change::TableIndex(table, index) => self.table_indexes[table as usize] = index,
+            Change::Fence(fence) => self.fence = fence,
+            Change::LastAgent(number) => self.last_agent = number,
+            Change::IndexBase(base) => self.index_base = base,
+            Change::ClusterId(id) => self.cluster_id = id,
+            Change::RestorePart(id, number, rows) => put(&mut self.restore_parts, (id, number), rows),
+            Change::Cleared => *self = Self::default(),
+        }
+    }
+
+    /// Every row as the change that sets it. Loaded into a fresh state, they make one that equals this.
+    pub fn rows(&self) -> impl Iterator<Item = Change> + '_ {
+        let nodes = self.nodes.iter().map(|(name, row)| Change::Node(name.clone(), Some(row.clone())));
+        let node_indexes = self.node_indexes.iter();
+        let services = self.services.iter();
+        let checks = self.checks.iter();
+        let sessions = self.sessions.iter();
+        let entries = self.entries.iter();
+        let restore_parts = self.restore_parts.iter();
+        self.single_rows()
+            .chain(nodes)
+            .chain(node_indexes.map(|(name, index)| Change::NodeIndex(name.clone(), Some(*index))))
+            .chain(
+                services.map(|(at, row)| Change::Service(at.node.clone(), at.id.clone(), Some(row.clone()))),
+            )
+            .chain(checks.map(|(at, row)| Change::Check(at.node.clone(), at.id.clone(), Some(row.clone()))))
+            .chain(sessions.map(|(id, row)| Change::Session(id.clone(), Some(row.clone()))))
+            .chain(entries.map(|(key, row)| Change::Entry(key.clone(), Some(row.clone()))))
+            .chain(self.tombstones.iter().map(|(key, index)| Change::Tombstone(key.clone(), Some(*index))))
+            .chain(self.delays.iter().map(|(key, delay)| Change::LockDelay(key.clone(), Some(*delay))))
+            .chain(self.agents.iter().map(|(number, row)| Change::Agent(*number, Some(row.clone()))))
+            .chain(self.replies.iter().flat_map(|(agent, replies)| replies.rows(*agent)))
+            .chain(self.losses.iter().map(|(number, row)| Change::Loss(*number, Some(row.clone()))))
+            .chain(
+                restore_parts
+                    .map(|((id, number), rows)| Change::RestorePart(*id, *number, Some(rows.clone()))),
+            )
+    }
+
+    /// The change that would undo `change`, as long as it is not made yet.
+    pub(super) fn inverse(&self, change: &Change) -> Change {
+        match change {
+            Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key).cloned()),
+            Change::Session(id, _) => Change::Session(id.clone(), self.sessions.get(id).cloned()),
+            Change::Node(name, _) => Change::Node(name.clone(), self.nodes.get(name).cloned()),
+            Change::NodeIndex(name, _) => {
+                Change::NodeIndex(name.clone(), self.node_indexes.get(name).copied())
+            }
+            Change::Service(node, id, _) => {
+                let row = self.services.get(&ServicePlace { node: node.clone(), id: id.clone() });
+                Change::Service(node.clone(), id.clone(), row.cloned())
+            }
+            Change::Check(node, id, _) => {
+                let row = self.checks.get(&CheckPlace { node: node.clone(), id: id.clone() });
+                Change::Check(node.clone(), id.clone(), row.cloned())
+            }
+            Change::Tombstone(key, _) => Change::Tombstone(key.clone(), self.tombstones.get(key).copied()),
+            Change::LockDelay(key, _) => Change::LockDelay(key.clone(), self.delays.get(key).copied()),
+            Change::Agent(number, _) => Change::Agent(*number, self.agents.get(number).cloned()),
+            Change::Loss(number, _) => Change::Loss(*number, self.losses.get(number).cloned()),
+            Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
+            Change::Fence(_) => Change::Fence(self.fence),
+            Change::LastAgent(_) => Change::LastAgent(self.last_agent),
+            Change::Reply(..)
+            | Change::LowestSequence(..)
+            | Change::IndexBase(_)
+            | Change::ClusterId(_)
+            | Change::RestorePart(..)
+            | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
+        }
+    }
+
+    fn single_rows(&self) -> impl Iterator<Item = Change> + '_ {
+        let cluster_id = (!self.cluster_id.is_empty()).then(|| Change::ClusterId(self.cluster_id.clone()));
+        let index_base = (self.index_base != 0).then_some(Change::IndexBase(self.index_base));
+        let fence = (self.fence.0 != 0).then_some(Change::Fence(self.fence));
+        let last_agent = (self.last_agent.0 != 0).then_some(Change::LastAgent(self.last_agent));
+        let tables = TABLES.into_iter().zip(self.table_indexes);
+        let tables = tables.filter(|(_, index)| index.0 != 0);
+        [cluster_id, index_base, fence, last_agent]
+            .into_iter()
+            .flatten()
+            .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))
+    }
+
+    fn load_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
+        let holder = entry.as_ref().and_then(|entry| entry.session.clone());
+        let before = match entry {
+            Some(entry) => self.entries.insert(key.clone(), entry),
+            None => self.entries.remove(&key),
+        };
+        let holder_before = before.as_ref().and_then(|entry| entry.session.as_ref());
+        if holder_before == holder.as_ref() {
+            return;
+        }
+        if let Some(session) = holder_before {
+            take_out(&mut self.derived.held, session, &key);
+        }
+        if let Some(session) = holder {
+            self.derived.held.entry(session).or_default().insert(key);
+        }
+    }
+
+    fn load_session(&mut self, id: SessionId, session: Option<Arc<Session>>) {
+        if let Some(before) = self.sessions.remove(&id) {
+            take_out(&mut self.derived.by_node, &before.node.folded(), &id);
+            for check in before.all_checks() {
+                take_out(&mut self.derived.by_check, &CheckPlace::new(&before.node, check), &id);
+            }
+        }
+        if let Some(session) = session {
+            for check in session.all_checks() {
+                let place = CheckPlace::new(&session.node, check);
+                self.derived.by_check.entry(place).or_default().insert(id.clone());
+            }
+            self.derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
+            self.sessions.insert(id, session);
+        }
+    }
+
+    fn load_node(&mut self, name: NodeName, node: Option<Arc<Node>>) {
+        if let Some(before) = self.nodes.remove(&name)
+            && self.derived.node_ids.get(&before.id) == Some(&name)
+        {
+            self.derived.node_ids.remove(&before.id);
+        }
+        if let Some(node) = node {
+            if !node.id.is_empty() {
+                self.derived.node_ids.insert(node.id.clone(), name.clone());
+            }
+            self.nodes.insert(name, node);
+        }
+    }
+
+    fn load_agent(&mut self, number: AgentNumber, agent: Option<Arc<Agent>>) {
+        if let Some(before) = self.agents.remove(&number) {
+            self.derived.agent_ids.remove(&before.node_id);
+        }
+        if let Some(agent) = agent {
+            self.derived.agent_ids.insert(agent.node_id.clone(), number);
+            self.agents.insert(number, agent);
+        }
+    }
+
+    fn change_replies(&mut self, agent: AgentNumber, change: impl FnOnce(&mut KeptReplies)) {
+        let replies = self.replies.entry(agent).or_default();
+        change(replies);
+        if replies.lowest == 0 && replies.kept.is_empty() {
+            self.replies.remove(&agent);
+        }
+    }
+}
+
+impl KeptReplies {
+    fn rows(&self, agent: AgentNumber) -> impl Iterator<Item = Change> + '_ {
+        let lowest = (self.lowest != 0).then_some(Change::LowestSequence(agent, self.lowest));
+        let kept = self.kept.iter();
+        lowest
+            .into_iter()
+            .chain(kept.map(move |(sequence, row)| Change::Reply(agent, *sequence, Some(row.clone()))))
+    }
+}
+
+fn put<K: Ord, V>(rows: &mut BTreeMap<K, V>, key: K, row: Option<V>) {
+    match row {
+        Some(row) => rows.insert(key, row),
+        None => rows.remove(&key),
+    };
+}
+
+fn take_out<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    let Some(set) = sets.get_mut(key) else { return };
+    set.remove(value);
+    if set.is_empty() {
+        sets.remove(key);
+    }
+}

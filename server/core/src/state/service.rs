@@ -1,0 +1,76 @@
+//! Services on nodes. Locks need them only as the owners of checks.
+
+use super::State;
+use super::rows::{CheckPlace, ServicePlace};
+use super::step::Step;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{NodeName, ServiceId};
+use lockmesh_protocol::record::Service;
+use std::sync::Arc;
+
+impl Step<'_> {
+    /// Writes a service on its node, which must be registered.
+    pub(super) fn ensure_service(&mut self, service: &Service) -> Result<(), String> {
+        let folded = service.node.folded();
+        let Some(node) = self.state.nodes.get(&folded) else {
+            return Err("Missing node registration".into());
+        };
+        let id = service_id(service);
+        let place = ServicePlace::new(&service.node, &id);
+        let mut stored = Service { id, node: node.name.clone(), ..service.clone() };
+        (stored.create_index, stored.modify_index) = (self.index, self.index);
+        if let Some(existing) = self.state.services.get(&place) {
+            (stored.create_index, stored.modify_index) = (existing.create_index, existing.modify_index);
+            if stored == **existing {
+                return Ok(());
+            }
+            stored.modify_index = self.index;
+        }
+        self.set(Change::Service(place.node, place.id, Some(Arc::new(stored))));
+        self.touch(Table::Services);
+        self.touch_node(&folded);
+        Ok(())
+    }
+
+    /// Takes a service out, with its checks. An absent one is gone already.
+    pub(super) fn delete_service(&mut self, node: &NodeName, id: &ServiceId) {
+        let folded = node.folded();
+        let place = ServicePlace::new(node, id);
+        let Some(service) = self.state.services.get(&place).cloned() else { return };
+        let checks =
+            self.state.checks_of(&folded).filter(|(_, check)| is_same_id(&check.service_id, &service.id));
+        let checks: Vec<CheckPlace> = checks.map(|(place, _)| place.clone()).collect();
+        for check in &checks {
+            self.delete_check_at(check);
+        }
+        self.set(Change::Service(place.node, place.id, None));
+        self.touch(Table::Services);
+        self.touch_node(&folded);
+    }
+}
+
+impl State {
+    /// The services of a node, in order of their ids.
+    pub(super) fn services_of(
+        &self,
+        folded: &NodeName,
+    ) -> impl Iterator<Item = (&ServicePlace, &Arc<Service>)> {
+        let range = self.services.range(ServicePlace::new(folded, &ServiceId::from(""))..);
+        let folded = folded.clone();
+        range.take_while(move |(place, _)| place.node == folded)
+    }
+
+    /// A service of a node.
+    pub(super) fn service(&self, node: &NodeName, id: &ServiceId) -> Option<&Arc<Service>> {
+        self.services.get(&ServicePlace::new(node, id))
+    }
+}
+
+/// A service without an id is called by its name.
+pub(super) fn service_id(service: &Service) -> ServiceId {
+    if service.id.as_str().is_empty() { ServiceId::from(service.name.as_str()) } else { service.id.clone() }
+}
+
+fn is_same_id(service_id: &str, id: &ServiceId) -> bool {
+    service_id.to_lowercase() == id.as_str().to_lowercase()
+}

@@ -1,0 +1,99 @@
+//! One command at work. The rules in the other files are methods of [`Step`].
+//!
+//! A row is changed by [`Step::set`] and in no other way: the change is made and listed in one move, so that the
+//! state and its changes can never part.
+
+use super::State;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, Term, WallTime};
+use lockmesh_protocol::reply::{Refusal, Reply};
+
+/// One command at work on the state.
+pub(super) struct Step<'a> {
+    pub(super) state: &'a mut State,
+    /// The command's index as clients see it.
+    pub(super) index: LogIndex,
+    /// The command's index in the log.
+    pub(super) log_index: LogIndex,
+    /// The term that wrote the command.
+    pub(super) term: Term,
+    /// When it was proposed: words for people.
+    pub(super) at: WallTime,
+    changes: &'a mut Vec<Change>,
+    /// What undoes the changes of an attempt that is under way, in the order in which they were made.
+    undo: Option<Vec<Change>>,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn new(
+        state: &'a mut State,
+        log_index: LogIndex,
+        term: Term,
+        at: WallTime,
+        changes: &'a mut Vec<Change>,
+    ) -> Self {
+        let index = LogIndex(log_index.0 + state.index_base);
+        Self { state, index, log_index, term, at, changes, undo: None }
+    }
+
+    /// Carries out a command that is new.
+    pub(super) fn execute(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::Kv(command) => self.kv(command),
+            Command::CreateSession(session) => self.create_session(session),
+            Command::DestroySession(session) => self.destroy_session(session),
+            Command::Txn(ops) => self.txn(ops),
+            Command::Register(registration) => self.register(registration),
+            Command::Deregister(deregistration) => self.deregister(deregistration),
+            Command::RegisterAgent(registration) => self.register_agent(registration),
+            Command::ExpireSession { session, term } => self.expire_session(session, *term),
+            Command::EndLockDelay { key, mark } => self.end_lock_delay(key, *mark),
+            Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
+            Command::Restore(step) => self.restore(step),
+            Command::Bootstrap { cluster_id } => self.bootstrap(cluster_id),
+        }
+    }
+
+    /// Changes a row.
+    pub(super) fn set(&mut self, change: Change) {
+        if let Some(undo) = &mut self.undo {
+            undo.push(self.state.inverse(&change));
+        }
+        self.state.load(change.clone());
+        self.changes.push(change);
+    }
+
+    /// Notes that this command changed a table.
+    pub(super) fn touch(&mut self, table: Table) {
+        if self.state.table_index(table) != self.index {
+            self.set(Change::TableIndex(table, self.index));
+        }
+    }
+
+    /// Does some work that leaves no trace if it fails.
+    pub(super) fn attempt<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        debug_assert!(self.undo.is_none(), "attempts are not nested");
+        let listed = self.changes.len();
+        self.undo = Some(Vec::new());
+        let outcome = work(self);
+        let undo = self.undo.take().unwrap_or_default();
+        if outcome.is_err() {
+            undo.into_iter().rev().for_each(|change| self.state.load(change));
+            self.changes.truncate(listed);
+        }
+        outcome
+    }
+
+    fn bootstrap(&mut self, cluster_id: &str) -> Reply {
+        if self.state.cluster_id.is_empty() {
+            self.set(Change::ClusterId(cluster_id.into()));
+        }
+        Reply::Done
+    }
+}
+
+/// The reply to a command that may be refused.
+pub(super) fn reply_or_refusal(outcome: Result<Reply, Refusal>) -> Reply {
+    outcome.unwrap_or_else(Reply::Refused)
+}

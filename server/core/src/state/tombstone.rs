@@ -1,0 +1,75 @@
+//! What is remembered of deleted keys, so that the index of a prefix does not go back when its newest key goes.
+//!
+//! Tombstones are forgotten by a command of the leader, never by the passing of time here.
+
+use super::State;
+use super::step::Step;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::record::Entry;
+use lockmesh_protocol::reply::Reply;
+use std::ops::Bound;
+use std::sync::Arc;
+
+impl Step<'_> {
+    /// Remembers that a key was deleted by this command.
+    pub(super) fn bury(&mut self, key: &Key) {
+        self.set(Change::Tombstone(key.clone(), Some(self.index)));
+        self.touch(Table::Tombstones);
+    }
+
+    /// Remembers that everything under a prefix was deleted by this command.
+    ///
+    /// The older tombstones under it go. If they stayed, a longer prefix would find one of them instead of
+    /// falling back to the whole table's index, and its index would go back. For the same reason the empty
+    /// prefix needs no tombstone of its own: once all others are gone, the table's index speaks for it.
+    pub(super) fn bury_tree(&mut self, prefix: &Key) {
+        let covered: Vec<Key> =
+            self.state.tombstones_under(prefix.as_str()).map(|(key, _)| key.clone()).collect();
+        for key in covered {
+            self.set(Change::Tombstone(key, None));
+        }
+        if !prefix.as_str().is_empty() {
+            self.bury(prefix);
+        }
+    }
+
+    /// Forgets all tombstones up to an index. No table's index moves.
+    pub(super) fn reap_tombstones(&mut self, up_to: LogIndex) -> Reply {
+        let tombstones = self.state.tombstones.iter();
+        let reaped: Vec<Key> =
+            tombstones.filter(|(_, index)| **index <= up_to).map(|(key, _)| key.clone()).collect();
+        for key in reaped {
+            self.set(Change::Tombstone(key, None));
+        }
+        Reply::Done
+    }
+}
+
+impl State {
+    /// The entries whose key starts with a prefix, ascending.
+    pub(super) fn entries_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let range = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        range.take_while(move |(key, _)| key.as_str().starts_with(prefix)).map(|(_, entry)| entry)
+    }
+
+    /// The index of an absent key: no write to any key is newer.
+    pub(super) fn keys_index(&self) -> LogIndex {
+        self.table_index(Table::Entries).max(self.table_index(Table::Tombstones))
+    }
+
+    /// The index of a prefix: that of its newest change or delete, or the whole table's where it never had one.
+    pub(super) fn prefix_index(&self, prefix: &str) -> LogIndex {
+        if prefix.is_empty() {
+            return self.keys_index();
+        }
+        let changed = self.entries_under(prefix).map(|entry| entry.modify_index).max();
+        let deleted = self.tombstones_under(prefix).map(|(_, index)| index).max();
+        changed.max(deleted).unwrap_or_else(|| self.keys_index())
+    }
+
+    fn tombstones_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, LogIndex)> {
+        let range = self.tombstones.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        range.take_while(move |(key, _)| key.as_str().starts_with(prefix)).map(|(key, index)| (key, *index))
+    }
+}

@@ -1,0 +1,90 @@
+//! Transactions: operations in order, each seeing what the earlier ones did, and all of it or nothing.
+//!
+//! What can be told from an operation itself is told first and alone. Then every operation is tried, and if any
+//! fails, all that failed are named and nothing has happened.
+
+use super::State;
+use super::catalog::{node_is_well_formed, service_is_well_formed};
+use super::step::Step;
+use lockmesh_protocol::command::{CatalogVerb, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
+
+impl Step<'_> {
+    pub(super) fn txn(&mut self, ops: &[TxnOp]) -> Reply {
+        let outcome = self.state.look_over(ops).and_then(|()| {
+            self.attempt(|step| {
+                run(ops, |op| if op.is_write() { step.write(op) } else { step.state.read(op) })
+            })
+        });
+        outcome.map_or_else(Reply::TxnFailed, Reply::Txn)
+    }
+
+    fn write(&mut self, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
+        match op {
+            TxnOp::Kv(op) => self.write_kv(op),
+            TxnOp::Node { verb, node, expected } => self.write_node(verb, node, *expected),
+            TxnOp::Service { verb, service, expected } => self.write_service(verb, service, *expected),
+            TxnOp::Check { verb, check, expected } => self.write_check(verb, check, *expected),
+        }
+    }
+}
+
+impl State {
+    /// A transaction that only reads.
+    pub(super) fn read_txn(&self, ops: &[TxnOp]) -> Result<Vec<TxnResult>, Vec<TxnError>> {
+        self.look_over(ops)?;
+        run(ops, |op| if op.is_write() { Err("a write inside a read".into()) } else { self.read(op) })
+    }
+
+    fn read(&self, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
+        match op {
+            TxnOp::Kv(op) => self.read_kv(op),
+            TxnOp::Node { node, .. } => self.read_node(node),
+            TxnOp::Service { service, .. } => self.read_service(service),
+            TxnOp::Check { check, .. } => self.read_check(check),
+        }
+    }
+
+    fn look_over(&self, ops: &[TxnOp]) -> Result<(), Vec<TxnError>> {
+        run(ops, |op| self.may_be_tried(op).map(|()| Vec::new())).map(|_| ())
+    }
+
+    fn may_be_tried(&self, op: &TxnOp) -> Result<(), String> {
+        match op {
+            TxnOp::Kv(op) => self.kv_may_be_tried(op),
+            TxnOp::Node { verb: CatalogVerb::Get, .. }
+            | TxnOp::Service { verb: CatalogVerb::Get, .. }
+            | TxnOp::Check { .. } => Ok(()),
+            TxnOp::Node { node, .. } => node_is_well_formed(node),
+            TxnOp::Service { service, .. } => service_is_well_formed(service),
+        }
+    }
+
+    fn kv_may_be_tried(&self, op: &TxnKv) -> Result<(), String> {
+        if op.key.as_str().is_empty() && op.verb != KvVerb::DeleteTree {
+            return Err("Must provide key".into());
+        }
+        match &op.verb {
+            KvVerb::Unknown(word) => Err(format!("unknown KV operation: {word}")),
+            KvVerb::Lock if self.delays.contains_key(&op.key) => {
+                Err(format!("failed to lock key {:?} due to lock delay", op.key))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tries every operation, also after a failure, and gathers the results, or else all failures.
+fn run(
+    ops: &[TxnOp],
+    mut try_op: impl FnMut(&TxnOp) -> Result<Vec<TxnResult>, String>,
+) -> Result<Vec<TxnResult>, Vec<TxnError>> {
+    let (mut results, mut errors) = (Vec::new(), Vec::new());
+    for (op_index, op) in (0u32..).zip(ops) {
+        match try_op(op) {
+            Ok(more) => results.extend(more),
+            Err(what) => errors.push(TxnError { op_index, what }),
+        }
+    }
+    if errors.is_empty() { Ok(results) } else { Err(errors) }
+}

@@ -1,0 +1,109 @@
+//! What a transaction can do with nodes, services and checks. A deregistration or a critical check in here ends
+//! sessions exactly as outside.
+
+use super::State;
+use super::check::check_id;
+use super::service::service_id;
+use super::step::Step;
+use lockmesh_protocol::command::CatalogVerb;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::record::{Check, Node, Service};
+use lockmesh_protocol::reply::TxnResult;
+
+impl Step<'_> {
+    pub(super) fn write_node(
+        &mut self,
+        verb: &CatalogVerb,
+        node: &Node,
+        expected: LogIndex,
+    ) -> Result<Vec<TxnResult>, String> {
+        let current = self.state.nodes.get(&node.name.folded()).map(|node| node.modify_index);
+        let stale = |what| Err(format!("failed to {what} node {:?}, index is stale", node.name));
+        match verb {
+            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+            CatalogVerb::Set | CatalogVerb::Cas => {
+                self.ensure_node(node)?;
+                self.state.read_node(node)
+            }
+            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+                self.delete_node(&node.name);
+                Ok(Vec::new())
+            }
+            CatalogVerb::Get => self.state.read_node(node),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Node operation {word:?}")),
+        }
+    }
+
+    pub(super) fn write_service(
+        &mut self,
+        verb: &CatalogVerb,
+        service: &Service,
+        expected: LogIndex,
+    ) -> Result<Vec<TxnResult>, String> {
+        let (node, id) = (&service.node, service_id(service));
+        let current = self.state.service(node, &id).map(|service| service.modify_index);
+        let stale = |what| Err(format!("failed to {what} service {id:?} on node {node:?}, index is stale"));
+        match verb {
+            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+            CatalogVerb::Set | CatalogVerb::Cas => {
+                self.ensure_service(service)?;
+                self.state.read_service(service)
+            }
+            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+                self.delete_service(node, &id);
+                Ok(Vec::new())
+            }
+            CatalogVerb::Get => self.state.read_service(service),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Service operation {word:?}")),
+        }
+    }
+
+    pub(super) fn write_check(
+        &mut self,
+        verb: &CatalogVerb,
+        check: &Check,
+        expected: LogIndex,
+    ) -> Result<Vec<TxnResult>, String> {
+        let (node, id) = (&check.node, check_id(check));
+        let current = self.state.check_of(node, &id).map(|check| check.modify_index);
+        let stale = |what| Err(format!("failed to {what} check {id:?} on node {node:?}, index is stale"));
+        match verb {
+            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+            CatalogVerb::Set | CatalogVerb::Cas => {
+                self.ensure_check(check)?;
+                self.state.read_check(check)
+            }
+            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+                self.delete_check(node, &id);
+                Ok(Vec::new())
+            }
+            CatalogVerb::Get => self.state.read_check(check),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Check operation {word:?}")),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn read_node(&self, node: &Node) -> Result<Vec<TxnResult>, String> {
+        let found = self.node_by_id_or_name(&node.id, &node.name);
+        let found = found.ok_or_else(|| format!("node {:?} doesn't exist", node.name))?;
+        Ok(vec![TxnResult::Node(found.clone())])
+    }
+
+    pub(super) fn read_service(&self, service: &Service) -> Result<Vec<TxnResult>, String> {
+        let (node, id) = (&service.node, service_id(service));
+        let found = self.service(node, &id);
+        let found = found.ok_or_else(|| format!("service {id:?} on node {node:?} doesn't exist"))?;
+        Ok(vec![TxnResult::Service(found.clone())])
+    }
+
+    pub(super) fn read_check(&self, check: &Check) -> Result<Vec<TxnResult>, String> {
+        let (node, id) = (&check.node, check_id(check));
+        let found = self.check_of(node, &id);
+        let found = found.ok_or_else(|| format!("check {id:?} on node {node:?} doesn't exist"))?;
+        Ok(vec![TxnResult::Check(found.clone())])
+    }
+}
