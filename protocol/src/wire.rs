@@ -3,6 +3,7 @@
 //! A message is one version byte and then the value. Decoding takes only the version it knows, never reads
 //! more than the limit it is given, and refuses bytes that are left over.
 
+use crate::rpc::MAX_FRAME_BYTES;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The version that this build writes and reads.
@@ -56,16 +57,47 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T
     decode_bare::<T, LIMIT>(body)
 }
 
-/// Decodes what [`encode_into`] wrote.
+/// What a decoder may claim while it reads. The decoder counts a number as if it were written in full, up to eight
+/// times its real length, so this leaves room for a frame full of small numbers.
+const CLAIM_LIMIT: usize = 8 * MAX_FRAME_BYTES;
+
+/// Decodes what [`encode_into`] wrote. `LIMIT` is at most [`MAX_FRAME_BYTES`].
 pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
     if bytes.len() > LIMIT {
         return Err(WireError::TooLong { length: bytes.len(), limit: LIMIT });
     }
-    let config = bincode::config::standard().with_limit::<LIMIT>();
+    const { assert!(LIMIT <= MAX_FRAME_BYTES, "the claim limit is made for frames") };
+    let config = bincode::config::standard().with_limit::<CLAIM_LIMIT>();
     let (value, read) = bincode::serde::decode_from_slice(bytes, config)
         .map_err(|error| WireError::Malformed(error.to_string()))?;
     match bytes.len() - read {
         0 => Ok(value),
         left => Err(WireError::Trailing(left)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WireError, decode, encode};
+    use crate::rpc::{Call, CallFrame, CallId};
+
+    #[test]
+    fn a_frame_full_of_small_numbers_is_decoded() {
+        const LIMIT: usize = 64 << 10;
+        let calls = CallFrame(vec![Call::Cancel(CallId(1)); LIMIT / 2 - 8]);
+        let bytes = encode(&calls);
+        assert!(bytes.len() > LIMIT - 100);
+        assert_eq!(decode::<CallFrame, LIMIT>(&bytes), Ok(calls));
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        let error = |bytes: &[u8]| decode::<CallFrame, 100>(bytes).expect_err("this is no message");
+        assert_eq!(error(&[]), WireError::Empty);
+        assert_eq!(error(&[9, 0]), WireError::Version(9));
+        assert_eq!(error(&[0; 102][..]), WireError::Version(0));
+        assert_eq!(error(&[1; 102][..]), WireError::TooLong { length: 101, limit: 100 });
+        assert_eq!(error(&[1, 0, 0]), WireError::Trailing(1));
+        assert!(matches!(error(&[1, 253, 255, 255, 255, 255, 255, 255, 255, 255]), WireError::Malformed(_)));
     }
 }
