@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -163,12 +163,12 @@ impl Drop for Shared {
 
 /// Reads the process's output to its end, which is the process's end, and hands on the line that says `ready`.
 fn follow(output: BufReader<ChildStdout>) -> (Receiver<String>, JoinHandle<()>) {
-    let (say_ready, ready) = channel();
+    let (say_ready, ready) = sync_channel(1);
     let follower = thread::spawn(move || {
         for line in output.lines().map_while(Result::ok) {
             if line.starts_with("ready ") {
                 // The one who waits may have given up.
-                let _ = say_ready.send(line);
+                let _ = say_ready.try_send(line);
             }
         }
     });

@@ -1,0 +1,120 @@
+//! Assertion 43: a session that is not renewed ends, but not before its time.
+//!
+//! The deadline is twice the TTL, as clients of old expect. Time is only bounded from below; that an end comes in time
+//! is shown in virtual time on the core.
+
+use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::http::Client;
+use serde_json::json;
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A server that takes short TTLs, so that tests need not wait long.
+fn shared() -> Shared {
+    static SERVER: OnceLock<Dev> = OnceLock::new();
+    Dev::shared(&SERVER, &["--session-ttl-min", "1s"])
+}
+
+/// Waits, without polling, until the session is gone.
+fn wait_for_end(client: &Client, session: &str) {
+    let mut index = 0;
+    loop {
+        let answer = client.get(&format!("/v1/session/info/{session}?index={index}&wait=60s")).expect(200);
+        if answer.json() == json!([]) {
+            return;
+        }
+        index = answer.index();
+    }
+}
+
+/// Makes a session of this TTL that is never renewed, and waits for its end.
+fn lives_for(client: &Client, ttl: &str) -> Duration {
+    let begun = Instant::now();
+    let session = client.session_of(json!({"TTL": ttl, "NodeChecks": []}));
+    wait_for_end(client, &session);
+    begun.elapsed()
+}
+
+#[test]
+fn assertion_43_ten_seconds_end_after_twenty() {
+    let server = Dev::start(&[]);
+    let lived = lives_for(&server.client(), "10s");
+    assert!(lived >= Duration::from_secs(20), "ended after {lived:?}");
+}
+
+#[test]
+fn assertion_43_a_short_ttl_ends_after_twice_its_length() {
+    let server = shared();
+    if server.is_foreign() {
+        return;
+    }
+    for (ttl, least) in [("1s", 2000), ("1500ms", 3000), ("2.0s", 4000)] {
+        let lived = lives_for(&server.client(), ttl);
+        assert!(lived >= Duration::from_millis(least), "TTL {ttl} ended after {lived:?}");
+    }
+}
+
+#[test]
+fn assertion_43_a_renewal_gives_the_whole_time_again() {
+    let server = shared();
+    if server.is_foreign() {
+        return;
+    }
+    let client = server.client();
+    let session = client.session_of(json!({"TTL": "3s", "NodeChecks": []}));
+    let begun = Instant::now();
+    let mut renewed = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        renewed = Instant::now();
+        client.put(&format!("/v1/session/renew/{session}"), "").expect(200);
+        sleep(Duration::from_millis(500));
+    }
+    wait_for_end(&client, &session);
+    let lived = renewed.elapsed();
+    assert!(lived >= Duration::from_secs(6), "ended {lived:?} after its last renewal");
+    client.put(&format!("/v1/session/renew/{session}"), "").expect(404);
+}
+
+#[test]
+fn assertion_36_an_expired_session_frees_what_it_held_after_its_delay() {
+    let server = shared();
+    if server.is_foreign() {
+        return;
+    }
+    let client = server.client();
+    let next = client.session();
+    for behavior in ["release", "delete"] {
+        let key = format!("a36/ttl/{behavior}");
+        let begun = Instant::now();
+        let body = json!({"TTL": "1s", "LockDelay": "2s", "Behavior": behavior, "NodeChecks": []});
+        let session = client.session_of(body);
+        assert!(client.acquire(&key, &session));
+        let index = client.get(&format!("/v1/kv/{key}")).index();
+        let after = client.get(&format!("/v1/kv/{key}?index={index}&wait=60s"));
+        assert!(after.index() > index, "{after:?}");
+        match behavior {
+            "release" => assert_eq!(after.entry().get("Session"), None),
+            _ => assert_eq!(after.status, 404),
+        }
+        assert!(begun.elapsed() >= Duration::from_secs(2), "freed after {:?}", begun.elapsed());
+        while !client.acquire(&key, &next) {
+            sleep(Duration::from_millis(20));
+        }
+        assert!(begun.elapsed() >= Duration::from_secs(4), "taken after {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_session_without_a_ttl_does_not_end() {
+    let server = shared();
+    let client = server.client();
+    let (none, zero) = (client.session(), client.session_of(json!({"TTL": "0s", "NodeChecks": []})));
+    for session in [&none, &zero] {
+        client.put(&format!("/v1/session/renew/{session}"), "").expect(200);
+    }
+    sleep(Duration::from_secs(5));
+    for session in [&none, &zero] {
+        assert!(client.session_info(session).is_some());
+    }
+}
