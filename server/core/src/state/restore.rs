@@ -8,12 +8,14 @@ use super::agent::alive_check;
 use super::node::SERF_HEALTH;
 use super::rows::TABLES;
 use super::step::{Step, reply_or_refusal};
+use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::id::{CheckId, Fence, LogIndex};
 use lockmesh_protocol::record::Agent;
 use lockmesh_protocol::reply::{Refusal, Reply};
-use std::sync::Arc;
+use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
+use lockmesh_protocol::wire;
 
 /// How many parts a backup may have.
 pub const RESTORE_PARTS_MAX: u32 = 65_536;
@@ -45,7 +47,7 @@ impl Step<'_> {
         for (other, number) in self.state.restore_parts.keys().copied().collect::<Vec<_>>() {
             self.set(Change::RestorePart(other, number, None));
         }
-        self.set(Change::RestorePart(id, BEGUN, Some(Arc::new(Vec::new()))));
+        self.set(Change::RestorePart(id, BEGUN, Some(Bytes::new())));
     }
 
     fn gather_part(&mut self, id: u64, number: u32, rows: &[Change]) -> Result<(), String> {
@@ -56,8 +58,8 @@ impl Step<'_> {
         if !rows.iter().all(is_row) {
             return Err(format!("part {number} holds something that is not a row"));
         }
-        let wanted = rows.iter().filter(|row| is_data(row) || is_of_cluster(row));
-        self.set(Change::RestorePart(id, number, Some(Arc::new(wanted.cloned().collect()))));
+        let wanted: Vec<&Change> = rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).collect();
+        self.set(Change::RestorePart(id, number, Some(wire::encode(&wanted).into())));
         Ok(())
     }
 
@@ -117,7 +119,9 @@ impl State {
         for number in 0..parts {
             let rows = self.restore_parts.get(&(id, number));
             let rows = rows.ok_or_else(|| format!("part {number} of {parts} is missing: send it again"))?;
-            rows.iter().cloned().for_each(|row| backup.load(row));
+            let rows = wire::decode::<Vec<Change>, MAX_FRAME_BYTES>(rows);
+            let rows = rows.map_err(|error| format!("part {number} cannot be read: {error}"))?;
+            rows.into_iter().for_each(|row| backup.load(row));
         }
         let count = self.restore_parts.range((id, 0)..(id, BEGUN)).count();
         if count != parts as usize {

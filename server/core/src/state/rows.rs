@@ -2,6 +2,7 @@
 //!
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
 
+use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
 use lockmesh_protocol::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
@@ -57,7 +58,7 @@ pub struct State {
     pub(super) index_base: u64,
     pub(super) cluster_id: String,
     /// The parts of restores that are being gathered, by restore and number.
-    pub(super) restore_parts: BTreeMap<(u64, u32), Arc<Vec<Change>>>,
+    pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     pub(super) derived: Derived,
 }
 
