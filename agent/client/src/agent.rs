@@ -1,0 +1,77 @@
+//! Asking the agent about itself and its own checks.
+
+use crate::client::{Client, Target};
+use crate::connection::Verb;
+use crate::error::Error;
+use crate::shape::agent::{AgentSelf, CheckUpdate, Member, Metrics, NewCheck};
+use crate::shape::health::Check;
+use bytes::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Requests about the agent itself. See [`Client::agent`].
+#[derive(Clone, Copy, Debug)]
+pub struct Agent<'a> {
+    client: &'a Client,
+}
+
+impl Client {
+    /// Requests about the agent itself.
+    pub fn agent(&self) -> Agent<'_> {
+        Agent { client: self }
+    }
+
+    /// The quorum leader's RPC address; `None` when the agent knows none.
+    pub async fn leader(&self) -> Result<Option<String>, Error> {
+        let leader: String = self.read(Target::new("/v1/status/leader")).await?.value;
+        Ok(Some(leader).filter(|leader| !leader.is_empty()))
+    }
+
+    /// The RPC addresses of the quorum's servers.
+    pub async fn peers(&self) -> Result<Vec<String>, Error> {
+        Ok(self.read(Target::new("/v1/status/peers")).await?.value)
+    }
+}
+
+impl Agent<'_> {
+    /// Who it is.
+    pub async fn describe(&self) -> Result<AgentSelf, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/self")).await?.value)
+    }
+
+    /// The members that it knows.
+    pub async fn members(&self) -> Result<Vec<Member>, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/members")).await?.value)
+    }
+
+    /// Its figures.
+    pub async fn metrics(&self) -> Result<Metrics, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/metrics")).await?.value)
+    }
+
+    /// Its own checks, by id.
+    pub async fn checks(&self) -> Result<BTreeMap<String, Check>, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/checks")).await?.value)
+    }
+
+    /// Registers a check that runs by being told: see [`Agent::update_check`].
+    pub async fn register_check(&self, check: &NewCheck) -> Result<(), Error> {
+        self.put(Target::new("/v1/agent/check/register"), check).await
+    }
+
+    /// Tells how a check stands, and why. It turns critical unless told again within its TTL.
+    pub async fn update_check(&self, id: &str, update: &CheckUpdate) -> Result<(), Error> {
+        self.put(Target::new("/v1/agent/check/update/").name(id), update).await
+    }
+
+    /// Takes a check away; sessions that depend on it end.
+    pub async fn deregister_check(&self, id: &str) -> Result<(), Error> {
+        let target = Target::new("/v1/agent/check/deregister/").name(id);
+        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
+    }
+
+    async fn put(&self, target: Target, body: &impl Serialize) -> Result<(), Error> {
+        let body = serde_json::to_vec(body).map_err(|error| Error::Settings(error.to_string()))?;
+        self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
+    }
+}

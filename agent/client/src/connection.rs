@@ -1,0 +1,318 @@
+//! HTTP/1.1 connections to the agent, kept alive and used again; the one place that names hyper.
+//!
+//! A connection carries one request at a time. One whose request was given up (dropped, timed out) is closed, so that
+//! the agent frees whatever waits behind it; it is never used again. Nothing here retries a request that may have
+//! reached the agent.
+
+use crate::address::Address;
+use crate::error::Error;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Requests that one client may have under way; each blocking query is one.
+pub(crate) const MAX_CONNECTIONS: usize = 4096;
+
+/// Connections kept open without work.
+const MAX_IDLE: usize = 32;
+
+/// The largest answer that is read into memory; only backups are larger, and they are streamed.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// How long the agent may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The header that carries a token.
+const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
+
+/// What is asked, as HTTP says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    Put,
+    Post,
+    Delete,
+}
+
+/// A body on its way to the agent.
+pub(crate) enum Outgoing {
+    /// All of it, now.
+    Whole(Bytes),
+    /// Piece by piece; an error breaks the request off.
+    Pieces(mpsc::Receiver<io::Result<Bytes>>),
+}
+
+/// One request.
+pub(crate) struct Call {
+    pub(crate) verb: Verb,
+    /// Path and query, percent-encoded.
+    pub(crate) target: String,
+    pub(crate) body: Outgoing,
+    /// How long the answer may take.
+    pub(crate) timeout: Duration,
+}
+
+/// An answer, read whole.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    /// A header's text; `None` where it is absent or not text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The body as words for people.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).trim_end().to_owned()
+    }
+}
+
+/// The connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    address: Address,
+    host: HeaderValue,
+    token: Option<HeaderValue>,
+    idle: Mutex<Vec<Connection>>,
+    slots: Arc<Semaphore>,
+}
+
+impl Pool {
+    pub(crate) fn new(address: Address) -> Self {
+        // A host that no header can name cannot be resolved either, and connecting says so.
+        let host = match &address {
+            Address::Unix(_) => HeaderValue::from_static("localhost"),
+            tcp @ Address::Tcp { .. } => HeaderValue::from_str(&tcp.to_string())
+                .unwrap_or_else(|_| HeaderValue::from_static("localhost")),
+        };
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Self { address, host, token: None, idle: Mutex::default(), slots }
+    }
+
+    /// The same, with a token in every request.
+    pub(crate) fn with_token(mut self, token: &str) -> Result<Self, Error> {
+        let mut value = HeaderValue::from_str(token).map_err(|_| {
+            Error::Settings("the token has characters that cannot be sent: correct it".into())
+        })?;
+        value.set_sensitive(true);
+        self.token = Some(value);
+        Ok(self)
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Sends a request and reads the answer whole.
+    pub(crate) async fn call(&self, call: Call) -> Result<Reply, Error> {
+        let limit = call.timeout;
+        let exchange = async {
+            let mut download = self.open(call).await?;
+            let body = download.whole(&self.address).await?;
+            let (status, headers) = (download.status, std::mem::take(&mut download.headers));
+            self.keep(download.connection);
+            Ok(Reply { status, headers, body })
+        };
+        match timeout(limit, exchange).await {
+            Ok(result) => result,
+            Err(_) => Err(self.unanswered(format!("nothing came within {} s", limit.as_secs_f32()))),
+        }
+    }
+
+    /// Sends a request and reads only the answer's head; the caller streams the rest and bounds the time.
+    pub(crate) async fn open(&self, call: Call) -> Result<Download, Error> {
+        let mut request = self.request(call)?;
+        loop {
+            let (mut connection, fresh) = match self.idle().await {
+                Some(connection) => (connection, false),
+                None => (self.connect().await?, true),
+            };
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => return Ok(Download::new(response, connection)),
+                // An idle connection that the agent closed meanwhile gives the request back unsent.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !fresh => request = unsent,
+                    _ => return Err(self.unanswered(error.into_error().to_string())),
+                },
+            }
+        }
+    }
+
+    fn request(&self, call: Call) -> Result<Request<Outgoing>, Error> {
+        let method = match call.verb {
+            Verb::Get => Method::GET,
+            Verb::Put => Method::PUT,
+            Verb::Post => Method::POST,
+            Verb::Delete => Method::DELETE,
+        };
+        let mut builder = Request::builder().method(method).uri(&call.target).header(HOST, self.host.clone());
+        if let Some(token) = &self.token {
+            builder = builder.header(TOKEN, token.clone());
+        }
+        if matches!(call.verb, Verb::Put | Verb::Post) {
+            builder = builder.header(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        }
+        builder.body(call.body).map_err(|error| {
+            Error::Settings(format!("the request {:?} cannot be sent: {error}", call.target))
+        })
+    }
+
+    async fn idle(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            if connection.sender.ready().await.is_ok() {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE && !connection.sender.is_closed() {
+            idle.push(connection);
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let slot = Arc::clone(&self.slots)
+            .try_acquire_owned()
+            .map_err(|_| Error::Saturated { limit: MAX_CONNECTIONS })?;
+        let unreachable = |source| Error::Unreachable { address: self.address.clone(), source };
+        let attempt = async {
+            match &self.address {
+                Address::Unix(path) => Connection::over(UnixStream::connect(path).await?, slot).await,
+                Address::Tcp { host, port } => {
+                    let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                    stream.set_nodelay(true)?;
+                    Connection::over(stream, slot).await
+                }
+            }
+        };
+        match timeout(CONNECT_TIMEOUT, attempt).await {
+            Ok(result) => result.map_err(unreachable),
+            Err(_) => {
+                Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")))
+            }
+        }
+    }
+
+    fn unanswered(&self, reason: String) -> Error {
+        Error::Unanswered { address: self.address.clone(), reason }
+    }
+}
+
+/// One connection; dropping it closes it.
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Outgoing>,
+    driver: JoinHandle<()>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        slot: OwnedSemaphorePermit,
+    ) -> io::Result<Self> {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let driver = tokio::spawn(async move {
+            // Whoever waits for an answer is told of the error by the sender.
+            let _ = connection.await;
+        });
+        Ok(Self { sender, driver, _slot: slot })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// An answer whose body is still to be read.
+pub(crate) struct Download {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    body: Incoming,
+    connection: Connection,
+}
+
+impl Download {
+    fn new(response: Response<Incoming>, connection: Connection) -> Self {
+        let (head, body) = response.into_parts();
+        Self { status: head.status.as_u16(), headers: head.headers, body, connection }
+    }
+
+    /// The next piece of the body; `None` at its end.
+    pub(crate) async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            match self.body.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some(Ok(data));
+                    }
+                }
+                Err(error) => return Some(Err(io::Error::other(error))),
+            }
+        }
+    }
+
+    /// All of the body, if it is not too large.
+    pub(crate) async fn whole(&mut self, address: &Address) -> Result<Bytes, Error> {
+        match Limited::new(&mut self.body, MAX_ANSWER).collect().await {
+            Ok(collected) => Ok(collected.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Error::Garbled {
+                address: address.clone(),
+                reason: format!("its answer is larger than {MAX_ANSWER} bytes"),
+            }),
+            Err(error) => Err(Error::Unanswered { address: address.clone(), reason: error.to_string() }),
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match &mut *self {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Pieces(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(bytes) if bytes.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}

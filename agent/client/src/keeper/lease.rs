@@ -1,0 +1,143 @@
+//! When to renew a session and when to stop believing in it: pure, the time is an argument.
+//!
+//! **Invariant:** the deadline is counted from when the acknowledged renewal was *sent*. The server counts from when
+//! it arrived, which is later, so it never ends a session for its TTL before this deadline has passed here.
+
+use crate::backoff::Backoff;
+use crate::clock::Moment;
+use std::time::Duration;
+
+/// The shortest time kept between the deadline here and the server's, for clocks of different speed.
+const LEAST_MARGIN: Duration = Duration::from_millis(50);
+
+/// The most a renewal waits after one that failed.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What the keeper should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing before this moment.
+    Sleep(Moment),
+    /// Renew now; give the request up after this long.
+    Renew(Duration),
+    /// Too late: the deadline has passed.
+    Lost,
+}
+
+/// A session's lease as its holder must see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    ttl: Duration,
+    deadline: Moment,
+    renew_at: Moment,
+    backoff: Backoff,
+}
+
+impl Lease {
+    /// A lease from a creation that was sent at `sent` and acknowledged. `spread` in 0…1 keeps holders out of step.
+    pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
+        let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
+        let mut lease =
+            Self { ttl, deadline: sent, renew_at: sent, backoff: Backoff::new(retry, LONGEST_RETRY) };
+        lease.renewed(sent, spread);
+        lease
+    }
+
+    /// The moment from which nobody can promise that the session lives.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    /// What to do now. The deadline is looked at before anything else.
+    pub(crate) fn step(&self, now: Moment) -> Step {
+        if now >= self.deadline {
+            return Step::Lost;
+        }
+        if now < self.renew_at {
+            return Step::Sleep(self.renew_at.min(self.deadline));
+        }
+        // Several tries fit before the deadline, so that one swallowed request costs nothing.
+        let patience = (self.ttl / 5).max(Duration::from_secs(1));
+        Step::Renew(patience.min(self.deadline.since(now)))
+    }
+
+    /// A renewal that was sent at `sent` has been acknowledged.
+    pub(crate) fn renewed(&mut self, sent: Moment, spread: f64) {
+        let margin = (self.ttl / 20).max(LEAST_MARGIN);
+        self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
+        // Between 30 % and 37 % of the TTL.
+        self.renew_at = sent + self.ttl.mul_f64(0.30 + 0.07 * spread);
+        self.backoff.succeeded();
+    }
+
+    /// A renewal failed in a way that says nothing about the session.
+    pub(crate) fn failed(&mut self, now: Moment) {
+        self.renew_at = now + self.backoff.failed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn at(millis: u64) -> Moment {
+        Moment::default() + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn renews_well_before_half_of_the_ttl() {
+        for spread in [0.0, 1.0] {
+            let lease = Lease::new(TTL, at(0), spread);
+            let Step::Sleep(until) = lease.step(at(0)) else { panic!("{:?}", lease.step(at(0))) };
+            assert!(until >= at(2_900) && until <= at(3_800), "{until:?}");
+            assert_eq!(lease.step(until), Step::Renew(Duration::from_secs(2)));
+        }
+    }
+
+    #[test]
+    fn the_deadline_counts_from_the_sending() {
+        let mut lease = Lease::new(TTL, at(0), 0.0);
+        assert_eq!(lease.deadline(), at(9_500));
+        // Sent at 3 s, acknowledged whenever.
+        lease.renewed(at(3_000), 0.0);
+        assert_eq!(lease.deadline(), at(12_500));
+        assert_eq!(lease.step(at(12_499)), Step::Renew(Duration::from_millis(1)));
+        assert_eq!(lease.step(at(12_500)), Step::Lost);
+    }
+
+    #[test]
+    fn an_acknowledgement_of_an_older_renewal_takes_nothing_back() {
+        let mut lease = Lease::new(TTL, at(5_000), 0.0);
+        lease.renewed(at(3_000), 0.0);
+        assert_eq!(lease.deadline(), at(14_500));
+    }
+
+    #[test]
+    fn failures_are_outlived_until_the_deadline() {
+        let mut lease = Lease::new(TTL, at(0), 0.0);
+        let (mut now, mut tries) = (at(3_100), 0);
+        loop {
+            match lease.step(now) {
+                Step::Renew(patience) => {
+                    assert!(now + patience <= lease.deadline());
+                    lease.failed(now);
+                    tries += 1;
+                }
+                Step::Sleep(until) => now = until,
+                Step::Lost => break,
+            }
+        }
+        assert_eq!(now, lease.deadline());
+        assert!(tries >= 6, "{tries}");
+    }
+
+    #[test]
+    fn a_short_ttl_keeps_a_margin() {
+        let lease = Lease::new(Duration::from_millis(500), at(0), 0.0);
+        assert_eq!(lease.deadline(), at(450));
+        assert!(matches!(lease.step(at(0)), Step::Sleep(until) if until <= at(200)));
+    }
+}

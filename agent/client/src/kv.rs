@@ -1,0 +1,173 @@
+//! Keys, their values and their locks.
+//!
+//! These are the plain requests. A hold that watches over itself is a [`crate::Lock`].
+
+use crate::client::{Answer, Client, Read, Target, accept};
+use crate::connection::Verb;
+use crate::duration::parse_duration;
+use crate::error::Error;
+use crate::shape;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// One key with its value and its lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: Bytes,
+    /// A number that belongs to the client.
+    pub flags: u64,
+    /// Who holds the lock.
+    pub session: Option<String>,
+    /// How often the lock was granted in this entry's life.
+    pub lock_index: u64,
+    /// The index that created it.
+    pub create_index: u64,
+    /// The index that changed it last; what a conditional write wants.
+    pub modify_index: u64,
+}
+
+impl From<shape::kv::Entry> for Entry {
+    fn from(entry: shape::kv::Entry) -> Self {
+        Self {
+            key: entry.key,
+            value: entry.value.map(|blob| blob.0).unwrap_or_default(),
+            flags: entry.flags,
+            session: Some(entry.session).filter(|session| !session.is_empty()),
+            lock_index: entry.lock_index,
+            create_index: entry.create_index,
+            modify_index: entry.modify_index,
+        }
+    }
+}
+
+/// What became of an attempt to take a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// The session holds it now, or did already.
+    Granted {
+        /// The fencing token of the grant; `None` from an agent that does not know fences.
+        fence: Option<u64>,
+    },
+    /// Somebody else holds it, or a lock-delay keeps it closed.
+    Refused {
+        /// How long the key stays closed, where that is the reason and the agent says so.
+        delay: Option<Duration>,
+    },
+}
+
+/// Requests about keys. See [`Client::kv`].
+#[derive(Clone, Copy, Debug)]
+pub struct Kv<'a> {
+    client: &'a Client,
+}
+
+impl Client {
+    /// Requests about keys.
+    pub fn kv(&self) -> Kv<'_> {
+        Kv { client: self }
+    }
+}
+
+impl Kv<'_> {
+    /// One entry; `None` when there is no such key.
+    pub async fn get(&self, key: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
+        let entries: Answer<Option<Vec<shape::kv::Entry>>> =
+            self.client.read_some(at(key).read(read)).await?;
+        Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
+    }
+
+    /// All entries whose key starts with `prefix`, ascending.
+    pub async fn list(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Entry>>, Error> {
+        let target = at(prefix).flag("recurse").read(read);
+        let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
+        Ok(entries.map(|entries| entries.into_iter().flatten().map(Entry::from).collect()))
+    }
+
+    /// The names that start with `prefix`, each cut after the first `separator` that follows it; an empty separator
+    /// cuts nothing.
+    pub async fn keys(
+        &self,
+        prefix: &str,
+        separator: &str,
+        read: &Read,
+    ) -> Result<Answer<Vec<String>>, Error> {
+        let mut target = at(prefix).flag("keys");
+        if !separator.is_empty() {
+            target = target.with("separator", separator);
+        }
+        let keys: Answer<Option<Vec<String>>> = self.client.read_some(target.read(read)).await?;
+        Ok(keys.map(Option::unwrap_or_default))
+    }
+
+    /// Writes a value; `false` never happens without a condition.
+    pub async fn put(&self, key: &str, value: impl Into<Bytes>, flags: u64) -> Result<bool, Error> {
+        self.client.verdict(Verb::Put, flagged(key, flags), value.into()).await
+    }
+
+    /// Writes a value if the entry's modify index is `index`, where 0 stands for "there is no such key".
+    pub async fn cas(
+        &self,
+        key: &str,
+        value: impl Into<Bytes>,
+        flags: u64,
+        index: u64,
+    ) -> Result<bool, Error> {
+        self.client.verdict(Verb::Put, flagged(key, flags).number("cas", index), value.into()).await
+    }
+
+    /// Takes the key's lock for a session and writes the value; also how a holder changes the value.
+    pub async fn acquire(
+        &self,
+        key: &str,
+        session: &str,
+        value: impl Into<Bytes>,
+        flags: u64,
+    ) -> Result<Acquired, Error> {
+        let target = flagged(key, flags).with("acquire", session);
+        let reply = self.client.write(Verb::Put, target, value.into()).await?;
+        if self.client.parse(&reply)? {
+            let fence = reply.header("x-lockmesh-fence").and_then(|text| text.parse().ok());
+            return Ok(Acquired::Granted { fence });
+        }
+        let delay = reply.header("x-lockmesh-lock-delay").and_then(|text| parse_duration(text).ok());
+        Ok(Acquired::Refused { delay })
+    }
+
+    /// Gives the key's lock back and writes the value; `false` when the session does not hold it.
+    pub async fn release(
+        &self,
+        key: &str,
+        session: &str,
+        value: impl Into<Bytes>,
+        flags: u64,
+    ) -> Result<bool, Error> {
+        let target = flagged(key, flags).with("release", session);
+        self.client.verdict(Verb::Put, target, value.into()).await
+    }
+
+    /// Deletes a key, locked or not.
+    pub async fn delete(&self, key: &str) -> Result<(), Error> {
+        accept(self.client.send(Verb::Delete, at(key), Bytes::new()).await?).map(|_| ())
+    }
+
+    /// Deletes a key if its modify index is `index`; `true` also when there is no such key.
+    pub async fn delete_cas(&self, key: &str, index: u64) -> Result<bool, Error> {
+        self.client.verdict(Verb::Delete, at(key).number("cas", index), Bytes::new()).await
+    }
+
+    /// Deletes every key that starts with `prefix`; an empty one deletes everything.
+    pub async fn delete_tree(&self, prefix: &str) -> Result<(), Error> {
+        accept(self.client.send(Verb::Delete, at(prefix).flag("recurse"), Bytes::new()).await?).map(|_| ())
+    }
+}
+
+fn at(key: &str) -> Target {
+    Target::new("/v1/kv/").name(key)
+}
+
+fn flagged(key: &str, flags: u64) -> Target {
+    if flags == 0 { at(key) } else { at(key).number("flags", flags) }
+}

@@ -1,0 +1,189 @@
+//! How a lock is acquired.
+//!
+//! Turn by turn: look, and if nobody holds the key, ask for it. Whoever has to wait waits in a blocking query. An
+//! attempt that is given up, or dropped in the middle, leaves nothing held: what it may have been granted without
+//! hearing of it is released.
+
+use super::{Lock, LockGuard, WATCH};
+use crate::backoff::{Backoff, jitter};
+use crate::client::Read;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::keeper::SessionKeeper;
+use crate::kv::Acquired;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+use tracing::debug;
+
+/// How far contenders are spread at the end of a lock-delay.
+const SPREAD: Duration = Duration::from_millis(200);
+
+/// How long to wait out a lock-delay that the agent does not put into numbers.
+const UNTOLD_DELAY: Duration = Duration::from_secs(1);
+
+/// How long to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// As long as it takes.
+    Endless,
+    /// Until this moment.
+    Until(Moment),
+    /// One turn.
+    Once,
+}
+
+impl Patience {
+    fn left(self, now: Moment) -> Duration {
+        match self {
+            Self::Endless => Duration::MAX,
+            Self::Until(moment) => moment.since(now),
+            Self::Once => Duration::ZERO,
+        }
+    }
+}
+
+/// What one turn gave.
+enum Turn {
+    /// The lock, under this fence.
+    Granted(Option<u64>),
+    /// Another session holds it; news come behind this index.
+    Held(u64),
+    /// It is free but closed, for about this long.
+    Closed(Duration),
+}
+
+impl Lock {
+    pub(super) async fn attempt(&self, patience: Patience) -> Result<Option<LockGuard>, Error> {
+        let clock = self.client.clock();
+        let mut pending = Pending::new(self, self.source.keeper(&self.client).await?);
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let mut read = Read::default();
+        loop {
+            let turn = pending.turn(&read).await;
+            let left = patience.left(clock.now());
+            read = Read::default();
+            let pause = match turn {
+                Ok(Turn::Granted(fence)) => return Ok(Some(pending.granted(fence))),
+                Ok(Turn::Held(index)) => {
+                    backoff.succeeded();
+                    read = read.newer_than(index, left.min(WATCH));
+                    // Without an index there is nothing to wait behind.
+                    if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
+                }
+                Ok(Turn::Closed(delay)) => delay + jitter(SPREAD),
+                Err(error) if pending.outlives(&error, patience) => {
+                    debug!(key = self.key, %error, "cannot try for the lock now; trying again");
+                    backoff.failed()
+                }
+                Err(error) => {
+                    pending.give_up().await;
+                    return Err(error);
+                }
+            };
+            if left.is_zero() {
+                pending.give_up().await;
+                return Ok(None);
+            }
+            sleep(pause.min(left)).await;
+        }
+    }
+}
+
+/// An acquisition under way.
+struct Pending<'a> {
+    lock: &'a Lock,
+    /// `None` after the session was found to be gone.
+    keeper: Option<SessionKeeper>,
+    /// Whether the lock may have been granted without our hearing of it.
+    perhaps_granted: bool,
+}
+
+impl<'a> Pending<'a> {
+    fn new(lock: &'a Lock, keeper: SessionKeeper) -> Self {
+        Self { lock, keeper: Some(keeper), perhaps_granted: false }
+    }
+
+    async fn turn(&mut self, read: &Read) -> Result<Turn, Error> {
+        let lock = self.lock;
+        let keeper = self.session().await?;
+        let session = keeper.id();
+        let kv = lock.client.kv();
+        let seen = kv.get(&lock.key, read).await?;
+        if let Some(entry) = &seen.value {
+            lock.check(entry)?;
+            if entry.session.as_deref().is_some_and(|holder| holder != session) {
+                return Ok(Turn::Held(seen.index));
+            }
+        }
+        self.perhaps_granted = true;
+        let asked = kv.acquire(&lock.key, session, lock.value.clone(), lock.flags).await;
+        self.perhaps_granted = asked.as_ref().is_err_and(|error| !error.certainly_not_done());
+        match asked? {
+            Acquired::Granted { fence } => Ok(Turn::Granted(fence)),
+            Acquired::Refused { delay: Some(delay) } => Ok(Turn::Closed(delay)),
+            Acquired::Refused { delay: None } => {
+                let now = kv.get(&lock.key, &Read::default()).await?;
+                let taken = now.value.is_some_and(|entry| entry.session.is_some());
+                Ok(if taken { Turn::Held(now.index) } else { Turn::Closed(UNTOLD_DELAY) })
+            }
+        }
+    }
+
+    /// The session to ask for; a new one where the old one is gone and was ours to make.
+    async fn session(&mut self) -> Result<SessionKeeper, Error> {
+        match &self.keeper {
+            Some(keeper) if keeper.is_alive() => Ok(keeper.clone()),
+            _ => {
+                let keeper = self.lock.source.keeper(&self.lock.client).await?;
+                Ok(self.keeper.insert(keeper).clone())
+            }
+        }
+    }
+
+    /// Whether to go on after an error.
+    fn outlives(&mut self, error: &Error, patience: Patience) -> bool {
+        if error.is_invalid_session() && self.lock.source.is_own() {
+            // It held nothing, so its end costs nothing: the next turn makes another.
+            self.keeper = None;
+            return patience != Patience::Once;
+        }
+        error.is_transient() && patience != Patience::Once
+    }
+
+    fn granted(mut self, fence: Option<u64>) -> LockGuard {
+        let keeper = self.keeper.take().expect("a grant was made to the session that is kept here");
+        LockGuard::begin(self.lock.clone(), keeper, fence)
+    }
+
+    /// Leaves nothing behind, as well as that can be done.
+    async fn give_up(mut self) {
+        let Some(keeper) = self.keeper.take() else { return };
+        abandon(self.lock.clone(), keeper, std::mem::take(&mut self.perhaps_granted)).await;
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take()
+            && self.perhaps_granted
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(abandon(self.lock.clone(), keeper, true));
+        }
+    }
+}
+
+/// Gives back what may have been granted, then the session if it was only for this. Errors change nothing: the
+/// session's TTL does the same, later.
+async fn abandon(lock: Lock, keeper: SessionKeeper, perhaps_granted: bool) {
+    if perhaps_granted {
+        let released = lock.client.kv().release(&lock.key, keeper.id(), lock.value.clone(), lock.flags).await;
+        debug!(key = lock.key, ?released, "gave back what may have been granted");
+    }
+    if lock.source.is_own()
+        && let Err(error) = keeper.close().await
+    {
+        debug!(key = lock.key, %error, "the session ends with its TTL");
+    }
+}

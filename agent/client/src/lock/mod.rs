@@ -1,0 +1,139 @@
+//! A lock on a key, and the guard that watches over it.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`attempt`] | how a lock is acquired: turns, waiting, giving up without leaving anything behind |
+//! | [`guard`] | what the holder is given, and how it learns of a loss |
+//!
+//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different on purpose: who
+//! meets a lock-delay waits as long as the agent says and no longer, out of step with others; and a guard rides out
+//! every transient error until its own deadline.
+
+mod attempt;
+mod guard;
+
+pub use guard::LockGuard;
+
+use crate::client::{Client, Read};
+use crate::error::Error;
+use crate::hold::Source;
+use crate::keeper::{SessionKeeper, SessionOptions};
+use crate::kv::Entry;
+use attempt::Patience;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// The flags by which Consul's clients know a key that is a lock.
+pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+/// How long one blocking query waits for the lock to become free, or watches it while it is held.
+const WATCH: Duration = Duration::from_secs(60);
+
+/// A lock that can be acquired. Nothing is sent before it is.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    client: Client,
+    key: String,
+    value: Bytes,
+    flags: u64,
+    source: Source,
+    watch_retries: Option<u32>,
+}
+
+impl Lock {
+    /// A lock on `key`, with a session of its own for each acquisition.
+    pub fn new(client: &Client, key: impl Into<String>) -> Self {
+        Self {
+            client: client.clone(),
+            key: key.into(),
+            value: Bytes::new(),
+            flags: LOCK_FLAGS,
+            source: Source::Own(SessionOptions::named("Lockmesh lock")),
+            watch_retries: None,
+        }
+    }
+
+    /// What the key shall hold while it is held, such as who holds it.
+    #[must_use]
+    pub fn value(self, value: impl Into<Bytes>) -> Self {
+        Self { value: value.into(), ..self }
+    }
+
+    /// Other flags than those of Consul's clients, for a key that is used with other flags already.
+    #[must_use]
+    pub fn flags(self, flags: u64) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// What the session of its own shall be like.
+    #[must_use]
+    pub fn session(self, options: SessionOptions) -> Self {
+        Self { source: Source::Own(options), ..self }
+    }
+
+    /// Takes the lock for this session, which outlives the guard.
+    #[must_use]
+    pub fn shared_session(self, keeper: &SessionKeeper) -> Self {
+        Self { source: Source::Shared(keeper.clone()), ..self }
+    }
+
+    /// Gives the hold up when the watch over it failed and so did this many tries more, a second apart; `None`, the
+    /// default, for going on until the session's deadline.
+    #[must_use]
+    pub fn watch_retries(self, retries: Option<u32>) -> Self {
+        Self { watch_retries: retries, ..self }
+    }
+
+    /// Acquires the lock, however long it takes. Dropping the future gives up and leaves nothing held.
+    ///
+    /// # Errors
+    /// A session cannot be created, the request is refused, or the key is something else than a lock. Transient
+    /// errors are ridden out once there is a session.
+    pub async fn acquire(&self) -> Result<LockGuard, Error> {
+        loop {
+            if let Some(guard) = self.attempt(Patience::Endless).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Acquires the lock if it is free now.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`], and transient ones too.
+    pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
+        self.attempt(Patience::Once).await
+    }
+
+    /// Acquires the lock if that is possible within about `limit`.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    pub async fn acquire_within(&self, limit: Duration) -> Result<Option<LockGuard>, Error> {
+        self.attempt(Patience::Until(self.client.clock().now() + limit)).await
+    }
+
+    /// Deletes the lock's key unless somebody holds it; `false` when somebody does.
+    ///
+    /// # Errors
+    /// Whatever the requests say; a key that is something else than a lock is not touched.
+    pub async fn remove(&self) -> Result<bool, Error> {
+        let Some(entry) = self.client.kv().get(&self.key, &Read::default()).await?.value else {
+            return Ok(true);
+        };
+        self.check(&entry)?;
+        if entry.session.is_some() {
+            return Ok(false);
+        }
+        self.client.kv().delete_cas(&self.key, entry.modify_index).await
+    }
+
+    /// Refuses a key that is not a lock, before anything in it is overwritten.
+    fn check(&self, entry: &Entry) -> Result<(), Error> {
+        if entry.flags == self.flags {
+            return Ok(());
+        }
+        let reason = format!("its flags are {:#x}, those of a lock are {:#x}", entry.flags, self.flags);
+        Err(Error::Conflict { key: self.key.clone(), reason })
+    }
+}

@@ -1,0 +1,150 @@
+//! For operators: the quorum, backups, and who holds what.
+
+use crate::client::{Answer, Client, Read, Target};
+use crate::connection::{Outgoing, Verb};
+use crate::error::Error;
+use crate::shape::lockmesh::{Lock, Loss};
+use crate::shape::operator::{RaftConfiguration, Transferred};
+use bytes::Bytes;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long a backup may stand still before it is given up.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How much of a backup is read at once.
+const PIECE: usize = 64 << 10;
+
+/// Requests for operators. See [`Client::operator`].
+#[derive(Clone, Copy, Debug)]
+pub struct Operator<'a> {
+    client: &'a Client,
+}
+
+impl Client {
+    /// Requests for operators.
+    pub fn operator(&self) -> Operator<'_> {
+        Operator { client: self }
+    }
+}
+
+impl Operator<'_> {
+    /// The servers of the quorum.
+    pub async fn raft_configuration(&self, read: &Read) -> Result<RaftConfiguration, Error> {
+        Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
+    }
+
+    /// Takes a server out of the quorum, by its node's UUID.
+    pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
+        self.remove("id", id).await
+    }
+
+    /// Takes a server out of the quorum, by its `ip:port`.
+    pub async fn remove_server_at(&self, address: &str) -> Result<(), Error> {
+        self.remove("address", address).await
+    }
+
+    /// Hands leadership to the server of that UUID, or to any other one.
+    pub async fn transfer_leader(&self, id: Option<&str>) -> Result<bool, Error> {
+        let mut target = Target::new("/v1/operator/raft/transfer-leader");
+        if let Some(id) = id {
+            target = target.with("id", id);
+        }
+        let reply = self.client.write(Verb::Post, target, Bytes::new()).await?;
+        Ok(self.client.parse::<Transferred>(&reply)?.success)
+    }
+
+    /// Who holds which lock under a prefix, and which keys a delay keeps closed.
+    pub async fn locks(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Lock>>, Error> {
+        self.client.read(Target::new("/v1/lockmesh/locks").with("prefix", prefix).read(read)).await
+    }
+
+    /// The sessions that ended without their holder's doing, newest first.
+    pub async fn losses(&self, read: &Read) -> Result<Answer<Vec<Loss>>, Error> {
+        self.client.read(Target::new("/v1/lockmesh/losses").read(read)).await
+    }
+
+    /// Streams a backup of the whole state into `into`; answers the index that it stands for and its bytes.
+    pub async fn save_snapshot(
+        &self,
+        into: &mut (impl AsyncWrite + Unpin),
+        read: &Read,
+    ) -> Result<(u64, u64), Error> {
+        let target = Target::new("/v1/snapshot").read(&Read { index: 0, ..*read });
+        let opened = self.client.open(Verb::Get, target, Outgoing::Whole(Bytes::new()));
+        let mut download = self.unstalled(opened).await??;
+        if download.status != 200 {
+            let words = self.unstalled(download.whole(self.client.address())).await??;
+            return Err(Error::from_status(download.status, String::from_utf8_lossy(&words).into_owned()));
+        }
+        let index = download.headers.get("x-consul-index").and_then(|value| value.to_str().ok());
+        let index = index.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let mut bytes = 0;
+        while let Some(piece) = self.unstalled(download.next()).await? {
+            let piece = piece.map_err(|error| self.broken(&error.to_string()))?;
+            bytes += piece.len() as u64;
+            into.write_all(&piece).await.map_err(Error::Copy)?;
+        }
+        into.flush().await.map_err(Error::Copy)?;
+        Ok((index, bytes))
+    }
+
+    /// Replaces the whole state by the backup that `from` holds.
+    pub async fn restore_snapshot(&self, from: &mut (impl AsyncRead + Unpin)) -> Result<(), Error> {
+        let (sender, receiver) = mpsc::channel(4);
+        let reply = async {
+            let target = Target::new("/v1/snapshot");
+            let mut download = self.client.open(Verb::Put, target, Outgoing::Pieces(receiver)).await?;
+            let words = download.whole(self.client.address()).await?;
+            match download.status {
+                200 => Ok(()),
+                status => Err(Error::from_status(status, String::from_utf8_lossy(&words).into_owned())),
+            }
+        };
+        let mut reply = std::pin::pin!(reply);
+        // The agent may answer before it has read everything; its words then say more than a broken pipe.
+        tokio::select! {
+            biased;
+            early = &mut reply => return early,
+            copied = feed(from, sender) => copied?,
+        }
+        self.unstalled(reply).await?
+    }
+
+    async fn remove(&self, name: &str, value: &str) -> Result<(), Error> {
+        let target = Target::new("/v1/operator/raft/peer").with(name, value);
+        self.client.write(Verb::Delete, target, Bytes::new()).await.map(|_| ())
+    }
+
+    async fn unstalled<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
+        let stalled = |_| self.broken(&format!("nothing moved for {} s", STALL_TIMEOUT.as_secs()));
+        timeout(STALL_TIMEOUT, step).await.map_err(stalled)
+    }
+
+    fn broken(&self, reason: &str) -> Error {
+        Error::Unanswered { address: self.client.address().clone(), reason: reason.to_owned() }
+    }
+}
+
+/// Passes a backup on, piece by piece; an unreadable source breaks the request off instead of ending it.
+async fn feed(
+    from: &mut (impl AsyncRead + Unpin),
+    into: mpsc::Sender<io::Result<Bytes>>,
+) -> Result<(), Error> {
+    loop {
+        let mut piece = Vec::with_capacity(PIECE);
+        match from.take(PIECE as u64).read_to_end(&mut piece).await {
+            Ok(0) => return Ok(()),
+            Ok(_) if into.send(Ok(piece.into())).await.is_err() => return Ok(()),
+            Ok(_) => {}
+            Err(error) => {
+                // Whether the broken request is still there to hear of it does not matter.
+                let _ = into.send(Err(io::Error::from(error.kind()))).await;
+                return Err(Error::Copy(error));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The list of a semaphore's holders, as Consul's clients write it: `{"Limit":N,"Holders":{"<session>":true}}`.
+//!
+//! Pure. A list that names a dead holder is not wrong: it is pruned by whoever changes it next.
+
+use crate::kv::Entry;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Who holds the slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Slots {
+    limit: usize,
+    #[serde(default, deserialize_with = "crate::shape::null_as_default")]
+    holders: BTreeMap<String, bool>,
+    /// The modify index of the entry that it was read from; 0 where there was none.
+    #[serde(skip)]
+    pub(super) modify_index: u64,
+}
+
+impl Slots {
+    /// All slots free.
+    pub(super) fn empty(limit: usize) -> Self {
+        Self { limit, holders: BTreeMap::new(), modify_index: 0 }
+    }
+
+    /// Reads the list; the error says in words why it cannot be ours.
+    pub(super) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
+        if entry.value.is_empty() {
+            return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
+        }
+        let slots: Self = serde_json::from_slice(&entry.value)
+            .map_err(|error| format!("it is not the list of a semaphore's holders: {error}"))?;
+        if slots.limit != limit {
+            return Err(format!("the semaphore has {} slots, asked for was one of {limit}", slots.limit));
+        }
+        Ok(Self { modify_index: entry.modify_index, ..slots })
+    }
+
+    /// Strikes off everybody whose session holds none of these contender entries.
+    pub(super) fn prune(&mut self, entries: &[Entry]) {
+        let alive = |id: &String| entries.iter().any(|entry| entry.session.as_ref() == Some(id));
+        self.holders.retain(|id, _| alive(id));
+    }
+
+    pub(super) fn taken(&self) -> usize {
+        self.holders.len()
+    }
+
+    pub(super) fn holds(&self, session: &str) -> bool {
+        self.holders.contains_key(session)
+    }
+
+    /// Takes a slot; `false` when all are taken.
+    pub(super) fn enter(&mut self, session: &str) -> bool {
+        let free = self.holders.len() < self.limit;
+        if free {
+            self.holders.insert(session.to_owned(), true);
+        }
+        free
+    }
+
+    /// Gives a slot back; `false` when the session has none.
+    pub(super) fn leave(&mut self, session: &str) -> bool {
+        self.holders.remove(session).is_some()
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers, strings and flags always have a JSON form")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Entry {
+        Entry { value: text.to_owned().into(), modify_index: 7, ..Entry::default() }
+    }
+
+    fn contender(session: &str) -> Entry {
+        Entry { session: Some(session.into()), ..Entry::default() }
+    }
+
+    #[test]
+    fn reads_and_writes_consuls_list() {
+        let text = r#"{"Limit":2,"Holders":{"a":true,"b":true}}"#;
+        let slots = Slots::parse(&list(text), 2).expect("a list");
+        assert_eq!((slots.taken(), slots.modify_index), (2, 7));
+        assert_eq!(slots.to_json(), text.as_bytes());
+        assert_eq!(Slots::parse(&list(r#"{"Limit":2,"Holders":null}"#), 2).expect("a list").taken(), 0);
+        assert_eq!(Slots::parse(&list(""), 2).expect("an empty value is an empty list").modify_index, 7);
+    }
+
+    #[test]
+    fn another_limit_and_other_contents_are_refused() {
+        assert!(
+            Slots::parse(&list(r#"{"Limit":3,"Holders":{}}"#), 2).is_err_and(|why| why.contains("3 slots"))
+        );
+        assert!(Slots::parse(&list("hello"), 2).is_err());
+    }
+
+    #[test]
+    fn the_dead_make_room() {
+        let mut slots =
+            Slots::parse(&list(r#"{"Limit":2,"Holders":{"a":true,"b":true}}"#), 2).expect("a list");
+        assert!(!slots.enter("c"));
+        slots.prune(&[contender("b"), contender("c")]);
+        assert!(slots.enter("c") && slots.holds("b") && slots.holds("c") && !slots.holds("a"));
+        assert!(slots.leave("b") && !slots.leave("b"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Sessions: the plain requests. One that keeps itself alive is a [`crate::SessionKeeper`].
+
+use crate::client::{Answer, CALL_TIMEOUT, Client, Read, Target, accept};
+use crate::connection::Verb;
+use crate::error::Error;
+use crate::shape::session::{Created, NewSession, Session};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Requests about sessions. See [`Client::sessions`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sessions<'a> {
+    client: &'a Client,
+}
+
+impl Client {
+    /// Requests about sessions.
+    pub fn sessions(&self) -> Sessions<'_> {
+        Sessions { client: self }
+    }
+}
+
+impl Sessions<'_> {
+    /// Creates a session and answers its id.
+    pub async fn create(&self, session: &NewSession) -> Result<String, Error> {
+        let body = serde_json::to_vec(session).map_err(|error| Error::Settings(error.to_string()))?;
+        let reply = self.client.write(Verb::Put, Target::new("/v1/session/create"), body.into()).await?;
+        Ok(self.client.parse::<Created>(&reply)?.id)
+    }
+
+    /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if there is none.
+    pub async fn destroy(&self, id: &str) -> Result<(), Error> {
+        let target = Target::new("/v1/session/destroy/").name(id);
+        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
+    }
+
+    /// Renews a session's TTL; `None` when there is no such session.
+    pub async fn renew(&self, id: &str) -> Result<Option<Session>, Error> {
+        self.renew_within(id, CALL_TIMEOUT).await
+    }
+
+    /// The same, but gives the request up after `limit`.
+    pub(crate) async fn renew_within(&self, id: &str, limit: Duration) -> Result<Option<Session>, Error> {
+        let target = Target::new("/v1/session/renew/").name(id).within(limit);
+        let reply = self.client.send(Verb::Put, target, Bytes::new()).await?;
+        if reply.status == 404 {
+            return Ok(None);
+        }
+        Ok(self.client.parse::<Vec<Session>>(&accept(reply)?)?.into_iter().next())
+    }
+
+    /// One session; `None` when there is none of that id.
+    pub async fn info(&self, id: &str, read: &Read) -> Result<Answer<Option<Session>>, Error> {
+        let target = Target::new("/v1/session/info/").name(id).read(read);
+        let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
+        Ok(sessions.map(|sessions| sessions.into_iter().next()))
+    }
+
+    /// All sessions, ascending by id.
+    pub async fn list(&self, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
+        self.client.read(Target::new("/v1/session/list").read(read)).await
+    }
+
+    /// All sessions of a node.
+    pub async fn of_node(&self, node: &str, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
+        self.client.read(Target::new("/v1/session/node/").name(node).read(read)).await
+    }
+}

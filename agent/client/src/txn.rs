@@ -1,0 +1,145 @@
+//! Transactions: up to 128 operations that happen together or not at all.
+
+use crate::client::{Client, Read, Target};
+use crate::connection::Verb;
+use crate::error::Error;
+use crate::kv::Entry;
+use crate::shape::Blob;
+use crate::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError};
+use bytes::Bytes;
+
+/// Operations in the making. See [`Client::txn`] for carrying them out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    operations: Vec<Operation>,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything happened: the entries that the operations gave, in order; deletions give none, a tree gives many.
+    Done(Vec<Entry>),
+    /// Nothing happened: every operation that stood in the way.
+    RolledBack(Vec<TxnError>),
+}
+
+impl Txn {
+    /// No operations yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes a value.
+    #[must_use]
+    pub fn set(self, key: &str, value: impl Into<Bytes>, flags: u64) -> Self {
+        self.with(operation("set", key).value(value, flags))
+    }
+
+    /// Writes a value if the entry's modify index is `index` (0: if there is no such key).
+    #[must_use]
+    pub fn cas(self, key: &str, value: impl Into<Bytes>, flags: u64, index: u64) -> Self {
+        self.with(operation("cas", key).value(value, flags).index(index))
+    }
+
+    /// Takes a lock for a session.
+    #[must_use]
+    pub fn lock(self, key: &str, session: &str, value: impl Into<Bytes>, flags: u64) -> Self {
+        self.with(operation("lock", key).value(value, flags).session(session))
+    }
+
+    /// Gives a lock back.
+    #[must_use]
+    pub fn unlock(self, key: &str, session: &str, value: impl Into<Bytes>, flags: u64) -> Self {
+        self.with(operation("unlock", key).value(value, flags).session(session))
+    }
+
+    /// Reads an entry; fails where there is none.
+    #[must_use]
+    pub fn get(self, key: &str) -> Self {
+        self.with(operation("get", key))
+    }
+
+    /// Reads all entries under a prefix.
+    #[must_use]
+    pub fn get_tree(self, prefix: &str) -> Self {
+        self.with(operation("get-tree", prefix))
+    }
+
+    /// Deletes a key.
+    #[must_use]
+    pub fn delete(self, key: &str) -> Self {
+        self.with(operation("delete", key))
+    }
+
+    /// Deletes a key if its modify index is `index`.
+    #[must_use]
+    pub fn delete_cas(self, key: &str, index: u64) -> Self {
+        self.with(operation("delete-cas", key).index(index))
+    }
+
+    /// Deletes all keys under a prefix.
+    #[must_use]
+    pub fn delete_tree(self, prefix: &str) -> Self {
+        self.with(operation("delete-tree", prefix))
+    }
+
+    /// Fails unless the entry's modify index is `index`.
+    #[must_use]
+    pub fn check_index(self, key: &str, index: u64) -> Self {
+        self.with(operation("check-index", key).index(index))
+    }
+
+    /// Fails unless the session holds the key.
+    #[must_use]
+    pub fn check_session(self, key: &str, session: &str) -> Self {
+        self.with(operation("check-session", key).session(session))
+    }
+
+    /// Fails if there is such a key.
+    #[must_use]
+    pub fn check_not_exists(self, key: &str) -> Self {
+        self.with(operation("check-not-exists", key))
+    }
+
+    /// Any other operation, as the agent reads it.
+    #[must_use]
+    pub fn with(mut self, operation: KvOperation) -> Self {
+        self.operations.push(Operation { kv: Some(operation) });
+        self
+    }
+}
+
+impl Client {
+    /// Carries a transaction out. `read` counts only if no operation writes; transactions never block.
+    pub async fn txn(&self, txn: &Txn, read: &Read) -> Result<Outcome, Error> {
+        let body = serde_json::to_vec(&txn.operations).map_err(|error| Error::Settings(error.to_string()))?;
+        let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });
+        let reply = self.send(Verb::Put, target, body.into()).await?;
+        if reply.status != 409 {
+            let answer: TxnAnswer = self.parse(&crate::client::accept(reply)?)?;
+            let results = answer.results.unwrap_or_default();
+            return Ok(Outcome::Done(
+                results.into_iter().filter_map(|result| result.kv).map(Entry::from).collect(),
+            ));
+        }
+        Ok(Outcome::RolledBack(self.parse::<TxnAnswer>(&reply)?.errors.unwrap_or_default()))
+    }
+}
+
+fn operation(verb: &str, key: &str) -> KvOperation {
+    KvOperation { verb: verb.into(), key: key.into(), ..KvOperation::default() }
+}
+
+impl KvOperation {
+    fn value(self, value: impl Into<Bytes>, flags: u64) -> Self {
+        Self { value: Blob::unless_empty(value.into()), flags, ..self }
+    }
+
+    fn index(self, index: u64) -> Self {
+        Self { index, ..self }
+    }
+
+    fn session(self, session: &str) -> Self {
+        Self { session: session.into(), ..self }
+    }
+}
