@@ -47,7 +47,7 @@ const CRATES: [(&str, &[&str]); 7] = [
 /// Where each dependency may be named outside of tests: swapping a library touches one room.
 const HOMES: &[(&str, &[&str])] = &[
     ("lockmesh_agent", &["agent/src/main.rs"]),
-    ("lockmesh_server", &["agent/src/main.rs", "agent/src/dev.rs"]),
+    ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev.rs"]),
     ("axum", &["agent/src/http/"]),
     ("base64", &["agent/src/http/", "agent/client/src/shape/", "agent/src/cli/"]),
     ("bincode", &["protocol/src/wire.rs"]),
@@ -73,7 +73,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
-    ("toml", &["agent/src/config.rs"]),
+    ("toml", &["agent/src/config/load.rs"]),
     ("tower_service", &["agent/src/http/"]),
     ("tracing_subscriber", &["agent/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),

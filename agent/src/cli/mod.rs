@@ -3,24 +3,45 @@
 //! Commands are applications: they reach the agent over its socket through `lockmesh-client`, never by reaching
 //! into this crate. They never panic on a closed pipe, print data on stdout and everything else on stderr, and
 //! exit with 0 (done), 1 (failed or refused) or 2 (not understood).
+//!
+//! | module | is |
+//! |---|---|
+//! | [`spelling`] | Consul's spelling of options, made ours |
+//! | [`context`] | where the agent is, from flags and environment |
+//! | [`error`], [`output`] | what is said on stderr and stdout |
+//! | [`dev`], [`agent`], [`server`] | the processes that stay |
+//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`] | what applications do |
+//! | [`members`], [`operator`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
+pub mod agent;
 pub mod bench;
+pub mod completions;
+pub mod config;
 pub mod context;
+pub mod dev;
 pub mod elect;
 pub mod error;
 pub mod lock;
+pub mod output;
 pub mod semaphore;
+pub mod server;
+pub mod spelling;
+pub mod version;
 
 pub use context::{Address, Context};
 pub use error::CliError;
 
-use clap::Parser;
+use crate::telemetry;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use context::ConnectionArgs;
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Everything that was said on the command line.
 #[derive(Parser, Debug)]
-#[command(name = "lockmesh", version, about = "Locks that follow health", disable_help_subcommand = true)]
+#[command(name = "lockmesh", version, about = "Locks that follow health, in Consul's HTTP dialect")]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Invocation {
     #[command(subcommand)]
     command: Command,
@@ -28,15 +49,35 @@ pub struct Invocation {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    Lock(lock::Args),
-    Elect(elect::Args),
-    Semaphore(semaphore::Args),
-    Bench(bench::Args),
+    Dev(dev::Args),
+    Agent(agent::Args),
+    Server(server::Args),
+    Lock(Online<lock::Args>),
+    Elect(Online<elect::Args>),
+    Semaphore(Online<semaphore::Args>),
+    Bench(Online<bench::Args>),
+    Config(config::Args),
+    Version(version::Args),
+    Completions(completions::Args),
+}
+
+/// A command that talks to the agent.
+#[derive(clap::Args, Debug)]
+struct Online<T: clap::Args> {
+    #[command(flatten)]
+    args: T,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// The whole tree of commands and options.
+pub fn command() -> clap::Command {
+    Invocation::command()
 }
 
 /// Understands the arguments; otherwise help, version or the complaint is printed and the exit code given.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ExitCode> {
-    Invocation::try_parse_from(arguments).map_err(|error| {
+    understand(arguments).map_err(|error| {
         // Nobody is left to tell when even this cannot be printed.
         let _ = error.print();
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -45,27 +86,71 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
 
 /// Carries a command out on a runtime of its own.
 pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let command = invocation.command;
+    let mut builder = match command.wants_threads() {
+        true => tokio::runtime::Builder::new_multi_thread(),
+        false => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed(format!("cannot start threads: {error}")))?;
-    let context = Context { address: Address::Tcp("127.0.0.1:8500".into()), token: None };
-    runtime.block_on(dispatch(invocation.command, &context))
+        .map_err(|error| CliError::failed(format!("cannot start the process's threads: {error}")))?;
+    runtime.block_on(command.run())
 }
 
 /// Tells the person at the keyboard what went wrong.
 pub fn report(error: &CliError) -> ExitCode {
     if !matches!(error, CliError::ClosedPipe) {
-        eprintln!("lockmesh: {error}");
+        // Nobody is left to tell when even this cannot be printed.
+        let _ = writeln!(std::io::stderr(), "lockmesh: {error}");
     }
     error.exit_code()
 }
 
-async fn dispatch(command: Command, context: &Context) -> Result<ExitCode, CliError> {
-    match command {
-        Command::Lock(args) => lock::run(args, context).await,
-        Command::Elect(args) => elect::run(args, context).await,
-        Command::Semaphore(args) => semaphore::run(args, context).await,
-        Command::Bench(args) => bench::run(args, context).await,
+fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
+    let mut command = command();
+    command.build();
+    let arguments = spelling::rewrite(arguments, &command);
+    let matches = command.try_get_matches_from(arguments)?;
+    Invocation::from_arg_matches(&matches)
+}
+
+impl Command {
+    /// Whether the command stays, or measures: one that asks once starts faster without.
+    fn wants_threads(&self) -> bool {
+        !matches!(self, Self::Config(_) | Self::Version(_) | Self::Completions(_))
+    }
+
+    async fn run(self) -> Result<ExitCode, CliError> {
+        match self {
+            Self::Dev(args) => dev::run(args).await,
+            Self::Agent(args) => agent::run(args).await,
+            Self::Server(args) => server::run(args).await,
+            Self::Lock(online) => lock::run(online.args, &online.connection.context()?).await,
+            Self::Elect(online) => elect::run(online.args, &online.connection.context()?).await,
+            Self::Semaphore(online) => semaphore::run(online.args, &online.connection.context()?).await,
+            Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
+            Self::Config(args) => config::run(args).await,
+            Self::Version(args) => version::run(args).await,
+            Self::Completions(args) => completions::run(args).await,
+        }
+    }
+}
+
+impl ConnectionArgs {
+    /// What the command is given; logs of the client library are quiet unless asked for.
+    fn context(&self) -> Result<Context, CliError> {
+        telemetry::start(&telemetry::for_commands()).map_err(CliError::usage)?;
+        Context::resolve(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_fit_together() {
+        command().debug_assert();
     }
 }

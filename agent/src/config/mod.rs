@@ -114,6 +114,8 @@ pub struct CheckConfig {
 pub struct DevOptions {
     /// Where to listen for HTTP.
     pub http: SocketAddr,
+    /// Whether `http` may be reachable from other hosts.
+    pub allow_non_loopback: bool,
     /// Where to put the Unix socket; none for a place inside the data folder.
     pub socket: Option<PathBuf>,
     /// Where to keep the data; none for a temporary folder that goes away with the process.
@@ -260,6 +262,7 @@ impl Default for DevOptions {
     fn default() -> Self {
         Self {
             http: SocketAddr::from(([127, 0, 0, 1], 8500)),
+            allow_non_loopback: false,
             socket: None,
             data_dir: None,
             node: NodeConfig::default(),

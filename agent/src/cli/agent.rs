@@ -1,0 +1,28 @@
+//! `lockmesh agent`: an agent, as a process of its own.
+
+use super::error::CliError;
+use crate::config::load::Sources;
+use crate::config::{AgentConfig, load};
+use crate::telemetry;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Start an agent: the local API of a host
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The configuration file; without one the defaults stand
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a key of the configuration, for example --set http.tcp=127.0.0.1:8501
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+/// Runs until the process is told to stop.
+pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+    let config: AgentConfig =
+        load(&Sources::of_process(args.config, args.settings)).map_err(CliError::usage)?;
+    telemetry::start(&config.log).map_err(CliError::usage)?;
+    crate::agent::run(config).await.map_err(CliError::failed)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,24 @@
+//! `lockmesh completions`: a script that teaches a shell our commands. The one file that names clap_complete.
+
+use super::error::CliError;
+use super::output::print_bytes;
+use clap_complete::Shell;
+use std::process::ExitCode;
+
+/// Print a script that completes commands and options in a shell
+///
+/// bash: lockmesh completions bash > /etc/bash_completion.d/lockmesh
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// bash, zsh, fish, elvish or powershell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut super::command(), "lockmesh", &mut script);
+    print_bytes(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
