@@ -140,3 +140,9 @@ impl Answer {
 pub fn number(value: &Value, field: &str) -> u64 {
     value[field].as_u64().unwrap_or_else(|| panic!("{field} is no whole number in {value}"))
 }
+
+/// Lets time pass: between two attempts, where the passing of time is itself the subject, or to make it likely that a
+/// query is waiting already. A test must hold however long this takes, and whatever has happened after it.
+pub fn let_pass(time: Duration) {
+    thread::sleep(time);
+}

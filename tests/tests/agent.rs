@@ -1,6 +1,7 @@
 //! Assertions 60–69: the agent, the catalog, health, status and backups, as far as lock clients touch them.
 
 use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::http::Client;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -335,7 +336,7 @@ fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
         client.watch(&format!("/v1/kv/a69/value?index={index}&wait=60s")),
         client.watch(&format!("/v1/kv/a69/value?index={}&wait=60s", index + 1_000_000_000)),
     ];
-    std::thread::sleep(Duration::from_millis(200));
+    let_pass(Duration::from_millis(200));
     let restored = client.put("/v1/snapshot", &backup.body).expect(200);
     assert!(restored.body.is_empty(), "{restored:?}");
     for watch in watches {

@@ -3,11 +3,12 @@
 //! "Not woken" is shown by a lower bound: the answer took at least as long as the wait that was asked for.
 
 use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::http::{Answer, Client};
 use serde_json::json;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+
 use std::time::{Duration, Instant};
 
 fn shared() -> Shared {
@@ -40,7 +41,7 @@ fn sleeps_through(client: &Client, path: &str, expected: u16, disturb: impl Fn(u
                     return;
                 }
                 disturb(turn);
-                sleep(Duration::from_millis(100));
+                let_pass(Duration::from_millis(100));
             }
         });
         let mut index = client.get(path).expect(expected).index();
@@ -86,7 +87,7 @@ fn assertion_51_a_wait_of_zero_is_the_default_and_not_no_wait() {
         client.set("a51b/key", "before");
         let index = client.get("/v1/kv/a51b/key").index();
         let watch = client.watch(&format!("/v1/kv/a51b/key?index={index}&wait={wait}"));
-        sleep(Duration::from_millis(700));
+        let_pass(Duration::from_millis(700));
         client.set("a51b/key", wait);
         let (answer, took) = watch.timed_answer();
         assert!(took >= Duration::from_millis(700), "wait={wait} came back after {took:?}");
@@ -138,7 +139,7 @@ fn assertion_53_a_key_is_woken_by_all_that_happens_to_it() {
     let step = |what: &str, act: &dyn Fn()| -> Answer {
         let index = client.get(&path).index();
         let watch = client.watch(&format!("{path}?index={index}&wait=60s"));
-        sleep(Duration::from_millis(50));
+        let_pass(Duration::from_millis(50));
         act();
         let answer = watch.answer();
         assert!(answer.index() > index, "{what}: {answer:?}");
@@ -203,7 +204,7 @@ fn assertion_55_a_prefix_is_woken_by_all_that_happens_under_it() {
         let steps = &steps[..if server.is_foreign() { 3 } else { 4 }];
         for (what, act) in steps {
             let watch = client.watch(&format!("{path}&index={index}&wait=60s"));
-            sleep(Duration::from_millis(50));
+            let_pass(Duration::from_millis(50));
             act();
             let answer = watch.answer();
             assert!(answer.index() > index, "{what}: {answer:?}");
@@ -249,7 +250,7 @@ fn assertion_57_the_list_of_sessions_is_woken_by_beginnings_and_ends() {
     }];
     for path in &lists {
         let watch = client.watch(&format!("{path}?index={}&wait=60s", client.get(path).index()));
-        sleep(Duration::from_millis(50));
+        let_pass(Duration::from_millis(50));
         let begun = client.session();
         let answer = watch.answer();
         assert!(answer.index() > index);

@@ -3,11 +3,11 @@
 //! Time is only bounded from below, and compared in order: how late a loaded machine is proves nothing.
 
 use lockmesh_tests::dev::{Dev, Shared};
-use lockmesh_tests::dialect::number;
+use lockmesh_tests::dialect::{let_pass, number};
 use lockmesh_tests::http::Client;
 use serde_json::json;
 use std::sync::OnceLock;
-use std::thread::sleep;
+
 use std::time::{Duration, Instant};
 
 /// Between two attempts to take a lock.
@@ -35,7 +35,7 @@ fn acquire_at_last(client: &Client, key: &str, session: &str) -> u32 {
         refusals += 1;
         let answer = client.get(&format!("/v1/kv/{key}"));
         assert!(answer.status == 404 || answer.entry().get("Session").is_none());
-        sleep(PAUSE);
+        let_pass(PAUSE);
     }
     refusals
 }

@@ -4,10 +4,11 @@
 //! is shown in virtual time on the core.
 
 use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::http::Client;
 use serde_json::json;
 use std::sync::OnceLock;
-use std::thread::sleep;
+
 use std::time::{Duration, Instant};
 
 /// A server that takes short TTLs, so that tests need not wait long.
@@ -68,7 +69,7 @@ fn assertion_43_a_renewal_gives_the_whole_time_again() {
     while begun.elapsed() < Duration::from_secs(8) {
         renewed = Instant::now();
         client.put(&format!("/v1/session/renew/{session}"), "").expect(200);
-        sleep(Duration::from_millis(500));
+        let_pass(Duration::from_millis(500));
     }
     wait_for_end(&client, &session);
     let lived = renewed.elapsed();
@@ -99,7 +100,7 @@ fn assertion_36_an_expired_session_frees_what_it_held_after_its_delay() {
         }
         assert!(begun.elapsed() >= Duration::from_secs(2), "freed after {:?}", begun.elapsed());
         while !client.acquire(&key, &next) {
-            sleep(Duration::from_millis(20));
+            let_pass(Duration::from_millis(20));
         }
         assert!(begun.elapsed() >= Duration::from_secs(4), "taken after {:?}", begun.elapsed());
     }
@@ -113,7 +114,7 @@ fn a_session_without_a_ttl_does_not_end() {
     for session in [&none, &zero] {
         client.put(&format!("/v1/session/renew/{session}"), "").expect(200);
     }
-    sleep(Duration::from_secs(5));
+    let_pass(Duration::from_secs(5));
     for session in [&none, &zero] {
         assert!(client.session_info(session).is_some());
     }
