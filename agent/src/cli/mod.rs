@@ -61,7 +61,7 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// A command that talks to the agent.
+// A command that talks to the agent. No doc comment: it would become every command's help.
 #[derive(clap::Args, Debug)]
 struct Online<T: clap::Args> {
     #[command(flatten)]
