@@ -68,8 +68,17 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
     }
     const { assert!(LIMIT <= MAX_FRAME_BYTES, "the claim limit is made for frames") };
     let config = bincode::config::standard().with_limit::<CLAIM_LIMIT>();
-    let (value, read) = bincode::serde::decode_from_slice(bytes, config)
-        .map_err(|error| WireError::Malformed(error.to_string()))?;
+    whole(bytes, bincode::serde::decode_from_slice(bytes, config))
+}
+
+/// Decodes what [`encode_into`] wrote to our own disk: whatever could be written there can be read again, so there
+/// is no limit. Never for bytes of a peer.
+pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    whole(bytes, bincode::serde::decode_from_slice(bytes, bincode::config::standard()))
+}
+
+fn whole<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeError>) -> Result<T, WireError> {
+    let (value, read) = decoded.map_err(|error| WireError::Malformed(error.to_string()))?;
     match bytes.len() - read {
         0 => Ok(value),
         left => Err(WireError::Trailing(left)),
@@ -78,8 +87,8 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::{WireError, decode, encode};
-    use crate::rpc::{Call, CallFrame, CallId};
+    use super::{WireError, decode, decode_stored, encode, encode_into};
+    use crate::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES};
 
     #[test]
     fn a_frame_full_of_small_numbers_is_decoded() {
@@ -88,6 +97,16 @@ mod tests {
         let bytes = encode(&calls);
         assert!(bytes.len() > LIMIT - 100);
         assert_eq!(decode::<CallFrame, LIMIT>(&bytes), Ok(calls));
+    }
+
+    #[test]
+    fn what_is_longer_than_a_frame_can_be_stored() {
+        let long = vec!["x".repeat(1 << 20); 9];
+        let mut bytes = Vec::new();
+        encode_into(&long, &mut bytes);
+        assert!(bytes.len() > MAX_FRAME_BYTES);
+        assert_eq!(decode_stored::<Vec<String>>(&bytes), Ok(long));
+        assert!(matches!(decode_stored::<Vec<String>>(&bytes[1..]), Err(WireError::Malformed(_))));
     }
 
     #[test]
