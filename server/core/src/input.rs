@@ -2,7 +2,7 @@
 
 use crate::raft::message::PeerMessage;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,9 @@ pub struct Proposal {
 /// What happened.
 #[derive(Debug)]
 pub enum Input {
-    /// Time went on. The shell sends one every [`crate::raft::TICK`], late ones too, but never two for one.
-    Tick,
+    /// Time went on. The shell sends one every [`crate::raft::TICK`], late ones too, but
+    /// never two for one; with it comes the wall clock, for people.
+    Tick(WallTime),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
     /// Somebody wants the state changed.
@@ -36,6 +37,8 @@ pub enum Input {
     Renew(Ticket, SessionId),
     /// Every log write up to this number is on disk.
     Persisted(u64),
+    /// An image of the state up to this index is on disk: the log behind it may be cut.
+    ImageDurable(LogIndex),
     /// An operator wants another leader; any that can where none is named.
     TransferLeader(Ticket, Option<ServerId>),
     /// An operator wants a server out of the quorum.

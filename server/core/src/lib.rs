@@ -2,12 +2,27 @@
 //!
 //! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time and
 //! randomness are arguments; what shall happen is listed in the [`Outbox`]. Same inputs, same run.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`input`] | everything that can happen, a closed list |
+//! | [`outbox`] | everything that shall happen next |
+//! | [`core`](mod@core) | the value itself: `handle` one input after the other, `settle` the turn |
+//! | [`raft`] | consensus: one log, agreed on by a majority |
+//! | [`state`] | what the log means: keys, locks, sessions, catalog |
+//! | [`timers`] | the leader's deadlines, each a command when it is due |
+//! | `readers` | one round of the quorum for all who wait to read |
 
+pub mod core;
 pub mod input;
 pub mod outbox;
 pub mod raft;
+mod readers;
 pub mod state;
+pub mod timers;
 
+pub use crate::core::{Core, CoreConfig, LogStatus};
 pub use input::{Input, Proposal, Ticket};
 pub use outbox::Outbox;
 pub use state::State;
+pub use timers::TimerConfig;

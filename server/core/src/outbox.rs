@@ -4,10 +4,10 @@ use crate::input::Ticket;
 use crate::raft::log::LogWrite;
 use crate::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 
-/// What `Core::handle` wants done. The shell empties it after every turn.
+/// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// What the log's writer must put on disk, first in, first out, then report as [`crate::Input::Persisted`].
@@ -22,4 +22,6 @@ pub struct Outbox {
     pub unreadable: Vec<(Ticket, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
+    /// The log on disk may be cut up to this index.
+    pub cut: Option<LogIndex>,
 }

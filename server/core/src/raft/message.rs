@@ -1,7 +1,91 @@
 //! What servers say to each other: our own mirror of the engine's messages.
+//!
+//! No parser of the engine's ever sees a peer's bytes: a message is decoded by our own wire, looked at by
+//! [`PeerMessage::fault`], and only then becomes one of the engine's.
 
+use crate::raft::log::{ImageMark, LogEntry};
+use bytes::Bytes;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 
-/// One message between servers.
+/// One message between servers. Which fields mean something depends on `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerMessage {}
+pub struct PeerMessage {
+    /// What it is.
+    pub kind: MessageKind,
+    /// Who shall have it.
+    pub to: ServerId,
+    /// Who says it; the shell binds it to the sender's certificate.
+    pub from: ServerId,
+    /// The sender's term.
+    pub term: Term,
+    /// The term of the entry at `index`.
+    pub log_term: Term,
+    /// A place in the log.
+    pub index: LogIndex,
+    /// Entries that follow it.
+    pub entries: Vec<LogEntry>,
+    /// The sender's commit index.
+    pub commit: LogIndex,
+    /// The term of that index.
+    pub commit_term: Term,
+    /// The image that a follower shall fetch.
+    pub snapshot: Option<ImageMark>,
+    /// The index that a snapshot must reach.
+    pub request_snapshot: LogIndex,
+    /// Whether the sender says no.
+    pub reject: bool,
+    /// Where to try again.
+    pub reject_hint: LogIndex,
+    /// Ties an answer to its question.
+    pub context: Bytes,
+    /// The sender's priority in elections.
+    pub priority: i64,
+}
+
+/// The kinds of message that may travel. The engine has more; those are never taken from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum MessageKind {
+    /// Entries for a follower.
+    Append,
+    /// Its answer.
+    AppendResponse,
+    /// A candidate asks for a vote.
+    RequestVote,
+    /// The answer.
+    RequestVoteResponse,
+    /// Would you vote for me?
+    RequestPreVote,
+    /// The answer.
+    RequestPreVoteResponse,
+    /// The leader lives.
+    Heartbeat,
+    /// The answer.
+    HeartbeatResponse,
+    /// A follower is so far behind that it needs an image.
+    Snapshot,
+    /// Become the leader now.
+    TimeoutNow,
+    /// A follower asks for a read round.
+    ReadIndex,
+    /// The answer.
+    ReadIndexResponse,
+}
+
+impl PeerMessage {
+    /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the engine.
+    pub fn fault(&self, sender: ServerId, receiver: ServerId) -> Option<&'static str> {
+        let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
+        if self.from != sender {
+            Some("it names another sender than its certificate")
+        } else if self.to != receiver {
+            Some("it is meant for another server")
+        } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
+            Some("a read round without its context")
+        } else if (self.kind == MessageKind::Snapshot) != self.snapshot.is_some() {
+            Some("a snapshot without its mark, or a mark without a snapshot")
+        } else {
+            None
+        }
+    }
+}

@@ -1,6 +1,18 @@
-//! The consensus engine behind our own types.
+//! Consensus: the engine behind our own types.
+//!
+//! | file | is |
+//! |---|---|
+//! | `engine.rs` | the only file that names the engine: turns it until it has nothing more to say |
+//! | `memory_log.rs` | the log as the engine reads it |
+//! | [`log`] | what the disk sees |
+//! | [`message`] | what the peers see |
+//!
+//! The order that everything rests on: entries visible in memory → the engine moves on → a leader's appends leave →
+//! **durable** → the engine is told → votes and acknowledgements leave → apply → the engine is told.
 
+pub(crate) mod engine;
 pub mod log;
+pub(crate) mod memory_log;
 pub mod message;
 
 use std::time::Duration;

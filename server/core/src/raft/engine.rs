@@ -1,0 +1,572 @@
+//! The only file that names the consensus engine (`raft`): turns it until it has nothing more to say.
+//!
+//! The engine is pure but strict. What this file keeps for it, each sentence a line of code below:
+//! - Between a `ready()` and its `advance_append_async()` nothing else is called.
+//! - Entries and hard state are visible in [`MemoryLog`] before the engine moves on.
+//! - A leader's messages leave at once, but never before its (term, vote) is durable.
+//! - What rests on a write waits until the engine was told that the write is durable.
+//! - A hard state that only moved its commit index needs no write of its own; its messages still wait for
+//!   everything that was queued before.
+//! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
+//! - A single voter that is not the leader does not tick before its log is durable.
+//!
+//! A panic of the engine means that memory can no longer be trusted: it is never caught.
+
+use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership};
+use crate::raft::memory_log::MemoryLog;
+use crate::raft::message::{MessageKind, PeerMessage};
+use bytes::Bytes;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use raft::eraftpb;
+use raft::{GetEntriesContext, RawNode, ReadOnlyOption, StateRole, Storage, StorageError};
+use std::collections::VecDeque;
+
+/// How many ticks without a leader make a follower stand for election.
+const ELECTION_TICKS: usize = 10;
+/// How many ticks lie between two heartbeats.
+const HEARTBEAT_TICKS: usize = 2;
+/// The most bytes of entries in one message between servers.
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// The most bytes of entries that may wait for their commit.
+const MAX_UNCOMMITTED_BYTES: u64 = 64 << 20;
+/// The most bytes of committed entries that one turn applies.
+const MAX_COMMITTED_BYTES: u64 = 16 << 20;
+
+/// What the engine wants done after a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) writes: Vec<LogWrite>,
+    pub(crate) messages: Vec<(ServerId, PeerMessage)>,
+    pub(crate) committed: Vec<LogEntry>,
+    /// Read rounds that are confirmed: their number, and the index that must be applied first.
+    pub(crate) reads: Vec<(u64, LogIndex)>,
+}
+
+/// Why the engine did not take a proposal: certainly not done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Dropped;
+
+/// The engine with what it wants remembered.
+pub(crate) struct Engine {
+    node: RawNode<MemoryLog>,
+    seed: u64,
+    /// The (term, role) for which the election time-out was drawn.
+    drawn_for: Option<(u64, StateRole)>,
+    /// What waits for a write, in order.
+    waiting: VecDeque<Waiting>,
+    /// A hard state that needs no write of its own and goes with the next one.
+    lazy_hard_state: Option<HardState>,
+    /// The (term, vote) that is on disk.
+    durable_vote: (Term, ServerId),
+    /// Membership as of the last applied index.
+    membership: Membership,
+}
+
+/// A turn of the engine that waits for the disk.
+struct Waiting {
+    /// The turn's number.
+    number: u64,
+    /// The write that must be durable for it: its own, or the last one queued before it.
+    write: u64,
+    messages: Vec<(ServerId, PeerMessage)>,
+    vote: Option<(Term, ServerId)>,
+}
+
+impl Engine {
+    /// Opens the engine on what the disk held. `image` names what the state stands for.
+    pub(crate) fn new(
+        id: ServerId,
+        hard_state: HardState,
+        image: &ImageMark,
+        base: (LogIndex, Term),
+        entries: Vec<LogEntry>,
+        seed: u64,
+    ) -> Self {
+        let mut log = MemoryLog::new(base, entries);
+        log.hard_state = hard_state;
+        log.membership = image.membership.clone();
+        let config = raft::Config {
+            id: id.0,
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            applied: image.index.0,
+            max_size_per_msg: MAX_MESSAGE_BYTES,
+            max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
+            max_committed_size_per_ready: MAX_COMMITTED_BYTES,
+            max_inflight_msgs: 256,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: ReadOnlyOption::Safe,
+            batch_append: true,
+            skip_bcast_commit: false,
+            ..raft::Config::default()
+        };
+        let logger = slog::Logger::root(TracingDrain, slog::o!());
+        let node = RawNode::new(&config, log, &logger).expect("the log was recovered and the config is ours");
+        let durable_vote = (hard_state.term, hard_state.vote);
+        let membership = image.membership.clone();
+        let (waiting, lazy_hard_state) = (VecDeque::new(), None);
+        Self { node, seed, drawn_for: None, waiting, lazy_hard_state, durable_vote, membership }
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.node.raft.state == StateRole::Leader
+    }
+
+    /// Whether this leader has applied an entry of its own term: before that it must not answer reads.
+    pub(crate) fn leads_its_term(&self) -> bool {
+        self.is_leader() && self.node.raft.apply_to_current_term()
+    }
+
+    pub(crate) fn leader(&self) -> Option<ServerId> {
+        Some(ServerId(self.node.raft.leader_id)).filter(|leader| leader.0 != 0)
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        Term(self.node.raft.term)
+    }
+
+    pub(crate) fn last_index(&self) -> LogIndex {
+        LogIndex(self.node.raft.raft_log.last_index())
+    }
+
+    pub(crate) fn first_index(&self) -> LogIndex {
+        self.node.store().first_index()
+    }
+
+    pub(crate) fn commit_index(&self) -> LogIndex {
+        LogIndex(self.node.raft.raft_log.committed)
+    }
+
+    pub(crate) fn hard_state(&self) -> HardState {
+        hard_state_of(&self.node.raft.hard_state())
+    }
+
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// How far a server's log is known to reach, where this server leads.
+    pub(crate) fn matched(&self, server: ServerId) -> LogIndex {
+        LogIndex(self.node.raft.prs().get(server.0).map_or(0, |progress| progress.matched))
+    }
+
+    /// Whether one vote, this server's, decides everything.
+    pub(crate) fn is_alone(&self) -> bool {
+        let members = &self.membership;
+        members.voters == [ServerId(self.node.raft.id)] && members.voters_outgoing.is_empty()
+    }
+
+    /// Stands for election now: for a server that is alone, and for one that is asked to lead.
+    pub(crate) fn campaign(&mut self) {
+        // A refusal means that it is not the time: the election time-out will try again.
+        let _ = self.node.campaign();
+    }
+
+    pub(crate) fn tick(&mut self) {
+        let log = &self.node.raft.raft_log;
+        if self.is_alone() && !self.is_leader() && log.persisted < log.last_index() {
+            return;
+        }
+        self.draw_election_timeout();
+        self.node.tick();
+    }
+
+    /// Takes a message that [`PeerMessage::fault`] found nothing wrong with.
+    pub(crate) fn step(&mut self, message: PeerMessage) {
+        // The engine refuses what is out of date, such as an answer from a server that was removed.
+        if let Err(error) = self.node.step(to_engine(message)) {
+            tracing::debug!(%error, "the engine ignored a message");
+        }
+    }
+
+    /// Appends a batch of proposals. They have consecutive indexes that end at the log's last one.
+    pub(crate) fn propose(&mut self, batch: Vec<Bytes>) -> Result<LogIndex, Dropped> {
+        if !self.is_leader() {
+            return Err(Dropped);
+        }
+        let count = batch.len() as u64;
+        let mut message = eraftpb::Message::default();
+        message.set_msg_type(eraftpb::MessageType::MsgPropose);
+        message.from = self.node.raft.id;
+        let entries: Vec<_> =
+            batch.into_iter().map(|data| eraftpb::Entry { data, ..Default::default() }).collect();
+        message.set_entries(entries.into());
+        self.node.step(message).map_err(|_| Dropped)?;
+        Ok(LogIndex(self.last_index().0 - count + 1))
+    }
+
+    /// Begins a read round.
+    pub(crate) fn begin_read(&mut self, round: u64) {
+        self.node.read_index(round.to_be_bytes().to_vec());
+    }
+
+    /// Hands leadership to `server`. What is proposed meanwhile is dropped.
+    pub(crate) fn transfer_leader(&mut self, server: ServerId) {
+        self.node.transfer_leader(server.0);
+    }
+
+    pub(crate) fn has_pending_membership(&self) -> bool {
+        self.node.raft.has_pending_conf()
+    }
+
+    /// Proposes to take a server out.
+    pub(crate) fn propose_removal(&mut self, server: ServerId) -> Result<LogIndex, Dropped> {
+        let mut change = eraftpb::ConfChange { node_id: server.0, ..Default::default() };
+        change.set_change_type(eraftpb::ConfChangeType::RemoveNode);
+        self.node.propose_conf_change(Vec::new(), change).map_err(|_| Dropped)?;
+        Ok(self.last_index())
+    }
+
+    /// Everything up to this write is on disk.
+    pub(crate) fn persisted(&mut self, write: u64, effects: &mut Effects) {
+        let mut messages = Vec::new();
+        let mut highest = None;
+        while self.waiting.front().is_some_and(|turn| turn.write <= write) {
+            let turn = self.waiting.pop_front().expect("the front was just seen");
+            highest = Some(turn.number);
+            self.durable_vote = turn.vote.unwrap_or(self.durable_vote);
+            messages.extend(turn.messages);
+        }
+        if let Some(number) = highest {
+            self.node.on_persist_ready(number);
+        }
+        effects.messages.extend(messages);
+    }
+
+    /// The entry at `index` was applied; a membership change takes effect now.
+    pub(crate) fn applied(&mut self, entry: &LogEntry) {
+        let changed = match entry.kind {
+            EntryKind::Normal => None,
+            EntryKind::Membership => {
+                Some(self.node.apply_conf_change(&parse_own::<eraftpb::ConfChange>(&entry.data)))
+            }
+            EntryKind::JointMembership => {
+                Some(self.node.apply_conf_change(&parse_own::<eraftpb::ConfChangeV2>(&entry.data)))
+            }
+        };
+        if let Some(state) = changed {
+            self.membership = membership_of(&state.expect("the change was legal when it was proposed"));
+            self.step_down_if_removed();
+        }
+        self.node.advance_apply_to(entry.index.0);
+    }
+
+    /// Forgets entries up to an index whose image is durable.
+    pub(crate) fn cut(&mut self, up_to: LogIndex) {
+        self.node.mut_store().cut(up_to);
+    }
+
+    /// The bytes of entries that are kept in memory.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.node.store().bytes()
+    }
+
+    /// Asks the engine until it has nothing more to say.
+    pub(crate) fn turn(&mut self, effects: &mut Effects) {
+        while self.node.has_ready() {
+            let mut ready = self.node.ready();
+            let number = ready.number();
+            let entries: Vec<_> = ready.take_entries().into_iter().map(entry_of).collect();
+            let hard_state = ready.hs().map(hard_state_of);
+            self.node.mut_store().append(&entries);
+            self.node.mut_store().hard_state = hard_state.unwrap_or(self.node.store().hard_state);
+            effects.committed.extend(ready.take_committed_entries().into_iter().map(entry_of));
+            effects.reads.extend(ready.take_read_states().iter().filter_map(read_of));
+            let at_once = outgoing(ready.take_messages());
+            let after = outgoing(ready.take_persisted_messages());
+            let must_sync = ready.must_sync();
+            self.node.advance_append_async(ready);
+            self.queue(number, must_sync, entries, hard_state, at_once, after, effects);
+        }
+    }
+
+    /// Gives the turn's write to the disk, or ties the turn to the writes before it.
+    #[allow(clippy::too_many_arguments)]
+    fn queue(
+        &mut self,
+        number: u64,
+        must_sync: bool,
+        entries: Vec<LogEntry>,
+        hard_state: Option<HardState>,
+        at_once: Vec<(ServerId, PeerMessage)>,
+        mut after: Vec<(ServerId, PeerMessage)>,
+        effects: &mut Effects,
+    ) {
+        let newest = self.node.store().hard_state;
+        if (newest.term, newest.vote) == self.durable_vote {
+            effects.messages.extend(at_once);
+        } else {
+            after.extend(at_once);
+        }
+        self.lazy_hard_state = hard_state.or(self.lazy_hard_state);
+        let vote = hard_state.map(|state| (state.term, state.vote));
+        if must_sync {
+            let hard_state = self.lazy_hard_state.take();
+            effects.writes.push(LogWrite { number, reset: None, entries, hard_state });
+            self.waiting.push_back(Waiting { number, write: number, messages: after, vote });
+        } else if let Some(last) = self.waiting.back() {
+            let write = last.write;
+            self.waiting.push_back(Waiting { number, write, messages: after, vote });
+        } else {
+            self.node.on_persist_ready(number);
+            effects.messages.extend(after);
+        }
+    }
+
+    /// A leader that is no longer a member must not lead on.
+    fn step_down_if_removed(&mut self) {
+        let id = self.node.raft.id;
+        if self.is_leader() && self.node.raft.prs().get(id).is_none() {
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, 0);
+        }
+    }
+
+    fn draw_election_timeout(&mut self) {
+        let now = (self.node.raft.term, self.node.raft.state);
+        if self.drawn_for != Some(now) {
+            self.drawn_for = Some(now);
+            let draw = splitmix(&mut self.seed) as usize % (ELECTION_TICKS - 1);
+            self.node.raft.set_randomized_election_timeout(ELECTION_TICKS + 1 + draw);
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let role = self.node.raft.state;
+        write!(f, "Engine({role:?}, term {}, last {})", self.term(), self.last_index())
+    }
+}
+
+/// The next draw of a seeded sequence.
+fn splitmix(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *seed;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl Storage for MemoryLog {
+    fn initial_state(&self) -> raft::Result<raft::RaftState> {
+        let hard_state = eraftpb::HardState {
+            term: self.hard_state.term.0,
+            vote: self.hard_state.vote.0,
+            commit: self.hard_state.commit.0,
+            ..Default::default()
+        };
+        Ok(raft::RaftState::new(hard_state, to_engine_membership(&self.membership)))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<eraftpb::Entry>> {
+        if low < self.first_index().0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let max_bytes = max_size.into().unwrap_or(u64::MAX);
+        Ok(self.range(LogIndex(low), LogIndex(high), max_bytes).map(to_engine_entry).collect())
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        let term = self.term(LogIndex(index)).map(|term| term.0);
+        term.ok_or(raft::Error::Store(StorageError::Compacted))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.first_index().0)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last_index().0)
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
+        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}
+
+/// The pairs of our kind and the engine's; what is not here never crosses the wire.
+const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
+    use eraftpb::MessageType as Theirs;
+    [
+        (MessageKind::Append, Theirs::MsgAppend),
+        (MessageKind::AppendResponse, Theirs::MsgAppendResponse),
+        (MessageKind::RequestVote, Theirs::MsgRequestVote),
+        (MessageKind::RequestVoteResponse, Theirs::MsgRequestVoteResponse),
+        (MessageKind::RequestPreVote, Theirs::MsgRequestPreVote),
+        (MessageKind::RequestPreVoteResponse, Theirs::MsgRequestPreVoteResponse),
+        (MessageKind::Heartbeat, Theirs::MsgHeartbeat),
+        (MessageKind::HeartbeatResponse, Theirs::MsgHeartbeatResponse),
+        (MessageKind::Snapshot, Theirs::MsgSnapshot),
+        (MessageKind::TimeoutNow, Theirs::MsgTimeoutNow),
+        (MessageKind::ReadIndex, Theirs::MsgReadIndex),
+        (MessageKind::ReadIndexResponse, Theirs::MsgReadIndexResp),
+    ]
+};
+
+/// Messages in a stable order: the engine's own follows its hash order.
+fn outgoing(messages: Vec<eraftpb::Message>) -> Vec<(ServerId, PeerMessage)> {
+    let mut out: Vec<_> = messages.into_iter().filter_map(from_engine).collect();
+    out.sort_by_key(|(to, _)| *to);
+    out
+}
+
+fn from_engine(mut message: eraftpb::Message) -> Option<(ServerId, PeerMessage)> {
+    let (kind, _) = KINDS.into_iter().find(|(_, theirs)| *theirs == message.get_msg_type())?;
+    let to = ServerId(message.to);
+    let snapshot = message.has_snapshot().then(|| image_mark_of(message.get_snapshot()));
+    let entries = message.take_entries().into_iter().map(entry_of).collect();
+    let mirrored = PeerMessage {
+        kind,
+        to,
+        from: ServerId(message.from),
+        term: Term(message.term),
+        log_term: Term(message.log_term),
+        index: LogIndex(message.index),
+        entries,
+        commit: LogIndex(message.commit),
+        commit_term: Term(message.commit_term),
+        snapshot,
+        request_snapshot: LogIndex(message.request_snapshot),
+        reject: message.reject,
+        reject_hint: LogIndex(message.reject_hint),
+        context: message.context,
+        priority: message.priority,
+    };
+    Some((to, mirrored))
+}
+
+fn to_engine(message: PeerMessage) -> eraftpb::Message {
+    let (_, kind) =
+        KINDS.into_iter().find(|(ours, _)| *ours == message.kind).expect("every kind has its pair");
+    let mut out = eraftpb::Message {
+        to: message.to.0,
+        from: message.from.0,
+        term: message.term.0,
+        log_term: message.log_term.0,
+        index: message.index.0,
+        commit: message.commit.0,
+        commit_term: message.commit_term.0,
+        request_snapshot: message.request_snapshot.0,
+        reject: message.reject,
+        reject_hint: message.reject_hint.0,
+        context: message.context,
+        priority: message.priority,
+        ..Default::default()
+    };
+    out.set_msg_type(kind);
+    out.set_entries(message.entries.iter().map(to_engine_entry).collect::<Vec<_>>().into());
+    if let Some(mark) = &message.snapshot {
+        out.set_snapshot(to_engine_snapshot(mark));
+    }
+    out
+}
+
+fn entry_of(entry: eraftpb::Entry) -> LogEntry {
+    let kind = match entry.get_entry_type() {
+        eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+        eraftpb::EntryType::EntryConfChange => EntryKind::Membership,
+        eraftpb::EntryType::EntryConfChangeV2 => EntryKind::JointMembership,
+    };
+    let (index, term) = (LogIndex(entry.index), Term(entry.term));
+    LogEntry { index, term, kind, data: entry.data, context: entry.context }
+}
+
+fn to_engine_entry(entry: &LogEntry) -> eraftpb::Entry {
+    let mut out = eraftpb::Entry {
+        index: entry.index.0,
+        term: entry.term.0,
+        data: entry.data.clone(),
+        context: entry.context.clone(),
+        ..Default::default()
+    };
+    out.set_entry_type(match entry.kind {
+        EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+        EntryKind::Membership => eraftpb::EntryType::EntryConfChange,
+        EntryKind::JointMembership => eraftpb::EntryType::EntryConfChangeV2,
+    });
+    out
+}
+
+fn hard_state_of(state: &eraftpb::HardState) -> HardState {
+    HardState { term: Term(state.term), vote: ServerId(state.vote), commit: LogIndex(state.commit) }
+}
+
+fn membership_of(state: &eraftpb::ConfState) -> Membership {
+    let sorted = |ids: &[u64]| {
+        let mut ids: Vec<_> = ids.iter().copied().map(ServerId).collect();
+        ids.sort_unstable();
+        ids
+    };
+    Membership {
+        voters: sorted(&state.voters),
+        learners: sorted(&state.learners),
+        voters_outgoing: sorted(&state.voters_outgoing),
+        learners_next: sorted(&state.learners_next),
+        auto_leave: state.auto_leave,
+    }
+}
+
+fn to_engine_membership(membership: &Membership) -> eraftpb::ConfState {
+    let plain = |ids: &[ServerId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+    eraftpb::ConfState {
+        voters: plain(&membership.voters),
+        learners: plain(&membership.learners),
+        voters_outgoing: plain(&membership.voters_outgoing),
+        learners_next: plain(&membership.learners_next),
+        auto_leave: membership.auto_leave,
+        ..Default::default()
+    }
+}
+
+fn image_mark_of(snapshot: &eraftpb::Snapshot) -> ImageMark {
+    let metadata = snapshot.get_metadata();
+    let membership = membership_of(metadata.get_conf_state());
+    ImageMark { index: LogIndex(metadata.index), term: Term(metadata.term), membership }
+}
+
+fn to_engine_snapshot(mark: &ImageMark) -> eraftpb::Snapshot {
+    let mut snapshot = eraftpb::Snapshot::default();
+    let metadata = snapshot.mut_metadata();
+    metadata.index = mark.index.0;
+    metadata.term = mark.term.0;
+    metadata.set_conf_state(to_engine_membership(&mark.membership));
+    snapshot
+}
+
+/// Reads what the engine itself wrote into our own log.
+fn parse_own<M: protobuf::Message>(data: &[u8]) -> M {
+    let mut message = M::new();
+    message.merge_from_bytes(data).expect("the engine wrote this change itself");
+    message
+}
+
+fn read_of(read: &raft::ReadState) -> Option<(u64, LogIndex)> {
+    let round = u64::from_be_bytes(read.request_ctx.as_slice().try_into().ok()?);
+    Some((round, LogIndex(read.index)))
+}
+
+/// Passes what the engine logs to `tracing`, one level quieter: its news are our details.
+struct TracingDrain;
+
+impl slog::Drain for TracingDrain {
+    type Ok = ();
+    type Err = slog::Never;
+
+    fn log(&self, record: &slog::Record<'_>, _: &slog::OwnedKVList) -> Result<(), slog::Never> {
+        let message = record.msg();
+        match record.level() {
+            slog::Level::Critical | slog::Level::Error => tracing::error!("consensus: {message}"),
+            slog::Level::Warning => tracing::warn!("consensus: {message}"),
+            _ => tracing::debug!("consensus: {message}"),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! The log as the engine reads it: everything behind the cut, in memory.
+//!
+//! What is here need not be on disk yet; the engine is told separately what is.
+
+use crate::raft::log::{HardState, LogEntry, Membership};
+use lockmesh_protocol::id::{LogIndex, Term};
+use std::collections::VecDeque;
+
+/// Entries without gaps behind a base.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryLog {
+    /// The entry before the first one: what a follower must have to take the first.
+    base: (LogIndex, Term),
+    entries: VecDeque<LogEntry>,
+    bytes: usize,
+    /// The newest hard state, on disk or not.
+    pub(crate) hard_state: HardState,
+    /// The membership as of the image that the log was opened with.
+    pub(crate) membership: Membership,
+}
+
+impl MemoryLog {
+    pub(crate) fn new(base: (LogIndex, Term), entries: Vec<LogEntry>) -> Self {
+        let bytes = entries.iter().map(size).sum();
+        Self { base, entries: entries.into(), bytes, ..Self::default() }
+    }
+
+    pub(crate) fn first_index(&self) -> LogIndex {
+        self.base.0.next()
+    }
+
+    pub(crate) fn last_index(&self) -> LogIndex {
+        LogIndex(self.base.0.0 + self.entries.len() as u64)
+    }
+
+    /// The bytes that the entries' payloads take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The term at an index, for the base and everything behind it.
+    pub(crate) fn term(&self, index: LogIndex) -> Option<Term> {
+        if index == self.base.0 {
+            return Some(self.base.1);
+        }
+        self.entry(index).map(|entry| entry.term)
+    }
+
+    /// The entries in `[low, high)` as far as `max_bytes` reaches, at least one.
+    pub(crate) fn range(
+        &self,
+        low: LogIndex,
+        high: LogIndex,
+        max_bytes: u64,
+    ) -> impl Iterator<Item = &LogEntry> {
+        let from = (low.0 - self.first_index().0) as usize;
+        let until = (high.0 - self.first_index().0) as usize;
+        let mut bytes = 0;
+        self.entries
+            .range(from..until)
+            .enumerate()
+            .take_while(move |(place, entry)| {
+                bytes += size(entry) as u64;
+                *place == 0 || bytes <= max_bytes
+            })
+            .map(|(_, entry)| entry)
+    }
+
+    /// Appends entries; the first one's index replaces everything from there on.
+    pub(crate) fn append(&mut self, entries: &[LogEntry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(first.index > self.base.0, "an entry behind the cut cannot be replaced");
+        assert!(first.index <= self.last_index().next(), "the log has no gaps");
+        while self.last_index() >= first.index {
+            let gone = self.entries.pop_back().expect("the log reaches this index");
+            self.bytes -= size(&gone);
+        }
+        self.bytes += entries.iter().map(size).sum::<usize>();
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Forgets everything up to an index, which becomes the base.
+    pub(crate) fn cut(&mut self, up_to: LogIndex) {
+        while self.base.0 < up_to {
+            let Some(gone) = self.entries.pop_front() else { return };
+            self.bytes -= size(&gone);
+            self.base = (gone.index, gone.term);
+        }
+    }
+
+    fn entry(&self, index: LogIndex) -> Option<&LogEntry> {
+        let place = index.0.checked_sub(self.first_index().0)?;
+        self.entries.get(usize::try_from(place).ok()?)
+    }
+}
+
+fn size(entry: &LogEntry) -> usize {
+    entry.data.len() + entry.context.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::log::EntryKind;
+    use bytes::Bytes;
+
+    fn entry(index: u64, term: u64) -> LogEntry {
+        let data = Bytes::from_static(b"1234");
+        let (index, term) = (LogIndex(index), Term(term));
+        LogEntry { index, term, kind: EntryKind::Normal, data, context: Bytes::new() }
+    }
+
+    #[test]
+    fn a_new_tail_replaces_the_old_one() {
+        let mut log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1), entry(6, 1), entry(7, 1)]);
+        log.append(&[entry(6, 2)]);
+        assert_eq!(log.last_index(), LogIndex(6));
+        assert_eq!(log.term(LogIndex(6)), Some(Term(2)));
+        assert_eq!(log.term(LogIndex(7)), None);
+        assert_eq!(log.bytes(), 8);
+    }
+
+    #[test]
+    fn a_cut_keeps_the_term_of_the_base() {
+        let mut log = MemoryLog::new((LogIndex(0), Term(0)), vec![entry(1, 1), entry(2, 2), entry(3, 2)]);
+        log.cut(LogIndex(2));
+        assert_eq!((log.first_index(), log.term(LogIndex(2))), (LogIndex(3), Some(Term(2))));
+        assert_eq!(log.term(LogIndex(1)), None);
+        assert_eq!(log.bytes(), 4);
+    }
+
+    #[test]
+    fn a_range_gives_at_least_one_entry() {
+        let log = MemoryLog::new((LogIndex(0), Term(0)), vec![entry(1, 1), entry(2, 1), entry(3, 1)]);
+        assert_eq!(log.range(LogIndex(1), LogIndex(4), 1).count(), 1);
+        assert_eq!(log.range(LogIndex(1), LogIndex(4), 8).count(), 2);
+        assert_eq!(log.range(LogIndex(2), LogIndex(4), u64::MAX).count(), 2);
+    }
+}

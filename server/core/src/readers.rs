@@ -1,0 +1,101 @@
+//! Those who wait to read: one round of the quorum for all of them.
+//!
+//! A round proves that this server led when the round began. Whoever arrived before it may then look at the state, once
+//! everything that was committed at that time is applied. A round that vanishes (a change of leader, a lost message)
+//! is begun again.
+
+use crate::input::Ticket;
+use lockmesh_protocol::id::{LogIndex, SessionId};
+use lockmesh_protocol::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// After this long without a confirmation a round is begun anew.
+const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Somebody who waits for a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Wants to look at the state.
+    Query(Ticket),
+    /// Wants to know that the session lives, and that the leader who says so is one.
+    Renewal(Ticket, SessionId),
+}
+
+impl Reader {
+    pub(crate) fn ticket(&self) -> Ticket {
+        match self {
+            Self::Query(ticket) | Self::Renewal(ticket, _) => *ticket,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    began: Time,
+    readers: Vec<Reader>,
+}
+
+/// Readers by how far they are.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    /// Those for whom no round has begun.
+    arrived: Vec<Reader>,
+    /// Rounds that are under way, oldest first.
+    rounds: VecDeque<Round>,
+    /// Confirmed, but not everything that was committed is applied.
+    confirmed: Vec<(LogIndex, Vec<Reader>)>,
+    last_number: u64,
+}
+
+impl Readers {
+    pub(crate) fn arrive(&mut self, reader: Reader) {
+        self.arrived.push(reader);
+    }
+
+    /// The number of the round that shall begin now; none if nobody waits for one.
+    pub(crate) fn begin(&mut self, now: Time) -> Option<u64> {
+        if self.arrived.is_empty() {
+            return None;
+        }
+        self.last_number += 1;
+        let readers = std::mem::take(&mut self.arrived);
+        self.rounds.push_back(Round { number: self.last_number, began: now, readers });
+        Some(self.last_number)
+    }
+
+    /// A round is confirmed at `index`; so are all that began before it.
+    pub(crate) fn confirm(&mut self, number: u64, index: LogIndex) {
+        while self.rounds.front().is_some_and(|round| round.number <= number) {
+            let round = self.rounds.pop_front().expect("the front was just seen");
+            self.confirmed.push((index, round.readers));
+        }
+    }
+
+    /// Those who may look at the state now.
+    pub(crate) fn ready(&mut self, applied: LogIndex) -> Vec<Reader> {
+        let (ready, later) =
+            std::mem::take(&mut self.confirmed).into_iter().partition(|(at, _)| *at <= applied);
+        self.confirmed = later;
+        let ready: Vec<(LogIndex, Vec<Reader>)> = ready;
+        ready.into_iter().flat_map(|(_, readers)| readers).collect()
+    }
+
+    /// Lets those arrive again whose round vanished.
+    pub(crate) fn retry(&mut self, now: Time) {
+        while self.rounds.front().is_some_and(|round| now.since(round.began) >= ROUND_TIMEOUT) {
+            let round = self.rounds.pop_front().expect("the front was just seen");
+            self.arrived.extend(round.readers);
+        }
+    }
+
+    /// Everybody who waits: this server no longer leads.
+    pub(crate) fn drain(&mut self) -> Vec<Reader> {
+        let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.readers);
+        let confirmed = std::mem::take(&mut self.confirmed).into_iter().flat_map(|(_, readers)| readers);
+        let mut all = std::mem::take(&mut self.arrived);
+        all.extend(rounds.chain(confirmed));
+        all
+    }
+}
