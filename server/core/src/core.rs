@@ -4,7 +4,7 @@ use crate::input::{Input, Proposal, Ticket};
 use crate::outbox::Outbox;
 use crate::raft::TICK;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Recovered};
+use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Recovered};
 use crate::readers::{Reader, Readers};
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
@@ -55,6 +55,8 @@ pub struct Core {
     pending: VecDeque<Pending>,
     applied: (LogIndex, Term),
     membership_index: LogIndex,
+    /// Whether the engine led at the end of the last turn.
+    led: bool,
     /// The term in which this server leads and serves.
     serving: Option<Term>,
     transfer: Option<(Ticket, Time)>,
@@ -97,6 +99,7 @@ impl Core {
             pending: VecDeque::new(),
             applied: (image.index, image.term),
             membership_index: image.index,
+            led: false,
             serving: None,
             transfer: None,
             wall: WallTime::default(),
@@ -104,12 +107,10 @@ impl Core {
         }
     }
 
-    /// The disk of a cluster that consists of this server alone, before its first start.
-    pub fn bootstrap_image(id: ServerId) -> (HardState, ImageMark) {
-        let (index, term) = (LogIndex(1), Term(1));
-        let membership = crate::raft::log::Membership { voters: vec![id], ..Default::default() };
-        let hard_state = HardState { term, vote: ServerId(0), commit: index };
-        (hard_state, ImageMark { index, term, membership })
+    /// What the disk of a cluster stands for that consists of this server alone, before its first start.
+    pub fn bootstrap_image(id: ServerId) -> ImageMark {
+        let membership = Membership { voters: vec![id], ..Membership::default() };
+        ImageMark { index: LogIndex(1), term: Term(1), membership }
     }
 
     /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
@@ -189,6 +190,11 @@ impl Core {
     /// The hard state that must be durable before an image of the present state is.
     pub fn hard_state(&self) -> HardState {
         self.engine.hard_state()
+    }
+
+    /// Who votes and who learns.
+    pub fn membership(&self) -> &Membership {
+        self.engine.membership()
     }
 
     /// Where this server's log stands, for people.
@@ -405,12 +411,14 @@ impl Core {
     /// Begins to serve, or stops.
     fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
         let leads = self.engine.leads_its_term().then(|| self.engine.term());
+        let led = std::mem::replace(&mut self.led, self.engine.is_leader());
+        if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
+            tracing::info!("this server no longer leads");
+            self.serving = None;
+            self.step_down(now, outbox);
+        }
         if leads == self.serving {
             return;
-        }
-        if self.serving.is_some() {
-            tracing::info!("this server no longer leads");
-            self.step_down(now, outbox);
         }
         self.serving = leads;
         if let Some(term) = leads {

@@ -1,0 +1,97 @@
+//! Backups that are being read: each has a thread of its own, so that reading one stops nobody else.
+
+use crate::mailbox::ReplySink;
+use crate::store::Backup;
+use lockmesh_protocol::rpc::{BackupPart, CallId, Response, Unavailable};
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After this long without a question a backup is let go.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How many backups may be open: each keeps old pages of the image from being used again.
+const MAX_OPEN: usize = 4;
+/// How many questions may wait for one backup's thread.
+const MAX_QUESTIONS: usize = 64;
+
+/// Which part, of whom.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) number: u32,
+    pub(crate) call: CallId,
+    pub(crate) replies: ReplySink,
+}
+
+/// The backups that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Backups {
+    open: BTreeMap<u64, Open>,
+    last_id: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    questions: mpsc::SyncSender<Question>,
+    thread: JoinHandle<()>,
+}
+
+impl Backups {
+    /// Whether another backup may be opened; those that were let go are forgotten.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.open.retain(|_, open| !open.thread.is_finished());
+        self.open.len() < MAX_OPEN
+    }
+
+    /// Begins to serve a backup, with its first question.
+    pub(crate) fn begin(&mut self, backup: Backup, cluster_id: String, first: Question) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
+        sender.try_send(first).expect("the queue is new");
+        let serve = move || serve(id, backup, &cluster_id, &questions);
+        let thread = std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve);
+        let thread = thread.expect("a thread can be started");
+        self.open.insert(id, Open { questions: sender, thread });
+    }
+
+    /// Asks an open backup for a part.
+    pub(crate) fn ask(&mut self, id: u64, question: Question) {
+        let Some(open) = self.open.get(&id) else {
+            return refuse(&question, "this backup was let go: begin a new one");
+        };
+        match open.questions.try_send(question) {
+            Ok(()) => {}
+            Err(mpsc::TrySendError::Full(question)) => refuse(&question, "too many questions at once"),
+            Err(mpsc::TrySendError::Disconnected(question)) => {
+                self.open.remove(&id);
+                refuse(&question, "this backup was let go: begin a new one");
+            }
+        }
+    }
+}
+
+fn serve(id: u64, mut backup: Backup, cluster_id: &str, questions: &mpsc::Receiver<Question>) {
+    while let Ok(question) = questions.recv_timeout(SILENCE) {
+        let Question { number, call, replies } = &question;
+        match backup.part(*number) {
+            Ok(part) => {
+                let part = BackupPart {
+                    backup: id,
+                    cluster_id: cluster_id.into(),
+                    index: backup.mark().index,
+                    term: backup.mark().term,
+                    number: *number,
+                    last: part.last,
+                    rows: part.rows,
+                };
+                replies.answer(*call, Response::BackupPart(part));
+            }
+            Err(error) => refuse(&question, &error.to_string()),
+        }
+    }
+}
+
+fn refuse(question: &Question, why: &str) {
+    question.replies.answer(question.call, Response::Unavailable(Unavailable::Denied(why.into())));
+}

@@ -1,0 +1,457 @@
+//! The one loop that owns the core: takes what was posted, lets the core decide, carries out what it wants.
+//!
+//! ```text
+//! mailbox → [handle, handle, …, settle] → log writes → the store's writer thread
+//!                                       → replies    → each connection's sink, one wake-up a turn
+//!                                       → readable   → asked of the state here, or parked
+//!                                       → changes    → dirty rows, watches
+//! ```
+//!
+//! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
+//! **Invariant:** nothing in here waits for a disk or a peer; the only wait is for mail, until the next tick.
+
+use crate::backup::{Backups, Question};
+use crate::config::StorageConfig;
+use crate::mailbox::{Inbox, Mail, Postman, ReplySink};
+use crate::metrics;
+use crate::store::{DirtyRows, RunningStore, StoreEvent, StoreHealth};
+use crate::watch::{Parked, Watches};
+use lockmesh_core::raft::TICK;
+use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How many mails one turn takes.
+const MAILS_A_TURN: usize = 4_096;
+
+/// Who this server is, for those who ask.
+#[derive(Clone, Debug)]
+pub(crate) struct SelfPortrait {
+    pub(crate) id: ServerId,
+    pub(crate) node: String,
+    pub(crate) node_id: String,
+    pub(crate) address: String,
+}
+
+/// What the driver may take on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DriverLimits {
+    pub(crate) watches: usize,
+}
+
+/// The loop with all that it owns.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    core: Core,
+    inbox: Inbox,
+    store: RunningStore,
+    portrait: SelfPortrait,
+    limits: DriverLimits,
+    storage: StorageConfig,
+    outbox: Outbox,
+    postman: Postman,
+    asked: HashMap<Ticket, Asked>,
+    last_ticket: u64,
+    watches: Watches,
+    dirty: DirtyRows,
+    last_checkpoint: Instant,
+    health: StoreHealth,
+    backups: Backups,
+    /// Backups that wait for an image of at least this index.
+    wanted_images: Vec<(LogIndex, Question)>,
+    started: Instant,
+    next_tick: Instant,
+    serving: bool,
+}
+
+/// A call that waits for the core.
+#[derive(Debug)]
+struct Asked {
+    call: CallId,
+    replies: ReplySink,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Write,
+    Read { query: Query, consistency: Consistency, blocking: Option<Blocking> },
+    Backup,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        core: Core,
+        inbox: Inbox,
+        store: RunningStore,
+        portrait: SelfPortrait,
+        limits: DriverLimits,
+        storage: StorageConfig,
+    ) -> Self {
+        let started = Instant::now();
+        Self {
+            core,
+            inbox,
+            store,
+            portrait,
+            limits,
+            storage,
+            outbox: Outbox::default(),
+            postman: Postman::default(),
+            asked: HashMap::new(),
+            last_ticket: 0,
+            watches: Watches::default(),
+            dirty: DirtyRows::default(),
+            last_checkpoint: started,
+            health: StoreHealth::Good,
+            backups: Backups::default(),
+            wanted_images: Vec::new(),
+            started,
+            next_tick: started,
+            serving: false,
+        }
+    }
+
+    /// Runs until it is told to stop; then what was decided is on disk.
+    pub(crate) fn run(mut self) {
+        let mut mails = Vec::new();
+        let mut running = true;
+        while running {
+            self.inbox.take(&mut mails, MAILS_A_TURN, self.next_tick);
+            metrics::TURN_MAILS.observe(mails.len() as f64);
+            for mail in mails.drain(..) {
+                running &= self.take(mail);
+            }
+            self.tick_if_due();
+            let now = self.now();
+            self.core.settle(now, &mut self.outbox);
+            running &= self.carry_out();
+        }
+        self.store.close();
+    }
+
+    /// Takes one mail; false when it says that this is the end.
+    fn take(&mut self, mail: Mail) -> bool {
+        match mail {
+            Mail::Call { call, request, replies } => self.call(call, request, replies),
+            Mail::Cancel { from, call } => self.watches.cancel(from, call),
+            Mail::Gone { from } => self.watches.cancel_all(from),
+            Mail::Peer(sender, message) => self.handle(Input::Peer(sender, message)),
+            Mail::Store(event) => self.store_event(event),
+            Mail::Stop => return false,
+        }
+        true
+    }
+
+    fn handle(&mut self, input: Input) {
+        let now = self.now();
+        self.core.handle(now, input, &mut self.outbox);
+    }
+
+    fn call(&mut self, call: CallId, request: Request, replies: ReplySink) {
+        match request {
+            Request::Propose(id, command) => self.propose(call, replies, id, command),
+            Request::Read { query, consistency, blocking } => {
+                let what = What::Read { query, consistency, blocking };
+                let ticket = self.ticket(call, replies, what);
+                self.handle(Input::Read(ticket, consistency));
+            }
+            Request::Renew(session) => self.renew(call, replies, session),
+            Request::Status => {
+                let status = Response::Status(self.status());
+                self.postman.answer(&replies, call, status);
+            }
+            Request::BackupPart { backup: Some(id), number, .. } => {
+                self.backups.ask(id, Question { number, call, replies });
+            }
+            Request::BackupPart { backup: None, stale, .. } => {
+                let ticket = self.ticket(call, replies, What::Backup);
+                let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
+                self.handle(Input::Read(ticket, consistency));
+            }
+            Request::TransferLeader(to) => {
+                let ticket = self.ticket(call, replies, What::Write);
+                self.handle(Input::TransferLeader(ticket, to));
+            }
+            Request::RemoveServer(server) => {
+                let ticket = self.ticket(call, replies, What::Write);
+                self.handle(Input::RemoveServer(ticket, server));
+            }
+        }
+    }
+
+    fn propose(&mut self, call: CallId, replies: ReplySink, request: Option<RequestId>, command: Command) {
+        if let Some(why) = self.objection(request, &command) {
+            return self.postman.answer(&replies, call, Response::Unavailable(why));
+        }
+        let ticket = self.ticket(call, replies, What::Write);
+        self.handle(Input::Propose(ticket, Proposal { request, at: wall_time(), command }));
+    }
+
+    /// Why a proposal does not even reach the core: certainly not done.
+    fn objection(&self, request: Option<RequestId>, command: &Command) -> Option<Unavailable> {
+        let own = matches!(
+            command,
+            Command::ExpireSession { .. } | Command::EndLockDelay { .. } | Command::ReapTombstones { .. } | Command::Bootstrap { .. }
+        );
+        if own {
+            return Some(Unavailable::Denied("only the leader itself may decide this".into()));
+        }
+        if request.is_none() && !matches!(command, Command::RegisterAgent(_)) {
+            return Some(Unavailable::Denied("a command needs a request id: register first".into()));
+        }
+        match &self.health {
+            StoreHealth::Good => None,
+            StoreHealth::Failing(reason) => Some(Unavailable::Disk(reason.clone())),
+        }
+    }
+
+    fn renew(&mut self, call: CallId, replies: ReplySink, session: SessionId) {
+        let ticket = self.ticket(call, replies, What::Write);
+        self.handle(Input::Renew(ticket, session));
+    }
+
+    fn ticket(&mut self, call: CallId, replies: ReplySink, what: What) -> Ticket {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        self.asked.insert(ticket, Asked { call, replies, what });
+        ticket
+    }
+
+    fn store_event(&mut self, event: StoreEvent) {
+        match event {
+            StoreEvent::Persisted(number) => self.handle(Input::Persisted(number)),
+            StoreEvent::Image(index) => {
+                self.handle(Input::ImageDurable(index));
+                self.begin_backups(index);
+            }
+            StoreEvent::Health(health) => self.notice_health(health),
+        }
+    }
+
+    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is not known.
+    fn notice_health(&mut self, health: StoreHealth) {
+        if let StoreHealth::Failing(reason) = &health {
+            let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
+            let writes = self.asked.extract_if(|_, asked| matches!(asked.what, What::Write));
+            for (_, asked) in writes {
+                self.postman.answer(&asked.replies, asked.call, Response::Unavailable(why.clone()));
+            }
+        }
+        self.health = health;
+    }
+
+    fn tick_if_due(&mut self) {
+        let now = Instant::now();
+        if now < self.next_tick {
+            return;
+        }
+        self.next_tick = now + TICK;
+        self.handle(Input::Tick(wall_time()));
+        for parked in self.watches.take_due(now) {
+            self.answer(&parked.query, parked.call, &parked.replies);
+        }
+        metrics::WATCHES.set(self.watches.len() as i64);
+        metrics::LOG_BYTES.set(self.core.log_status().log_bytes as i64);
+        self.checkpoint_if_due(now);
+    }
+
+    /// Carries out what the core wants; false when the store has ended.
+    fn carry_out(&mut self) -> bool {
+        let mut outbox = std::mem::take(&mut self.outbox);
+        let alive = outbox.writes.is_empty() || self.store.write(std::mem::take(&mut outbox.writes)).is_ok();
+        for change in outbox.changes.drain(..) {
+            self.watches.touch(&change);
+            self.dirty.record(change);
+        }
+        for (ticket, response) in outbox.replies.drain(..) {
+            if let Some(asked) = self.asked.remove(&ticket) {
+                metrics::count_response(&response);
+                self.postman.answer(&asked.replies, asked.call, self.with_leader_hint(response));
+            }
+        }
+        for (ticket, why) in outbox.unreadable.drain(..) {
+            if let Some(asked) = self.asked.remove(&ticket) {
+                self.postman.answer(&asked.replies, asked.call, Response::Unavailable(why));
+            }
+        }
+        for ticket in outbox.readable.drain(..) {
+            if let Some(asked) = self.asked.remove(&ticket) {
+                self.read(asked);
+            }
+        }
+        for parked in self.watches.take_touched() {
+            self.answer_or_park(parked);
+        }
+        if let Some(index) = outbox.cut.take() {
+            self.store.cut(index);
+        }
+        self.notice_role();
+        self.postman.deliver();
+        self.outbox = outbox;
+        alive
+    }
+
+    fn read(&mut self, asked: Asked) {
+        let Asked { call, replies, what } = asked;
+        match what {
+            What::Read { query, consistency, blocking: Some(Blocking { index, wait }) } if index.0 > 0 => {
+                let deadline = Instant::now() + wait;
+                let parked = Parked { call, replies, query, consistency, known: index, deadline };
+                self.answer_or_park(parked);
+            }
+            What::Read { query, .. } => self.answer(&query, call, &replies),
+            What::Backup => self.want_backup(Question { number: 0, call, replies }),
+            What::Write => {}
+        }
+    }
+
+    fn answer_or_park(&mut self, parked: Parked) {
+        let (index, rows) = self.core.state().query(&parked.query);
+        if index > parked.known {
+            let answer = Response::Answer(self.signed(index, rows));
+            self.postman.answer(&parked.replies, parked.call, answer);
+        } else if self.watches.len() >= self.limits.watches {
+            let what = format!("{} blocking queries are parked here", self.limits.watches);
+            let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
+            self.postman.answer(&parked.replies, parked.call, overloaded);
+        } else if parked.replies.awaits(parked.call) {
+            self.watches.park(parked);
+        }
+    }
+
+    fn answer(&mut self, query: &Query, call: CallId, replies: &ReplySink) {
+        metrics::READS.inc();
+        let (index, rows) = self.core.state().query(query);
+        let answer = Response::Answer(self.signed(index, rows));
+        self.postman.answer(replies, call, answer);
+    }
+
+    fn signed(&self, index: LogIndex, rows: lockmesh_protocol::query::Rows) -> Answer {
+        let known_leader = self.core.leader().is_some();
+        Answer { index, rows, known_leader, last_contact: Duration::ZERO }
+    }
+
+    /// Blocking readers of a leader that leads no more must ask somebody else.
+    fn notice_role(&mut self) {
+        let serving = self.core.is_serving();
+        if self.serving && !serving {
+            for parked in self.watches.take_leaders_readers() {
+                let lost = self.with_leader_hint(Response::Unavailable(Unavailable::NotLeader { leader: None }));
+                self.postman.answer(&parked.replies, parked.call, lost);
+            }
+        }
+        self.serving = serving;
+    }
+
+    fn with_leader_hint(&self, response: Response) -> Response {
+        match response {
+            Response::Unavailable(Unavailable::NotLeader { .. }) => {
+                let leader = self.core.leader().and_then(|id| self.address_of(id));
+                Response::Unavailable(Unavailable::NotLeader { leader })
+            }
+            other => other,
+        }
+    }
+
+    fn address_of(&self, server: ServerId) -> Option<String> {
+        (server == self.portrait.id).then(|| self.portrait.address.clone())
+    }
+
+    fn status(&self) -> Status {
+        let log = self.core.log_status();
+        Status {
+            cluster_id: self.core.state().cluster_id().to_string(),
+            server: self.portrait.id,
+            leader: self.core.leader(),
+            term: log.term,
+            last_index: log.last_index,
+            commit_index: log.commit_index,
+            applied_index: log.applied_index,
+            first_index: log.first_index,
+            membership_index: log.membership_index,
+            servers: self.servers(),
+            agents: self.core.state().agents().count() as u64,
+            asker: None,
+        }
+    }
+
+    fn servers(&self) -> Vec<ServerStatus> {
+        let members = self.core.membership();
+        let mut ids: Vec<_> = members.voters.iter().chain(&members.learners).copied().collect();
+        ids.sort_unstable();
+        let server = |id: ServerId| {
+            let known = id == self.portrait.id;
+            let word = |text: &str| if known { text.to_string() } else { String::new() };
+            ServerStatus {
+                id,
+                node_id: word(&self.portrait.node_id),
+                node: word(&self.portrait.node),
+                address: word(&self.portrait.address),
+                voter: members.voters.contains(&id),
+                last_index: self.core.matched(id),
+            }
+        };
+        ids.into_iter().map(server).collect()
+    }
+
+    fn checkpoint_if_due(&mut self, now: Instant) {
+        let due = now.duration_since(self.last_checkpoint) >= self.storage.checkpoint_interval;
+        let many = self.dirty.len() as u64 >= self.storage.checkpoint_changes;
+        if !self.dirty.is_empty() && (due || many) {
+            self.checkpoint(now);
+        }
+    }
+
+    /// Begins a checkpoint, unless one is on its way.
+    fn checkpoint(&mut self, now: Instant) {
+        if self.store.image_is_idle() {
+            self.last_checkpoint = now;
+            self.store.checkpoint(self.core.image_mark(), std::mem::take(&mut self.dirty));
+        }
+    }
+
+    /// A backup is of an image that holds everything applied up to now.
+    fn want_backup(&mut self, question: Question) {
+        if !self.backups.has_room() {
+            let full = Unavailable::Overloaded("too many backups are being read".into());
+            return self.postman.answer(&question.replies, question.call, Response::Unavailable(full));
+        }
+        self.wanted_images.push((self.core.image_mark().index, question));
+        self.checkpoint(Instant::now());
+    }
+
+    fn begin_backups(&mut self, image: LogIndex) {
+        let wanted = std::mem::take(&mut self.wanted_images);
+        let (ready, later): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(index, _)| *index <= image);
+        self.wanted_images = later;
+        for (_, question) in ready {
+            let cluster_id = self.core.state().cluster_id().to_string();
+            match self.store.backup() {
+                Ok(backup) => self.backups.begin(backup, cluster_id, question),
+                Err(error) => {
+                    let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
+                    self.postman.answer(&question.replies, question.call, why);
+                }
+            }
+        }
+        if !self.wanted_images.is_empty() {
+            self.checkpoint(Instant::now());
+        }
+    }
+
+    /// Microseconds since this driver began.
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_micros() as u64)
+    }
+}
+
+fn wall_time() -> WallTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    WallTime(since_1970.as_millis() as u64)
+}

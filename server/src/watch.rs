@@ -1,0 +1,199 @@
+//! Blocking queries that wait: parked here until a change touches what they ask for.
+//!
+//! A parked reader costs an entry in a few maps, never a thread. It is looked at again at the end of a turn whose changes
+//! touched it, once, however many there were. What has no parked reader costs nothing.
+
+use crate::mailbox::{Caller, ReplySink};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::rpc::CallId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+
+/// A blocking query that waits for its index to exceed `known`.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) call: CallId,
+    pub(crate) replies: ReplySink,
+    pub(crate) query: Query,
+    pub(crate) consistency: Consistency,
+    pub(crate) known: LogIndex,
+    /// When to answer with what there is.
+    pub(crate) deadline: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct WatchId(u64);
+
+/// What a query depends on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Topic {
+    Key(Key),
+    Prefix(Key),
+    Session(SessionId),
+    Sessions,
+    Nodes,
+    Checks,
+    Everything,
+}
+
+/// All parked readers, by what touches them, by who asked and by when their time is over.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    parked: HashMap<WatchId, Parked>,
+    topics: HashMap<Topic, BTreeSet<WatchId>>,
+    /// How many distinct prefixes of each length are watched, so that a change looks up no others.
+    prefix_lengths: BTreeMap<usize, usize>,
+    callers: BTreeMap<(Caller, CallId), WatchId>,
+    deadlines: BTreeSet<(Instant, WatchId)>,
+    touched: BTreeSet<WatchId>,
+    last_id: u64,
+}
+
+impl Watches {
+    pub(crate) fn len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Parks a reader.
+    pub(crate) fn park(&mut self, parked: Parked) {
+        self.last_id += 1;
+        let id = WatchId(self.last_id);
+        for topic in topics(&parked.query) {
+            if let Topic::Prefix(prefix) = &topic
+                && !self.topics.contains_key(&topic)
+            {
+                *self.prefix_lengths.entry(prefix.as_str().len()).or_default() += 1;
+            }
+            self.topics.entry(topic).or_default().insert(id);
+        }
+        self.callers.insert((parked.replies.caller(), parked.call), id);
+        self.deadlines.insert((parked.deadline, id));
+        self.parked.insert(id, parked);
+    }
+
+    /// Remembers whom a change touches.
+    pub(crate) fn touch(&mut self, change: &Change) {
+        if self.parked.is_empty() {
+            return;
+        }
+        match change {
+            Change::Entry(key, _) => self.touch_key(key),
+            Change::LockDelay(key, _) => self.touch_prefixes(key),
+            Change::Session(id, _) => {
+                self.touch_topic(&Topic::Session(id.clone()));
+                self.touch_topic(&Topic::Sessions);
+            }
+            Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
+            Change::Check(..) => self.touch_topic(&Topic::Checks),
+            Change::Cleared => self.touched.extend(self.parked.keys()),
+            _ => return,
+        }
+        self.touch_topic(&Topic::Everything);
+    }
+
+    /// Takes one reader after the other that was touched since the last call.
+    pub(crate) fn take_touched(&mut self) -> Vec<Parked> {
+        let touched = std::mem::take(&mut self.touched);
+        touched.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Takes those whose time is over.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Parked> {
+        let mut due = Vec::new();
+        while let Some((deadline, id)) = self.deadlines.first().copied()
+            && deadline <= now
+        {
+            due.extend(self.remove(id));
+        }
+        due
+    }
+
+    /// Frees a reader whom nobody waits for any more.
+    pub(crate) fn cancel(&mut self, from: Caller, call: CallId) {
+        if let Some(id) = self.callers.get(&(from, call)).copied() {
+            self.remove(id);
+        }
+    }
+
+    /// Frees all readers of a connection.
+    pub(crate) fn cancel_all(&mut self, from: Caller) {
+        let range = (from, CallId(0))..=(from, CallId(u64::MAX));
+        let ids: Vec<_> = self.callers.range(range).map(|(_, id)| *id).collect();
+        for id in ids {
+            self.remove(id);
+        }
+    }
+
+    /// Takes everybody who wants a leader's answer: this server no longer leads.
+    pub(crate) fn take_leaders_readers(&mut self) -> Vec<Parked> {
+        let of_leader = |(id, parked): (&WatchId, &Parked)| {
+            (parked.consistency != Consistency::Stale).then_some(*id)
+        };
+        let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    fn touch_key(&mut self, key: &Key) {
+        self.touch_topic(&Topic::Key(key.clone()));
+        self.touch_prefixes(key);
+    }
+
+    fn touch_prefixes(&mut self, key: &Key) {
+        let text = key.as_str();
+        let lengths: Vec<usize> = self.prefix_lengths.range(..=text.len()).map(|(length, _)| *length).collect();
+        for length in lengths {
+            if let Some(prefix) = text.get(..length) {
+                self.touch_topic(&Topic::Prefix(prefix.into()));
+            }
+        }
+    }
+
+    fn touch_topic(&mut self, topic: &Topic) {
+        if let Some(ids) = self.topics.get(topic) {
+            self.touched.extend(ids);
+        }
+    }
+
+    fn remove(&mut self, id: WatchId) -> Option<Parked> {
+        let parked = self.parked.remove(&id)?;
+        for topic in topics(&parked.query) {
+            self.leave(&topic, id);
+        }
+        self.callers.remove(&(parked.replies.caller(), parked.call));
+        self.deadlines.remove(&(parked.deadline, id));
+        Some(parked)
+    }
+
+    fn leave(&mut self, topic: &Topic, id: WatchId) {
+        let Some(ids) = self.topics.get_mut(topic) else { return };
+        ids.remove(&id);
+        if !ids.is_empty() {
+            return;
+        }
+        self.topics.remove(topic);
+        if let Topic::Prefix(prefix) = topic {
+            let length = prefix.as_str().len();
+            let count = self.prefix_lengths.get_mut(&length).expect("every watched prefix is counted");
+            *count -= 1;
+            if *count == 0 {
+                self.prefix_lengths.remove(&length);
+            }
+        }
+    }
+}
+
+fn topics(query: &Query) -> Vec<Topic> {
+    match query {
+        Query::Entry(key) => vec![Topic::Key(key.clone())],
+        Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
+        Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
+        Query::Session(id) => vec![Topic::Session(id.clone())],
+        Query::Sessions | Query::NodeSessions(_) => vec![Topic::Sessions],
+        Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
+        Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
+        Query::ServiceInstances(_) => vec![Topic::Nodes, Topic::Checks],
+        Query::Txn(_) | Query::Losses | Query::Agents => vec![Topic::Everything],
+    }
+}
