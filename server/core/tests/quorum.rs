@@ -1,0 +1,249 @@
+//! Three servers in virtual time, with a network that loses, delays and reorders, and disks that forget what was not
+//! flushed: what was answered is never lost, and replicas that applied the same index hold the same state.
+
+use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SERVERS: u64 = 3;
+
+#[derive(Clone, Debug)]
+struct Disk {
+    hard_state: HardState,
+    image: ImageMark,
+    entries: Vec<LogEntry>,
+}
+
+struct Server {
+    core: Core,
+    disk: Disk,
+    unflushed: Vec<LogWrite>,
+    outbox: Outbox,
+}
+
+struct Quorum {
+    servers: BTreeMap<ServerId, Server>,
+    now: Time,
+    mail: Vec<(Time, ServerId, ServerId, PeerMessage)>,
+    cut_off: BTreeSet<ServerId>,
+    draw: u64,
+    answered: BTreeMap<String, LogIndex>,
+    asked: BTreeMap<Ticket, String>,
+    read: BTreeMap<Ticket, LogIndex>,
+    last_ticket: u64,
+    crashes: u64,
+}
+
+impl Quorum {
+    fn start(seed: u64) -> Self {
+        let voters: Vec<_> = (1..=SERVERS).map(ServerId).collect();
+        let membership = Membership { voters: voters.clone(), ..Membership::default() };
+        let image = ImageMark { index: LogIndex(1), term: Term(1), membership };
+        let hard_state = HardState { term: Term(1), vote: ServerId(0), commit: LogIndex(1) };
+        let disk = Disk { hard_state, image, entries: Vec::new() };
+        let servers = voters.into_iter().map(|id| (id, open(id, disk.clone(), seed))).collect();
+        Self {
+            servers,
+            now: Time(0),
+            mail: Vec::new(),
+            cut_off: BTreeSet::new(),
+            draw: seed,
+            answered: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            read: BTreeMap::new(),
+            last_ticket: 0,
+            crashes: 0,
+        }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.draw >> 33) % limit
+    }
+
+    /// Lets a tick's time pass. With `faults` the network and the disks misbehave.
+    fn step(&mut self, faults: bool) {
+        self.now = self.now + TICK;
+        let ids: Vec<_> = self.servers.keys().copied().collect();
+        for id in ids {
+            if faults && self.below(200) == 0 {
+                self.crash(id);
+            }
+            if faults && self.below(300) == 0 {
+                self.cut_off.insert(id);
+            } else if self.below(20) == 0 {
+                self.cut_off.remove(&id);
+            }
+            self.input(id, Input::Tick(WallTime(self.now.0)), faults);
+            if !faults || self.below(3) > 0 {
+                self.flush(id, faults);
+            }
+        }
+        for _ in 0..8 {
+            self.deliver(faults);
+        }
+    }
+
+    fn deliver(&mut self, faults: bool) {
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.mail).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.mail = later;
+        for (_, from, to, message) in due {
+            if !self.cut_off.contains(&from) && !self.cut_off.contains(&to) {
+                self.input(to, Input::Peer(from, message), faults);
+                if !faults {
+                    self.flush(to, faults);
+                }
+            }
+        }
+    }
+
+    fn input(&mut self, id: ServerId, input: Input, faults: bool) {
+        let now = self.now;
+        let server = self.servers.get_mut(&id).expect("the server exists");
+        server.core.handle(now, input, &mut server.outbox);
+        server.core.settle(now, &mut server.outbox);
+        self.carry_out(id, faults);
+    }
+
+    fn carry_out(&mut self, id: ServerId, faults: bool) {
+        let server = self.servers.get_mut(&id).expect("the server exists");
+        let mut outbox = std::mem::take(&mut server.outbox);
+        server.unflushed.append(&mut outbox.writes);
+        server.core.state().check().expect("the state keeps its invariants");
+        for ticket in outbox.readable.drain(..) {
+            let bound = self.read.remove(&ticket).expect("a read is confirmed once");
+            let applied = server.core.log_status().applied_index;
+            assert!(applied >= bound, "a read sees every write that was answered before it");
+        }
+        for (ticket, response) in outbox.replies.drain(..) {
+            if let (Some(key), Response::Applied(applied)) = (self.asked.remove(&ticket), response) {
+                self.answered.insert(key, applied.index);
+            }
+        }
+        for (to, message) in outbox.messages.drain(..) {
+            let copies = if faults { [1, 1, 1, 1, 2, 0][self.below(6) as usize] } else { 1 };
+            for _ in 0..copies {
+                let delay = if faults && self.below(4) == 0 { self.below(8) } else { 0 };
+                let at = Time(self.now.0 + delay * TICK.as_micros() as u64);
+                self.mail.push((at, id, to, message.clone()));
+            }
+        }
+    }
+
+    fn flush(&mut self, id: ServerId, faults: bool) {
+        let server = self.servers.get_mut(&id).expect("the server exists");
+        let mut number = None;
+        for write in server.unflushed.drain(..) {
+            if let Some(first) = write.entries.first() {
+                server.disk.entries.retain(|entry| entry.index < first.index);
+            }
+            server.disk.entries.extend(write.entries);
+            server.disk.hard_state = write.hard_state.unwrap_or(server.disk.hard_state);
+            number = Some(write.number);
+        }
+        if let Some(number) = number {
+            self.input(id, Input::Persisted(number), faults);
+        }
+    }
+
+    fn crash(&mut self, id: ServerId) {
+        self.crashes += 1;
+        let disk = self.servers[&id].disk.clone();
+        let seed = self.below(u64::from(u32::MAX));
+        self.servers.insert(id, open(id, disk, seed));
+    }
+
+    fn leader(&self) -> Option<ServerId> {
+        self.servers.iter().find(|(_, server)| server.core.is_serving()).map(|(id, _)| *id)
+    }
+
+    fn write(&mut self, key: &str, faults: bool) {
+        let Some(leader) = self.leader() else { return };
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        self.asked.insert(ticket, key.into());
+        let entry = NewEntry { key: key.into(), value: Default::default(), flags: 0 };
+        let command = Command::Kv(KvCommand::Set(entry));
+        let proposal = Proposal { request: None, at: WallTime(1), command };
+        self.input(leader, Input::Propose(ticket, proposal), faults);
+    }
+
+    /// Reads from anybody who takes the question: even a deposed leader must not answer from the past.
+    fn read(&mut self, faults: bool) {
+        let id = ServerId(1 + self.below(SERVERS));
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        let newest = self.answered.values().max().copied().unwrap_or_default();
+        self.read.insert(ticket, newest);
+        self.input(id, Input::Read(ticket, Consistency::Default), faults);
+    }
+}
+
+fn open(id: ServerId, disk: Disk, seed: u64) -> Server {
+    let config = CoreConfig {
+        id,
+        seed: seed ^ id.0,
+        fresh_cluster_id: "c1".into(),
+        timers: TimerConfig::default(),
+        max_pending_proposals: 1000,
+    };
+    let recovered = Recovered {
+        hard_state: disk.hard_state,
+        image: disk.image.clone(),
+        entries: disk.entries.clone(),
+        base: (disk.image.index, disk.image.term),
+        state: State::default(),
+    };
+    Server { core: Core::new(config, recovered), disk, unflushed: Vec::new(), outbox: Outbox::default() }
+}
+
+fn storm(seed: u64) -> String {
+    let mut quorum = Quorum::start(seed);
+    for step in 0..1500 {
+        quorum.step(true);
+        if step % 3 == 0 {
+            quorum.write(&format!("key-{step}"), true);
+            quorum.read(true);
+        }
+    }
+    quorum.cut_off.clear();
+    for _ in 0..100 {
+        quorum.step(false);
+    }
+    let leader = quorum.leader().expect("after the storm somebody leads");
+    quorum.write("after", false);
+    for _ in 0..20 {
+        quorum.step(false);
+    }
+    assert!(quorum.answered.contains_key("after"), "after the storm clients are served");
+    let state = quorum.servers[&leader].core.state();
+    for (key, index) in &quorum.answered {
+        let kept = state.entries().find(|entry| entry.key.as_str() == key);
+        assert_eq!(kept.map(|entry| entry.create_index), Some(*index), "seed {seed}: {key} was answered");
+    }
+    for server in quorum.servers.values() {
+        assert_eq!(server.core.state(), state, "seed {seed}: replicas are equal");
+    }
+    assert!(quorum.crashes > 0 && quorum.answered.len() > 20, "seed {seed}: a storm in which little happened");
+    format!("{} answered, {} crashes, {state:?}", quorum.answered.len(), quorum.crashes)
+}
+
+#[test]
+fn twenty_storms_lose_nothing_that_was_answered() {
+    for seed in 0..20 {
+        storm(seed);
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    assert_eq!(storm(5), storm(5));
+}

@@ -1,0 +1,232 @@
+//! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
+
+use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::record::{Behavior, Node};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const ID: ServerId = ServerId(1);
+
+/// What survives a crash.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    hard_state: HardState,
+    image: ImageMark,
+    entries: Vec<LogEntry>,
+}
+
+/// A server, its clock and its disk.
+#[derive(Debug)]
+pub struct Solo {
+    pub core: Core,
+    pub now: Time,
+    disk: Disk,
+    unflushed: Vec<LogWrite>,
+    /// Whether the disk works at once, or only when told to.
+    pub flushes: bool,
+    outbox: Outbox,
+    pub replies: BTreeMap<Ticket, Response>,
+    pub readable: Vec<Ticket>,
+    pub changes: Vec<Change>,
+    next_tick: Time,
+    last_ticket: u64,
+}
+
+impl Solo {
+    /// A new cluster of one server, which leads and knows the node `n1`.
+    pub fn start() -> Self {
+        let image = Core::bootstrap_image(ID);
+        let hard_state = HardState { term: Term(1), vote: ServerId(0), commit: image.index };
+        let mut solo = Self::open(Disk { hard_state, image, entries: Vec::new() });
+        solo.run(Duration::from_millis(300));
+        assert!(solo.core.is_serving(), "a server that is alone leads at once");
+        let node = Node {
+            name: "n1".into(),
+            id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(),
+            address: "127.0.0.1".into(),
+            datacenter: "dc1".into(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        };
+        let registration = AgentRegistration { node, services: Vec::new() };
+        assert!(matches!(solo.command(Command::RegisterAgent(registration)), Reply::Agent { .. }));
+        solo
+    }
+
+    fn open(disk: Disk) -> Self {
+        let config = CoreConfig {
+            id: ID,
+            seed: 7,
+            fresh_cluster_id: "c1".into(),
+            timers: TimerConfig::default(),
+            max_pending_proposals: 1000,
+        };
+        let recovered = Recovered {
+            hard_state: disk.hard_state,
+            image: disk.image.clone(),
+            entries: disk.entries.clone(),
+            base: (disk.image.index, disk.image.term),
+            state: State::default(),
+        };
+        Self {
+            core: Core::new(config, recovered),
+            now: Time(0),
+            disk,
+            unflushed: Vec::new(),
+            flushes: true,
+            outbox: Outbox::default(),
+            replies: BTreeMap::new(),
+            readable: Vec::new(),
+            changes: Vec::new(),
+            next_tick: Time(0),
+            last_ticket: 0,
+        }
+    }
+
+    /// Ends the process: what was not flushed is lost. Starts it anew.
+    pub fn crash(&mut self) {
+        *self = Self::open(self.disk.clone());
+        self.run(Duration::from_millis(300));
+    }
+
+    /// Lets time go on, tick by tick.
+    pub fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.next_tick <= end {
+            self.now = self.next_tick;
+            self.next_tick = self.now + TICK;
+            self.input(Input::Tick(WallTime(1_000_000 + self.now.0 / 1000)));
+        }
+        self.now = end;
+    }
+
+    /// Lets time go on while the server does not run: no ticks.
+    pub fn pause(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+        self.next_tick = self.now;
+    }
+
+    /// Gives the server one input and carries out what it wants.
+    pub fn input(&mut self, input: Input) {
+        self.core.handle(self.now, input, &mut self.outbox);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.core.settle(self.now, &mut self.outbox);
+            self.unflushed.append(&mut self.outbox.writes);
+            self.replies.extend(self.outbox.replies.drain(..));
+            self.readable.append(&mut self.outbox.readable);
+            self.changes.append(&mut self.outbox.changes);
+            self.core.state().check().expect("the state keeps its invariants");
+            let written = if self.flushes { self.flush() } else { None };
+            let Some(number) = written else { return };
+            self.core.handle(self.now, Input::Persisted(number), &mut self.outbox);
+        }
+    }
+
+    /// Makes what was written durable, and tells the server.
+    pub fn sync(&mut self) {
+        if let Some(number) = self.flush() {
+            self.input(Input::Persisted(number));
+        }
+    }
+
+    fn flush(&mut self) -> Option<u64> {
+        let mut number = None;
+        for write in self.unflushed.drain(..) {
+            if let Some(first) = write.entries.first() {
+                self.disk.entries.retain(|entry| entry.index < first.index);
+            }
+            self.disk.entries.extend(write.entries);
+            self.disk.hard_state = write.hard_state.unwrap_or(self.disk.hard_state);
+            number = Some(write.number);
+        }
+        number
+    }
+
+    pub fn ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        Ticket(self.last_ticket)
+    }
+
+    /// Proposes a command; its ticket.
+    pub fn propose(&mut self, command: Command) -> Ticket {
+        let ticket = self.ticket();
+        let at = WallTime(1);
+        self.input(Input::Propose(ticket, Proposal { request: None, at, command }));
+        ticket
+    }
+
+    /// Proposes a command and expects it to be applied at once.
+    pub fn command(&mut self, command: Command) -> Reply {
+        let ticket = self.propose(command);
+        match self.replies.remove(&ticket) {
+            Some(Response::Applied(Applied { reply, .. })) => reply,
+            other => panic!("the command was not applied: {other:?}"),
+        }
+    }
+
+    /// Makes a session with this TTL and lock-delay.
+    pub fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
+        let id = SessionId::from(format!("00000000-0000-0000-0000-0000000000{name:0>2}"));
+        let session = NewSession {
+            id: id.clone(),
+            name: name.into(),
+            node: NodeName::from("n1"),
+            lock_delay,
+            behavior: Behavior::Release,
+            ttl_text: format!("{}s", ttl.as_secs()),
+            ttl,
+            checks: Vec::new(),
+            node_checks: Vec::new(),
+            service_checks: None,
+        };
+        assert_eq!(self.command(Command::CreateSession(session)), Reply::Session(id.clone()));
+        id
+    }
+
+    /// Tries to take the lock.
+    pub fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
+        self.command(Command::Kv(KvCommand::Acquire(entry(key), session.clone())))
+    }
+
+    /// Renews a session: whether it lives.
+    pub fn renew(&mut self, session: &SessionId) -> Option<bool> {
+        let ticket = self.ticket();
+        self.input(Input::Renew(ticket, session.clone()));
+        match self.replies.remove(&ticket)? {
+            Response::Renewed(session) => Some(session.is_some()),
+            _ => None,
+        }
+    }
+
+    /// Asks to read; whether it may at once.
+    pub fn may_read(&mut self, consistency: Consistency) -> bool {
+        let ticket = self.ticket();
+        self.input(Input::Read(ticket, consistency));
+        self.readable.contains(&ticket)
+    }
+
+    /// Whether the session lives.
+    pub fn lives(&self, session: &SessionId) -> bool {
+        self.core.state().session(session).is_some()
+    }
+}
+
+/// A write without a value.
+pub fn entry(key: &str) -> NewEntry {
+    NewEntry { key: Key::from(key), value: Default::default(), flags: 0 }
+}
