@@ -70,10 +70,10 @@ impl Timers {
         for session in state.sessions() {
             self.arm_session(now, &session.id, session.ttl);
         }
-        for (key, delay) in state.lock_delays() {
+        for (key, delay) in state.delays() {
             self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
         }
-        if let Some(newest) = state.newest_tombstone() {
+        if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
             self.arm_tombstone(now, newest);
         }
     }

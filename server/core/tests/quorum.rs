@@ -7,7 +7,7 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
-use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,8 +226,9 @@ fn storm(seed: u64) -> String {
     assert!(quorum.answered.contains_key("after"), "after the storm clients are served");
     let state = quorum.servers[&leader].core.state();
     for (key, index) in &quorum.answered {
-        let kept = state.entries().find(|entry| entry.key.as_str() == key);
-        assert_eq!(kept.map(|entry| entry.create_index), Some(*index), "seed {seed}: {key} was answered");
+        let (_, rows) = state.query(&Query::Entry(key.as_str().into()));
+        let Rows::Entries(kept) = rows else { panic!("an entry was asked for") };
+        assert_eq!(kept[0].create_index, *index, "seed {seed}: {key} was answered");
     }
     for server in quorum.servers.values() {
         assert_eq!(server.core.state(), state, "seed {seed}: replicas are equal");

@@ -56,7 +56,7 @@ impl Promises {
 
     fn keep(&self, solo: &Solo) {
         for (key, index) in &self.written {
-            let kept = solo.core.state().entries().find(|entry| entry.key.as_str() == key);
+            let kept = solo.entry(key);
             let kept = kept.unwrap_or_else(|| panic!("{key} was answered at {index} and is gone"));
             assert!(kept.modify_index >= *index || kept.create_index <= *index);
         }

@@ -6,12 +6,13 @@ use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, Ti
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::query::Consistency;
-use lockmesh_protocol::record::{Behavior, Node};
+use lockmesh_protocol::query::{Consistency, Query, Rows};
+use lockmesh_protocol::record::{Behavior, Entry, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 const ID: ServerId = ServerId(1);
@@ -218,6 +219,19 @@ impl Solo {
         let ticket = self.ticket();
         self.input(Input::Read(ticket, consistency));
         self.readable.contains(&ticket)
+    }
+
+    /// The entry under a key.
+    pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
+        match self.core.state().query(&Query::Entry(key.into())) {
+            (_, Rows::Entries(entries)) => entries.into_iter().next(),
+            other => panic!("an entry was asked for: {other:?}"),
+        }
+    }
+
+    /// Whether the key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.entry(key).is_some()
     }
 
     /// Whether the session lives.
