@@ -111,6 +111,11 @@ impl State {
         self.delays.iter()
     }
 
+    /// The delay that closes a key.
+    pub fn lock_delay(&self, key: &Key) -> Option<&LockDelay> {
+        self.delays.get(key)
+    }
+
     /// All tombstones with the index of the delete.
     pub fn tombstones(&self) -> impl Iterator<Item = (&Key, LogIndex)> {
         self.tombstones.iter().map(|(key, index)| (key, *index))

