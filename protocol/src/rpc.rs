@@ -6,11 +6,18 @@ use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::Session;
 use crate::reply::Applied;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The longest frame in bytes.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
+
+/// The most messages in one frame: a message of two bytes unfolds into hundreds, and a frame must not unfold into
+/// gigabytes.
+pub const MAX_FRAME_MESSAGES: usize = 1 << 16;
 
 /// Which call a reply belongs to; counted by the caller, per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,11 +34,11 @@ pub enum Call {
 
 /// A caller's frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallFrame(pub Vec<Call>);
+pub struct CallFrame(#[serde(deserialize_with = "frame_messages")] pub Vec<Call>);
 
 /// A server's frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplyFrame(pub Vec<(CallId, Response)>);
+pub struct ReplyFrame(#[serde(deserialize_with = "frame_messages")] pub Vec<(CallId, Response)>);
 
 /// What an agent asks of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,4 +185,49 @@ pub struct ServerStatus {
     pub voter: bool,
     /// The last index it is known to have.
     pub last_index: LogIndex,
+}
+
+/// Reads the messages of a frame, and stops at the first that is too many.
+fn frame_messages<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(FrameMessages(PhantomData))
+}
+
+struct FrameMessages<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FrameMessages<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX_FRAME_MESSAGES} messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+        let mut messages = Vec::with_capacity(sequence.size_hint().unwrap_or_default().min(64));
+        while let Some(message) = sequence.next_element()? {
+            if messages.len() == MAX_FRAME_MESSAGES {
+                return Err(Error::custom(format_args!(
+                    "more than {MAX_FRAME_MESSAGES} messages in a frame"
+                )));
+            }
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, CallFrame, CallId, MAX_FRAME_BYTES, MAX_FRAME_MESSAGES};
+    use crate::wire::{WireError, decode, encode};
+
+    #[test]
+    fn a_frame_unfolds_into_no_more_than_its_messages() {
+        let frame = |count| encode(&CallFrame(vec![Call::Cancel(CallId(1)); count]));
+        let decoded = decode::<CallFrame, MAX_FRAME_BYTES>(&frame(MAX_FRAME_MESSAGES));
+        assert_eq!(decoded.map(|frame| frame.0.len()), Ok(MAX_FRAME_MESSAGES));
+        let refused = decode::<CallFrame, MAX_FRAME_BYTES>(&frame(MAX_FRAME_MESSAGES + 1));
+        assert!(matches!(refused, Err(WireError::Malformed(_))));
+    }
 }
