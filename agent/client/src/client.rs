@@ -72,6 +72,11 @@ impl Client {
         Self { pool: Arc::new(Pool::new(address)), clock }
     }
 
+    #[cfg(test)]
+    pub(crate) fn idle_connections(&self) -> usize {
+        self.pool.idle_connections()
+    }
+
     /// Sends a request; the answer may have any status.
     pub(crate) async fn send(&self, verb: Verb, target: Target, body: Bytes) -> Result<Reply, Error> {
         let timeout = target.timeout;
@@ -286,14 +291,10 @@ impl Target {
 
 fn encode(target: &mut String, text: &str, keep_slashes: bool) {
     for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                target.push(char::from(byte))
-            }
-            b'/' if keep_slashes => target.push('/'),
-            _ => {
-                write!(target, "%{byte:02X}").expect("writing to a string cannot fail");
-            }
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || (keep_slashes && byte == b'/') {
+            target.push(char::from(byte));
+        } else {
+            write!(target, "%{byte:02X}").expect("writing to a string cannot fail");
         }
     }
 }

@@ -214,6 +214,11 @@ impl Pool {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn idle_connections(&self) -> usize {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn unanswered(&self, reason: String) -> Error {
         Error::Unanswered { address: self.address.clone(), reason }
     }
@@ -314,5 +319,73 @@ impl Body for Outgoing {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Pieces(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::Read;
+    use crate::error::Error;
+    use crate::fake::{Fake, Fault};
+    use crate::kv::Acquired;
+    use tokio::time::{Duration, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_and_answers_of_keys() {
+        let fake = Fake::start();
+        let client = fake.client();
+        let kv = client.kv();
+        assert_eq!(kv.get("a", &Read::default()).await.expect("an answer").value, None);
+        assert!(kv.put("a", "1", 7).await.expect("written"));
+        let answer = kv.get("a", &Read::default()).await.expect("an answer");
+        let entry = answer.value.expect("an entry");
+        assert_eq!((&entry.value[..], entry.flags, entry.session), (&b"1"[..], 7, None));
+        assert!(answer.index == entry.modify_index && answer.known_leader);
+        assert!(!kv.cas("a", "2", 0, 1).await.expect("an answer"));
+        assert!(kv.cas("a", "2", 0, entry.modify_index).await.expect("an answer"));
+        let error = kv.acquire("a", "nobody", "", 0).await.expect_err("no such session");
+        assert!(matches!(&error, Error::Refused { .. }) && error.certainly_not_done(), "{error}");
+        let session = client.sessions().create(&Default::default()).await.expect("a session");
+        assert_eq!(
+            kv.acquire("a", &session, "", 0).await.expect("free"),
+            Acquired::Granted { fence: Some(1) }
+        );
+        assert_eq!(kv.list("", &Read::default()).await.expect("an answer").value.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_used_again_and_a_broken_one_is_not() {
+        let fake = Fake::start();
+        let client = fake.client();
+        for _ in 0..3 {
+            client.kv().put("a", "", 0).await.expect("written");
+        }
+        assert_eq!(client.idle_connections(), 1);
+        fake.fail("kv/a", Fault::DoneUnheard, 1);
+        let error = client.kv().put("a", "", 0).await.expect_err("no answer");
+        assert!(matches!(error, Error::Unanswered { .. }) && !error.certainly_not_done(), "{error}");
+        assert_eq!(client.idle_connections(), 0);
+        client.kv().put("a", "", 0).await.expect("on a new connection");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_in_a_timeout_and_news_end_a_wait() {
+        let fake = Fake::start();
+        let client = fake.client();
+        fake.fail("kv/a", Fault::Silence, 1);
+        let error = client.kv().get("a", &Read::default()).await.expect_err("no answer");
+        assert!(matches!(error, Error::Unanswered { .. }) && error.is_transient(), "{error}");
+        client.kv().put("a", "1", 0).await.expect("written");
+        let index = client.kv().get("a", &Read::default()).await.expect("an answer").index;
+        let waiting = client.clone();
+        let waiting = tokio::spawn(async move {
+            let read = Read::consistent().newer_than(index, Duration::from_secs(600));
+            waiting.kv().get("a", &read).await
+        });
+        sleep(Duration::from_secs(500)).await;
+        assert!(!waiting.is_finished());
+        client.kv().put("a", "2", 0).await.expect("written");
+        let answer = waiting.await.expect("no panic").expect("an answer");
+        assert_eq!(answer.value.expect("an entry").value, "2");
     }
 }

@@ -148,3 +148,33 @@ impl Observer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fake, Fault};
+
+    #[tokio::test(start_paused = true)]
+    async fn observers_see_each_leader() {
+        let fake = Fake::start();
+        let office = Election::new(&fake.client(), "chair");
+        let mut observer = office.observer();
+        assert_eq!(observer.next().await.expect("an answer"), None);
+        let first = office.clone().candidate("a").campaign().await.expect("vacant");
+        let leader = observer.next().await.expect("an answer").expect("a leader");
+        assert_eq!((leader.value, leader.session.as_str()), (Bytes::from("a"), first.session()));
+        assert!(office.try_campaign().await.expect("no error").is_none());
+        let rival = office.clone().candidate("b");
+        let rival = tokio::spawn(async move { rival.campaign().await.expect("in the end") });
+        fake.fail("kv/chair", Fault::Status(500, "No cluster leader"), 2);
+        first.release().await.expect("resigned");
+        let second = rival.await.expect("no panic");
+        let mut seen = observer.next_surely().await.expect("an answer");
+        while seen.as_ref().is_none_or(|leader| leader.value != "b") {
+            seen = observer.next_surely().await.expect("an answer");
+        }
+        assert_eq!(office.leader().await.expect("an answer"), seen);
+        drop(second);
+        assert_eq!(observer.next_surely().await.expect("an answer"), None);
+    }
+}

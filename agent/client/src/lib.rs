@@ -62,6 +62,9 @@ mod session;
 pub mod shape;
 mod txn;
 
+#[cfg(test)]
+mod fake;
+
 pub use address::{Address, DEFAULT_PORT, Settings};
 pub use agent::Agent;
 pub use catalog::Catalog;

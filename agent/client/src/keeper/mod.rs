@@ -248,3 +248,6 @@ fn lock_delay_text(delay: Duration) -> String {
         delay => format_duration(delay.max(Duration::from_micros(1))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,3 +137,6 @@ impl Lock {
         Err(Error::Conflict { key: self.key.clone(), reason })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -257,3 +257,6 @@ impl Semaphore {
         format!("{}/{session}", self.prefix)
     }
 }
+
+#[cfg(test)]
+mod tests;

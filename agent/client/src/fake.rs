@@ -1,0 +1,373 @@
+//! An agent made up for tests: keys, sessions and blocking queries in memory, and faults on demand.
+//!
+//! It runs inside the test's own runtime, so that tokio's stopped clock moves both ends. It knows only what the
+//! client's own holds need, and is no measure of what a real agent does.
+
+use crate::address::Address;
+use crate::client::Client;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// How an agent can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Answers with this status and words.
+    Status(u16, &'static str),
+    /// Takes the request and never answers.
+    Silence,
+    /// Does what was asked, and closes the connection instead of answering.
+    DoneUnheard,
+}
+
+/// A fake agent; stops when dropped.
+pub(crate) struct Fake {
+    folder: TempDir,
+    world: Arc<World>,
+    server: JoinHandle<()>,
+}
+
+struct World {
+    state: Mutex<State>,
+    index: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    index: u64,
+    entries: BTreeMap<String, FakeEntry>,
+    sessions: Vec<String>,
+    made: u64,
+    fence: u64,
+    delays: BTreeMap<String, Instant>,
+    /// Faults by the part of the target that they strike, with how often still.
+    faults: Vec<(&'static str, Fault, usize)>,
+    log: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FakeEntry {
+    value: Vec<u8>,
+    flags: u64,
+    session: String,
+    modify_index: u64,
+}
+
+struct Request {
+    verb: String,
+    path: String,
+    query: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+struct Response {
+    status: u16,
+    headers: String,
+    body: String,
+}
+
+impl Fake {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let listener =
+            UnixListener::bind(folder.path().join("agent.sock")).expect("a socket in a fresh folder");
+        let state = Mutex::new(State { index: 1, ..State::default() });
+        let world = Arc::new(World { state, index: watch::Sender::new(1) });
+        let server = tokio::spawn(serve(listener, Arc::clone(&world)));
+        Self { folder, world, server }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::virtual_time(Address::Unix(self.folder.path().join("agent.sock")))
+    }
+
+    /// Lets the next `times` requests fail whose target contains `part`.
+    pub(crate) fn fail(&self, part: &'static str, fault: Fault, times: usize) {
+        self.state().faults.push((part, fault, times));
+    }
+
+    /// Ends all faults.
+    pub(crate) fn heal(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Ends a session as an operator would; its keys stay closed for `delay`.
+    pub(crate) fn end_session(&self, session: &str, delay: Duration) {
+        self.world.change(|state| state.end_session(session, delay));
+    }
+
+    pub(crate) fn delete(&self, key: &str) {
+        self.world.change(|state| state.entries.remove(key).is_some());
+    }
+
+    /// Writes an entry as if a session held it; an empty session for nobody.
+    pub(crate) fn write(&self, key: &str, value: &str, flags: u64, session: &str) {
+        let entry = FakeEntry { value: value.into(), flags, session: session.into(), modify_index: 0 };
+        self.world.change(|state| state.put(key, entry));
+    }
+
+    pub(crate) fn holder(&self, key: &str) -> Option<String> {
+        let session = self.state().entries.get(key)?.session.clone();
+        (!session.is_empty()).then_some(session)
+    }
+
+    pub(crate) fn value(&self, key: &str) -> Option<String> {
+        self.state().entries.get(key).map(|entry| String::from_utf8_lossy(&entry.value).into_owned())
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.state().sessions.len()
+    }
+
+    /// How many requests came whose verb and target contain `part`.
+    pub(crate) fn count(&self, part: &str) -> usize {
+        self.state().log.iter().filter(|line| line.contains(part)).count()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.world.state.lock().expect("no test panics while it holds this")
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn serve(listener: UnixListener, world: Arc<World>) {
+    loop {
+        let (stream, _) = listener.accept().await.expect("a listening socket accepts");
+        tokio::spawn(converse(stream, Arc::clone(&world)));
+    }
+}
+
+async fn converse(mut stream: UnixStream, world: Arc<World>) {
+    let mut buffer = Vec::new();
+    while let Some((line, request)) = receive(&mut stream, &mut buffer).await {
+        let response = match world.strike(&line) {
+            Some(Fault::Silence) => return std::future::pending().await,
+            Some(Fault::DoneUnheard) => {
+                world.answer(&request).await;
+                return;
+            }
+            Some(Fault::Status(status, text)) => {
+                Response { status, headers: String::new(), body: text.to_owned() }
+            }
+            None => world.answer(&request).await,
+        };
+        let head = format!("HTTP/1.1 {} x\r\nContent-Length: {}\r\n", response.status, response.body.len());
+        let text = format!("{head}{}\r\n{}", response.headers, response.body);
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>) -> Option<(String, Request)> {
+    let end = loop {
+        if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(buffer[..end].to_vec()).ok()?;
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let length: usize = length.unwrap_or(0);
+    while buffer.len() < end + length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let body = buffer[end..end + length].to_vec();
+    buffer.drain(..end + length);
+    let mut words = head.split(' ');
+    let (verb, target) = (words.next()?.to_owned(), words.next()?);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let query = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let query = query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let line = format!("{verb} {target}");
+    Some((line, Request { verb, path: path.to_owned(), query, body }))
+}
+
+impl World {
+    fn strike(&self, line: &str) -> Option<Fault> {
+        let mut state = self.state.lock().expect("no test panics while it holds this");
+        state.log.push(line.to_owned());
+        let (_, fault, times) =
+            state.faults.iter_mut().find(|(part, _, times)| *times > 0 && line.contains(part))?;
+        *times -= 1;
+        Some(*fault)
+    }
+
+    /// Changes the state; whoever waits is woken if `change` says that something changed.
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
+        let mut state = self.state.lock().expect("no test panics while it holds this");
+        state.index += 1;
+        let changed = change(&mut state);
+        self.index.send_replace(state.index);
+        changed
+    }
+
+    async fn answer(&self, request: &Request) -> Response {
+        let verdict = |done: bool| Response { status: 200, headers: String::new(), body: done.to_string() };
+        let words = |status, body: &str| Response { status, headers: String::new(), body: body.into() };
+        if let Some(key) = request.path.strip_prefix("/v1/kv/") {
+            return match request.verb.as_str() {
+                "GET" => self.read(key, request).await,
+                "DELETE" => verdict(self.delete(key, request)),
+                _ => self.put(key, request),
+            };
+        }
+        let (path, id) = request.path.rsplit_once('/').expect("every path has a slash");
+        match path {
+            "/v1/session" => {
+                let mut made = String::new();
+                self.change(|state| {
+                    state.made += 1;
+                    made = format!("session-{}", state.made);
+                    state.sessions.push(made.clone());
+                    true
+                });
+                words(200, &format!("{{\"ID\":\"{made}\"}}"))
+            }
+            "/v1/session/destroy" => {
+                self.change(|state| state.end_session(id, Duration::ZERO));
+                verdict(true)
+            }
+            "/v1/session/renew" | "/v1/session/info" => {
+                let known =
+                    self.state.lock().expect("no test panics").sessions.iter().any(|known| known == id);
+                match known {
+                    true => words(200, &format!("[{{\"ID\":\"{id}\"}}]")),
+                    false if path.ends_with("info") => words(200, "[]"),
+                    false => words(404, "Session id not found"),
+                }
+            }
+            _ => words(404, "Invalid URL path"),
+        }
+    }
+
+    async fn read(&self, key: &str, request: &Request) -> Response {
+        let recurse = request.query.contains_key("recurse");
+        let asked: u64 = request.query.get("index").map_or(0, |text| text.parse().expect("an index"));
+        let wait =
+            request.query.get("wait").map(|text| crate::duration::parse_duration(text).expect("a wait"));
+        let until = Instant::now() + wait.unwrap_or(Duration::from_secs(300));
+        let mut news = self.index.subscribe();
+        loop {
+            let (index, body) = self.state.lock().expect("no test panics").look(key, recurse);
+            if asked == 0 || index > asked || Instant::now() >= until {
+                let headers = format!("X-Consul-Index: {index}\r\nX-Consul-Knownleader: true\r\n");
+                return Response { status: if body.is_empty() { 404 } else { 200 }, headers, body };
+            }
+            tokio::select! {
+                _ = news.changed() => {}
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+
+    fn delete(&self, key: &str, request: &Request) -> bool {
+        let cas: Option<u64> = request.query.get("cas").map(|text| text.parse().expect("an index"));
+        self.change(|state| match (state.entries.get(key), cas) {
+            (Some(entry), Some(cas)) if entry.modify_index != cas => false,
+            _ => {
+                state.entries.remove(key);
+                true
+            }
+        })
+    }
+
+    fn put(&self, key: &str, request: &Request) -> Response {
+        let mut response = Response { status: 200, headers: String::new(), body: String::new() };
+        let done = self.change(|state| state.write(key, request, &mut response));
+        if response.body.is_empty() {
+            response.body = done.to_string();
+        }
+        response
+    }
+}
+
+impl State {
+    fn put(&mut self, key: &str, entry: FakeEntry) -> bool {
+        self.entries.insert(key.into(), FakeEntry { modify_index: self.index, ..entry });
+        true
+    }
+
+    fn write(&mut self, key: &str, request: &Request, response: &mut Response) -> bool {
+        let old = self.entries.get(key).cloned().unwrap_or_default();
+        let flags = request.query.get("flags").map_or(0, |text| text.parse().expect("flags"));
+        let new =
+            FakeEntry { value: request.body.clone(), flags, session: old.session.clone(), modify_index: 0 };
+        if let Some(session) = request.query.get("acquire") {
+            if !self.sessions.contains(session) {
+                (response.status, response.body) = (500, format!("invalid session \"{session}\""));
+                return false;
+            }
+            if let Some(until) = self.delays.get(key).filter(|until| **until > Instant::now()) {
+                let left = crate::duration::format_duration(*until - Instant::now());
+                write!(response.headers, "X-Lockmesh-Lock-Delay: {left}\r\n").expect("a string takes all");
+                return false;
+            }
+            if !old.session.is_empty() && old.session != *session {
+                return false;
+            }
+            self.fence += u64::from(old.session.is_empty());
+            write!(response.headers, "X-Lockmesh-Fence: {}\r\n", self.fence).expect("a string takes all");
+            return self.put(key, FakeEntry { session: session.clone(), ..new });
+        }
+        if let Some(session) = request.query.get("release") {
+            return old.session == *session && self.put(key, FakeEntry { session: String::new(), ..new });
+        }
+        match request.query.get("cas") {
+            Some(cas) if old.modify_index.to_string() != *cas => false,
+            _ => self.put(key, new),
+        }
+    }
+
+    fn end_session(&mut self, session: &str, delay: Duration) -> bool {
+        self.sessions.retain(|known| known != session);
+        let index = self.index;
+        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.session == session) {
+            (entry.session, entry.modify_index) = (String::new(), index);
+            self.delays.insert(key.clone(), Instant::now() + delay);
+        }
+        true
+    }
+
+    /// The index and the JSON of a key or a prefix; no JSON where there is nothing.
+    fn look(&self, key: &str, recurse: bool) -> (u64, String) {
+        let found: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(name, _)| if recurse { name.starts_with(key) } else { name.as_str() == key })
+            .map(|(name, entry)| {
+                serde_json::json!({
+                    "Key": name, "Flags": entry.flags, "Session": entry.session,
+                    "Value": crate::shape::blob::encode_base64(&entry.value), "ModifyIndex": entry.modify_index,
+                    "LockIndex": 1, "CreateIndex": 1,
+                })
+            })
+            .collect();
+        match (found.is_empty(), recurse) {
+            (true, _) => (self.index, String::new()),
+            // A deletion under the prefix must show, and this is the index that surely shows it.
+            (false, true) => (self.index, serde_json::to_string(&found).expect("plain JSON")),
+            (false, false) => {
+                (self.entries[key].modify_index, serde_json::to_string(&found).expect("plain JSON"))
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Stories of kept sessions, told in stopped time.
+
+use super::*;
+use crate::fake::{Fake, Fault};
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(10);
+
+async fn kept(fake: &Fake) -> SessionKeeper {
+    let options = SessionOptions { ttl: TTL, ..SessionOptions::named("test") };
+    SessionKeeper::create(&fake.client(), &options).await.expect("a session")
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_renewed_as_long_as_it_is_kept() {
+    let fake = Fake::start();
+    let keeper = kept(&fake).await;
+    for _ in 0..600 {
+        sleep(Duration::from_secs(1)).await;
+        assert!(keeper.remaining() > TTL / 2, "{:?}", keeper.remaining());
+    }
+    assert!(fake.count("renew") >= 150);
+    keeper.close().await.expect("closed");
+    assert_eq!(fake.sessions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn outlives_an_outage_that_is_shorter_than_the_lease() {
+    let fake = Fake::start();
+    let keeper = kept(&fake).await;
+    sleep(Duration::from_secs(3)).await;
+    // A request that is swallowed costs its patience on top of the outage.
+    let outages = [
+        (Fault::Status(500, "No cluster leader"), 5),
+        (Fault::Silence, 3),
+        (Fault::Status(429, "slow down"), 5),
+    ];
+    for (fault, seconds) in outages {
+        fake.fail("renew", fault, usize::MAX);
+        sleep(Duration::from_secs(seconds)).await;
+        assert!(keeper.is_alive(), "{fault:?}");
+        fake.heal();
+        sleep(Duration::from_secs(4)).await;
+        assert!(keeper.remaining() > TTL / 2, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_lost_at_its_deadline_and_not_later() {
+    let fake = Fake::start();
+    let begun = Instant::now();
+    let keeper = kept(&fake).await;
+    fake.fail("renew", Fault::Silence, usize::MAX);
+    assert_eq!(keeper.lost().await, Loss::Deadline);
+    let lasted = begun.elapsed();
+    assert!(lasted >= Duration::from_millis(9_500) && lasted < TTL, "{lasted:?}");
+    assert!(!keeper.is_alive());
+    // The session is given back, so that nobody waits for what nobody has.
+    timeout(Duration::from_secs(60), async {
+        while fake.sessions() > 0 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .expect("destroyed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_lost_when_the_cluster_says_so() {
+    let fake = Fake::start();
+    let keeper = kept(&fake).await;
+    fake.end_session(keeper.id(), Duration::ZERO);
+    assert_eq!(keeper.lost().await, Loss::SessionGone);
+    assert_eq!(keeper.remaining(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_with_its_last_handle() {
+    let fake = Fake::start();
+    let keeper = kept(&fake).await;
+    let other = keeper.clone();
+    drop(keeper);
+    sleep(Duration::from_secs(30)).await;
+    assert!(other.is_alive());
+    drop(other);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fake.sessions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_not_there_is_named() {
+    let fake = Fake::start();
+    let client = fake.client();
+    drop(fake);
+    let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("nobody there");
+    assert!(matches!(error, Error::Unreachable { .. }) && error.certainly_not_done(), "{error}");
+}

@@ -1,0 +1,188 @@
+//! Stories of locks, told in stopped time.
+
+use super::*;
+use crate::fake::{Fake, Fault};
+use crate::loss::Loss;
+use tokio::time::{Instant, sleep};
+
+fn lock(fake: &Fake) -> Lock {
+    Lock::new(&fake.client(), "job").value("me")
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_taken_watched_and_given_back() {
+    let fake = Fake::start();
+    let guard = lock(&fake).acquire().await.expect("free");
+    assert_eq!(fake.holder("job").as_deref(), Some(guard.session()));
+    assert_eq!((guard.fence(), fake.value("job").as_deref()), (Some(1), Some("me")));
+    assert!(guard.is_held() && guard.remaining() > Duration::from_secs(10));
+    sleep(Duration::from_secs(300)).await;
+    assert!(guard.is_held());
+    assert!(guard.release().await.expect("released"));
+    assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+    assert!(lock(&fake).remove().await.expect("removed"));
+    assert_eq!(fake.value("job"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn goes_from_one_contender_to_the_next_with_a_greater_fence() {
+    let fake = Fake::start();
+    let first = lock(&fake).acquire().await.expect("free");
+    assert!(lock(&fake).try_acquire().await.expect("no error").is_none());
+    assert!(!lock(&fake).remove().await.expect("no error"), "a held lock is not removed");
+    let begun = Instant::now();
+    assert!(lock(&fake).acquire_within(Duration::from_millis(250)).await.expect("no error").is_none());
+    assert!(begun.elapsed() >= Duration::from_millis(250) && begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(fake.sessions(), 1, "who gives up leaves no session behind");
+    let waiting = lock(&fake);
+    let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(100)).await;
+    assert!(!second.is_finished());
+    let fence = first.fence();
+    first.release().await.expect("released");
+    let second = second.await.expect("no panic");
+    assert!(second.fence() > fence && second.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_delay_is_waited_out_and_not_longer() {
+    let fake = Fake::start();
+    let first = lock(&fake).acquire().await.expect("free");
+    fake.end_session(first.session(), Duration::from_secs(15));
+    let begun = Instant::now();
+    let _second = lock(&fake).acquire().await.expect("after the delay");
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(15) && waited < Duration::from_secs(16), "{waited:?}");
+    assert!(fake.count("acquire=") <= 5, "nobody hammers a closed lock");
+    assert_eq!(first.lost().await, Loss::SessionGone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_way_of_losing_it_is_told() {
+    let fake = Fake::start();
+    let guard = lock(&fake).acquire().await.expect("free");
+    fake.delete("job");
+    assert_eq!(guard.lost().await, Loss::Deleted);
+    assert!(!guard.is_held() && !guard.release().await.expect("no error"));
+
+    let guard = lock(&fake).acquire().await.expect("free");
+    fake.write("job", "", LOCK_FLAGS, "");
+    assert_eq!(guard.lost().await, Loss::Released);
+    drop(guard);
+    sleep(Duration::from_secs(1)).await;
+
+    let guard = lock(&fake).acquire().await.expect("free");
+    fake.write("job", "", LOCK_FLAGS, "thief");
+    assert_eq!(guard.lost().await, Loss::Taken("thief".into()));
+    fake.delete("job");
+
+    let guard = lock(&fake).acquire().await.expect("free");
+    fake.fail("", Fault::Silence, usize::MAX);
+    let begun = Instant::now();
+    assert_eq!(guard.lost().await, Loss::Deadline);
+    assert!(begun.elapsed() < crate::DEFAULT_TTL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn transient_errors_cost_neither_the_wait_nor_the_hold() {
+    let fake = Fake::start();
+    fake.fail("kv/job", Fault::Status(500, "No cluster leader"), 3);
+    let guard = lock(&fake).acquire().await.expect("after three failures");
+    fake.fail("kv/job", Fault::Status(500, "No cluster leader"), usize::MAX);
+    fake.write("other", "", 0, "");
+    sleep(Duration::from_secs(120)).await;
+    assert!(guard.is_held(), "the session is renewed all the while");
+    fake.heal();
+    fake.fail("release=", Fault::DoneUnheard, 1);
+    assert!(guard.release().await.expect("at the second try"));
+    assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_answer_is_lost_is_found_again() {
+    let fake = Fake::start();
+    fake.fail("acquire=", Fault::DoneUnheard, 1);
+    let guard = lock(&fake).acquire().await.expect("at the second try");
+    assert_eq!((guard.fence(), fake.holder("job").as_deref()), (Some(1), Some(guard.session())));
+
+    // Who gives up after such an answer leaves nothing held.
+    guard.release().await.expect("released");
+    fake.fail("acquire=", Fault::DoneUnheard, 1);
+    let error = lock(&fake).try_acquire().await.expect_err("the answer is lost");
+    assert!(!error.certainly_not_done());
+    assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_dropped_leaves_nothing_behind() {
+    let fake = Fake::start();
+    fake.fail("acquire=", Fault::Silence, 1);
+    let waiting = lock(&fake);
+    let waiting = tokio::spawn(async move { waiting.acquire().await.map(|_| ()) });
+    sleep(Duration::from_secs(1)).await;
+    waiting.abort();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+    assert_eq!(fake.count("release="), 1, "what may have been granted is given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_dies_while_waiting_is_replaced() {
+    let fake = Fake::start();
+    fake.write("job", "", LOCK_FLAGS, "somebody");
+    let waiting = lock(&fake);
+    let waiting = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(5)).await;
+    fake.end_session("session-1", Duration::ZERO);
+    sleep(Duration::from_secs(60)).await;
+    fake.write("job", "", LOCK_FLAGS, "");
+    let guard = waiting.await.expect("no panic");
+    assert_eq!(guard.session(), "session-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_session_outlives_its_locks() {
+    let fake = Fake::start();
+    let keeper = SessionKeeper::create(&fake.client(), &SessionOptions::default()).await.expect("a session");
+    let guard = lock(&fake).shared_session(&keeper).acquire().await.expect("free");
+    assert!(guard.release().await.expect("released"));
+    assert!(keeper.is_alive() && fake.sessions() == 1);
+    let guard = lock(&fake).shared_session(&keeper).acquire().await.expect("free again");
+    keeper.close().await.expect("closed");
+    assert_eq!(guard.lost().await, Loss::Closed);
+    let keeper = SessionKeeper::create(&fake.client(), &SessionOptions::default()).await.expect("a session");
+    fake.end_session(keeper.id(), Duration::ZERO);
+    keeper.lost().await;
+    let error = lock(&fake).shared_session(&keeper).acquire().await.expect_err("its session is gone");
+    assert!(matches!(error, Error::SessionLost(Loss::SessionGone)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_no_lock_is_not_touched() {
+    let fake = Fake::start();
+    fake.write("job", "precious", 42, "");
+    let error = lock(&fake).acquire().await.expect_err("not a lock");
+    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    assert_eq!((fake.value("job").as_deref(), fake.sessions()), (Some("precious"), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn counted_retries_give_the_hold_up() {
+    let fake = Fake::start();
+    let guard = lock(&fake).watch_retries(Some(2)).acquire().await.expect("free");
+    fake.fail("consistent", Fault::Status(500, "No cluster leader"), usize::MAX);
+    fake.write("job", "", LOCK_FLAGS, guard.session());
+    let begun = Instant::now();
+    assert!(matches!(guard.lost().await, Loss::Unwatched(_)));
+    assert!(begun.elapsed() >= Duration::from_secs(2) && begun.elapsed() < Duration::from_secs(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_holder_may_change_the_value() {
+    let fake = Fake::start();
+    let mut guard = lock(&fake).acquire().await.expect("free");
+    guard.update("busy").await.expect("still held");
+    assert_eq!(fake.value("job").as_deref(), Some("busy"));
+    guard.release().await.expect("released");
+    assert_eq!(fake.value("job").as_deref(), Some("busy"));
+}

@@ -1,0 +1,96 @@
+//! Stories of semaphores, told in stopped time.
+
+use super::*;
+use crate::fake::{Fake, Fault};
+use crate::loss::Loss;
+
+fn semaphore(fake: &Fake) -> Semaphore {
+    Semaphore::new(&fake.client(), "pool/", 2)
+}
+
+fn holders(fake: &Fake) -> usize {
+    fake.value("pool/.lock").map_or(0, |list| list.matches("true").count())
+}
+
+#[tokio::test(start_paused = true)]
+async fn lets_as_many_in_as_it_has_slots() {
+    let fake = Fake::start();
+    let first = semaphore(&fake).acquire().await.expect("a free slot");
+    let second = semaphore(&fake).acquire().await.expect("a free slot");
+    assert_eq!(holders(&fake), 2);
+    assert!(semaphore(&fake).try_acquire().await.expect("no error").is_none());
+    assert!(semaphore(&fake).acquire_within(Duration::from_secs(1)).await.expect("no error").is_none());
+    assert_eq!(fake.sessions(), 2, "who gives up leaves no session behind");
+    let waiting = semaphore(&fake);
+    let third = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(200)).await;
+    assert!(!third.is_finished() && first.is_held() && second.is_held());
+    assert!(first.release().await.expect("released"));
+    let third = third.await.expect("no panic");
+    assert!(third.fence() > second.fence());
+    assert!(!semaphore(&fake).remove().await.expect("no error"), "slots are held");
+    second.release().await.expect("released");
+    third.release().await.expect("released");
+    assert!(semaphore(&fake).remove().await.expect("removed"));
+    assert_eq!((fake.value("pool/.lock"), fake.sessions()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dead_are_struck_off() {
+    let fake = Fake::start();
+    let list = r#"{"Limit":2,"Holders":{"dead":true,"gone":true}}"#;
+    fake.write("pool/.lock", list, SEMAPHORE_FLAGS, "");
+    let guard = semaphore(&fake).try_acquire().await.expect("no error").expect("the dead hold nothing");
+    let expected = format!(r#"{{"Limit":2,"Holders":{{"{}":true}}}}"#, guard.session());
+    assert_eq!(fake.value("pool/.lock"), Some(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_a_slot_back_leaves_the_others_theirs() {
+    let fake = Fake::start();
+    let first = semaphore(&fake).acquire().await.expect("a free slot");
+    let second = semaphore(&fake).acquire().await.expect("a free slot");
+    first.release().await.expect("released");
+    sleep(Duration::from_secs(120)).await;
+    assert!(second.is_held() && holders(&fake) == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_way_of_losing_a_slot_is_told() {
+    let fake = Fake::start();
+    let guard = semaphore(&fake).acquire().await.expect("a free slot");
+    fake.write("pool/.lock", r#"{"Limit":2,"Holders":{}}"#, SEMAPHORE_FLAGS, "");
+    assert_eq!(guard.lost().await, Loss::Unlisted);
+    drop(guard);
+
+    let guard = semaphore(&fake).acquire().await.expect("a free slot");
+    fake.delete("pool/.lock");
+    assert_eq!(guard.lost().await, Loss::Deleted);
+    drop(guard);
+
+    let guard = semaphore(&fake).acquire().await.expect("a free slot");
+    fake.fail("", Fault::Silence, usize::MAX);
+    assert_eq!(guard.lost().await, Loss::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_whose_answer_is_lost_is_found_again() {
+    let fake = Fake::start();
+    fake.fail("cas=", Fault::DoneUnheard, 1);
+    let guard = semaphore(&fake).acquire().await.expect("at the second try");
+    assert_eq!(holders(&fake), 1);
+    guard.release().await.expect("released");
+    assert_eq!(holders(&fake), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_limit_or_another_use_is_refused() {
+    let fake = Fake::start();
+    let _guard = semaphore(&fake).acquire().await.expect("a free slot");
+    let other = Semaphore::new(&fake.client(), "pool", 3);
+    assert!(matches!(other.acquire().await, Err(Error::Conflict { .. })));
+    fake.write("plain/.lock", "x", 0, "");
+    let other = Semaphore::new(&fake.client(), "plain", 2);
+    assert!(matches!(other.acquire().await, Err(Error::Conflict { .. })));
+    assert_eq!(fake.sessions(), 1);
+}
