@@ -1,8 +1,11 @@
 //! The agent: local HTTP API, health checks, upstream to the quorum, CLI.
 
 pub mod agent;
+pub mod checks;
 pub mod cli;
 pub mod config;
 pub mod dev;
+pub mod http;
+pub mod metrics;
 pub mod telemetry;
 pub mod upstream;

@@ -1,0 +1,225 @@
+//! Responses and failures, with exactly the headers that Consul's clients know.
+
+use axum::body::Body;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use lockmesh_client::shape::json::{Layout, render};
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::query::{Answer, Consistency};
+use lockmesh_protocol::reply::Refusal;
+use lockmesh_protocol::rpc::Unavailable;
+use serde::Serialize;
+use std::time::Duration;
+
+const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
+const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader");
+const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact");
+const QUERY_BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
+const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
+const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
+const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
+const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// A request that is answered with an error. Nothing was changed, unless the text says that this is unknown.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: StatusCode,
+    text: String,
+    /// Whether the headers of a read that found nothing go with it.
+    with_meta: Option<MetaKind>,
+}
+
+/// Which of the headers about a read an endpoint sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetaKind {
+    /// Index, leader and contact: keys and sessions.
+    Plain,
+    /// Also how consistent the read was: catalog and health.
+    Effective(Consistency),
+}
+
+impl Failure {
+    /// Any status with a text, which is the whole body.
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), with_meta: None }
+    }
+
+    /// 400: the client has to change its request.
+    pub(super) fn bad_request(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// 404.
+    pub(super) fn not_found(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
+    }
+
+    /// 500: what Consul answers wherever nobody thought of a better status.
+    pub(super) fn internal(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    /// Adds the headers of a read that had no answer: index 1, no known leader.
+    pub(super) fn with_meta(mut self, kind: MetaKind) -> Self {
+        self.with_meta = Some(kind);
+        self
+    }
+
+    /// The response.
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut response = text(self.status, self.text);
+        if let Some(kind) = self.with_meta {
+            write_meta(response.headers_mut(), LogIndex(1), false, Duration::ZERO);
+            write_effective(response.headers_mut(), kind);
+        }
+        response
+    }
+}
+
+/// No answer could be had: 500, since clients try again after that and no other status.
+impl From<Unavailable> for Failure {
+    fn from(unavailable: Unavailable) -> Self {
+        crate::metrics::UNAVAILABLE.with_label_values(&[unavailable_kind(&unavailable)]).inc();
+        Self::internal(unavailable.to_string())
+    }
+}
+
+/// The state refused: 500 with the state's own words.
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        crate::metrics::REFUSALS.with_label_values(&[refusal_kind(&refusal)]).inc();
+        Self::internal(refusal.to_string())
+    }
+}
+
+fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
+    match unavailable {
+        Unavailable::NotLeader { .. } => "no_leader",
+        Unavailable::Overloaded(_) => "overloaded",
+        Unavailable::Disk(_) => "disk",
+        Unavailable::Denied(_) => "denied",
+        Unavailable::Unknown(_) => "unknown",
+    }
+}
+
+fn refusal_kind(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::InvalidSession(_) => "invalid_session",
+        Refusal::MissingSession => "missing_session",
+        Refusal::SessionIdInUse(_) => "session_id_in_use",
+        Refusal::MissingNode => "missing_node",
+        Refusal::MissingCheck(_) => "missing_check",
+        Refusal::CriticalCheck(_) => "critical_check",
+        Refusal::Catalog(_) => "catalog",
+        Refusal::Forgotten => "forgotten",
+        Refusal::Restore(_) => "restore",
+    }
+}
+
+/// A text for people; an empty one has no type.
+pub(super) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    let text = text.into();
+    let typed = !text.is_empty();
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    if typed {
+        response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
+    }
+    response
+}
+
+/// 200 without a body: what an endpoint answers that has nothing to say.
+pub(super) fn nothing() -> Response<Body> {
+    Response::new(Body::empty())
+}
+
+/// 200 with a value as JSON.
+pub(super) fn json<T: Serialize + ?Sized>(value: &T, layout: Layout) -> Response<Body> {
+    json_bytes(StatusCode::OK, render(value, layout))
+}
+
+/// Any status with rendered JSON.
+pub(super) fn json_bytes(status: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}
+
+/// 200 with `true` or `false`.
+pub(super) fn flag(value: bool, layout: Layout) -> Response<Body> {
+    let bytes: &'static [u8] = match (value, layout.newline) {
+        (true, false) => b"true",
+        (false, false) => b"false",
+        (true, true) => b"true\n",
+        (false, true) => b"false\n",
+    };
+    json_bytes(StatusCode::OK, bytes)
+}
+
+/// What an answer says about itself, for endpoints that send it.
+pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: MetaKind) -> Response<Body> {
+    let headers = response.headers_mut();
+    write_meta(headers, answer.index, answer.known_leader, answer.last_contact);
+    write_effective(headers, kind);
+    response
+}
+
+/// Where a read has no index of its own, only what is known of the leader.
+pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Response<Body> {
+    write_contact(response.headers_mut(), answer.known_leader, answer.last_contact);
+    response
+}
+
+/// The index at which a write took effect: ours, invisible to Consul's clients.
+pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) -> Response<Body> {
+    response.headers_mut().insert(OUR_INDEX, index.0.into());
+    response
+}
+
+/// The fencing token of a grant.
+pub(super) fn with_fence(mut response: Response<Body>, fence: u64) -> Response<Body> {
+    response.headers_mut().insert(OUR_FENCE, fence.into());
+    response
+}
+
+/// How long the lock-delay that refused a grant still lasts.
+pub(super) fn with_lock_delay(mut response: Response<Body>, remaining: Duration) -> Response<Body> {
+    let text = super::go::duration::format_duration(remaining);
+    // Go writes microseconds with a letter that is no ASCII; header values are ASCII.
+    let value = HeaderValue::try_from(text.replace('µ', "u")).expect("a duration is printable ASCII");
+    response.headers_mut().insert(OUR_LOCK_DELAY, value);
+    response
+}
+
+/// The headers of a read, with an index that is never 0.
+pub(super) fn write_meta(
+    headers: &mut HeaderMap,
+    index: LogIndex,
+    known_leader: bool,
+    last_contact: Duration,
+) {
+    headers.insert(INDEX, index.0.max(1).into());
+    write_contact(headers, known_leader, last_contact);
+    headers.insert(QUERY_BACKEND, HeaderValue::from_static("blocking-query"));
+}
+
+fn write_contact(headers: &mut HeaderMap, known_leader: bool, last_contact: Duration) {
+    let known = if known_leader { "true" } else { "false" };
+    headers.insert(KNOWN_LEADER, HeaderValue::from_static(known));
+    let milliseconds = u64::try_from(last_contact.as_millis()).unwrap_or(u64::MAX);
+    headers.insert(LAST_CONTACT, milliseconds.into());
+}
+
+fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
+    let MetaKind::Effective(consistency) = kind else { return };
+    let word = match consistency {
+        Consistency::Default => "leader",
+        Consistency::Consistent => "consistent",
+        Consistency::Stale => "stale",
+    };
+    headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(word));
+}

@@ -1,0 +1,113 @@
+//! What every request is served from.
+
+use crate::checks::Checks;
+use crate::upstream::Upstream;
+use lockmesh_protocol::id::NodeName;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Who this agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its node's name.
+    pub node: NodeName,
+    /// Its node's UUID, in lower case.
+    pub node_id: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// The version that it shows.
+    pub version: String,
+    /// The address under which others reach this machine.
+    pub advertise: IpAddr,
+    /// The address of the server in this process, where there is one.
+    pub server_rpc: Option<SocketAddr>,
+}
+
+/// How much a client may ask for. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// The longest value of a key.
+    pub kv_max_value_size: usize,
+    /// The longest body of a transaction; the longest value counts where that is more.
+    pub txn_max_req_len: usize,
+    /// The longest body of any other request, but a snapshot's.
+    pub max_body_size: usize,
+    /// The longest snapshot that is taken.
+    pub max_snapshot_size: u64,
+    /// The most operations in a transaction.
+    pub txn_max_operations: usize,
+    /// The shortest TTL of a session, except none.
+    pub session_ttl_min: Duration,
+    /// How long a blocking query waits where the client does not say.
+    pub default_query_time: Duration,
+    /// How long a blocking query waits at most.
+    pub max_query_time: Duration,
+    /// How long a request's head may take to arrive.
+    pub header_read_timeout: Duration,
+    /// How long a request's body may take to arrive; a snapshot's may take that between any two pieces.
+    pub body_read_timeout: Duration,
+    /// The longest head, all header lines together.
+    pub max_header_size: usize,
+    /// The most connections from one address that is not this machine's own.
+    pub connections_per_client: usize,
+    /// The most connections in all.
+    pub connections: usize,
+    /// How long requests that are under way may still take at shutdown.
+    pub shutdown_grace: Duration,
+    /// Whether every answer is indented, not only those of `?pretty`.
+    pub indent_always: bool,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            kv_max_value_size: 512 * 1024,
+            txn_max_req_len: 512 * 1024,
+            max_body_size: 1024 * 1024,
+            max_snapshot_size: 64 << 30,
+            txn_max_operations: 128,
+            session_ttl_min: Duration::from_secs(10),
+            default_query_time: Duration::from_secs(300),
+            max_query_time: Duration::from_secs(600),
+            header_read_timeout: Duration::from_secs(10),
+            body_read_timeout: Duration::from_secs(30),
+            max_header_size: 128 * 1024,
+            connections_per_client: 200,
+            connections: 50_000,
+            shutdown_grace: Duration::from_secs(5),
+            indent_always: false,
+        }
+    }
+}
+
+/// Everything that a request is served from.
+#[derive(Debug)]
+pub struct Api {
+    /// The way to the quorum.
+    pub upstream: Upstream,
+    /// Who this agent is.
+    pub identity: Identity,
+    /// What clients may ask for.
+    pub limits: HttpLimits,
+    /// This agent's own checks.
+    pub checks: Arc<Checks>,
+    token_seen: AtomicBool,
+}
+
+impl Api {
+    /// Puts the parts together. Nothing runs yet: see [`crate::http::serve`] and [`Checks::run`].
+    pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
+        Self { upstream, identity, limits, checks, token_seen: AtomicBool::new(false) }
+    }
+
+    /// Says once in the agent's life that tokens have no meaning yet.
+    pub(super) fn note_token(&self) {
+        if !self.token_seen.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a client sent a token: tokens are accepted but not looked at, since there are no access rules yet"
+            );
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A request as endpoints see it: parameters, consistency, waiting, datacenter, body.
+
+use super::answer::{Failure, MetaKind};
+use super::api::Api;
+use super::go::query::Params;
+use super::go::{duration, number};
+use axum::body::{Body, HttpBody};
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode, header};
+use http_body_util::BodyExt;
+use lockmesh_client::shape::json::Layout;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::reply::Applied;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest that a client which sends too much is listened to, so that it reads the refusal and not a reset.
+const MAX_DISCARDED: usize = 8 << 20;
+
+/// A request on its way through an endpoint.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    /// What it is served from.
+    pub(super) api: &'a Api,
+    /// Method, URI and headers.
+    pub(super) head: &'a Parts,
+    /// What the path has behind the endpoint's own, decoded.
+    pub(super) tail: &'a str,
+    /// The query string.
+    pub(super) params: Params<'a>,
+}
+
+/// How a read is to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ReadOptions {
+    /// How fresh.
+    pub(super) consistency: Consistency,
+    /// Whether to wait for news.
+    pub(super) blocking: Option<Blocking>,
+}
+
+impl Call<'_> {
+    /// The method.
+    pub(super) fn method(&self) -> &Method {
+        &self.head.method
+    }
+
+    /// How the answer is laid out.
+    pub(super) fn layout(&self) -> Layout {
+        let pretty = self.params.has("pretty");
+        Layout { indented: pretty || self.api.limits.indent_always, newline: pretty }
+    }
+
+    /// Changes the state.
+    pub(super) async fn propose(&self, command: Command) -> Result<Applied, Failure> {
+        Ok(self.api.upstream.propose(command).await?)
+    }
+
+    /// Asks the state. A failure carries the headers of `meta`, where the endpoint has them on failures too.
+    pub(super) async fn read(
+        &self,
+        query: Query,
+        options: ReadOptions,
+        meta: Option<MetaKind>,
+    ) -> Result<Arc<Answer>, Failure> {
+        let _blocked = options.blocking.map(|_| crate::metrics::BlockedWatcher::begin());
+        let answer = self.api.upstream.read(query, options.consistency, options.blocking).await;
+        answer.map_err(|unavailable| match meta {
+            Some(kind) => Failure::from(unavailable).with_meta(kind),
+            None => Failure::from(unavailable),
+        })
+    }
+
+    /// Refuses what only Consul's enterprise edition has, and other datacenters.
+    pub(super) fn check_place(&self) -> Result<(), Failure> {
+        self.refuse_enterprise("ns", "X-Consul-Namespace", "Namespaces")?;
+        self.refuse_enterprise("partition", "X-Consul-Partition", "Partitions")?;
+        let named = self.params.non_empty("datacenter").or_else(|| self.params.non_empty("dc"));
+        check_datacenter(self.api, named.unwrap_or_default())
+    }
+
+    fn refuse_enterprise(&self, param: &str, header: &str, feature: &str) -> Result<(), Failure> {
+        let why = format_args!("{feature} are a Consul Enterprise feature");
+        if self.params.non_empty(param).is_some() {
+            return Err(Failure::bad_request(format!("Invalid query parameter: {param:?} - {why}")));
+        }
+        if self.head.headers.get(header).is_some_and(|value| !value.is_empty()) {
+            return Err(Failure::bad_request(format!("Invalid header: {header:?} - {why}")));
+        }
+        Ok(())
+    }
+
+    /// The whole of what a read's parameters say.
+    pub(super) fn read_options(&self) -> Result<ReadOptions, Failure> {
+        let consistency = self.consistency()?;
+        check_cache_control(&self.head.headers)?;
+        let wait = self.wait()?;
+        let index = match self.params.non_empty("index") {
+            Some(text) => number::parse_u64(text).map_err(|_| Failure::bad_request("Invalid index"))?,
+            None => 0,
+        };
+        self.check_place()?;
+        let blocking = (index > 0).then(|| Blocking { index: LogIndex(index), wait: spread(wait) });
+        Ok(ReadOptions { consistency, blocking })
+    }
+
+    /// How fresh a read must be.
+    pub(super) fn consistency(&self) -> Result<Consistency, Failure> {
+        let mut stale = self.params.has("stale");
+        let consistent = self.params.has("consistent");
+        if let Some(text) = self.params.non_empty("max_stale") {
+            let limit = duration::parse(text)
+                .map_err(|_| Failure::bad_request(format!("Invalid max_stale value {text:?}")))?;
+            stale |= limit > 0;
+        }
+        match (stale, consistent) {
+            (true, true) => {
+                Err(Failure::bad_request("Cannot specify ?stale with ?consistent, conflicting semantics."))
+            }
+            (false, true) if self.params.has("cached") => {
+                Err(Failure::bad_request("Cannot specify ?cached with ?consistent, conflicting semantics."))
+            }
+            (false, true) => Ok(Consistency::Consistent),
+            (true, false) => Ok(Consistency::Stale),
+            (false, false) => Ok(Consistency::Default),
+        }
+    }
+
+    /// How long to wait at most.
+    fn wait(&self) -> Result<Duration, Failure> {
+        let asked = match self.params.non_empty("wait") {
+            Some(text) => duration::parse(text).map_err(|_| Failure::bad_request("Invalid wait time"))?,
+            None => 0,
+        };
+        let limits = &self.api.limits;
+        let wait = if asked > 0 { duration::clamped(asked) } else { limits.default_query_time };
+        Ok(wait.min(limits.max_query_time))
+    }
+
+    /// Refuses a filter: the language is not there yet, and to ignore it would give wrong answers.
+    pub(super) fn refuse_filter(&self) -> Result<(), Failure> {
+        match self.params.non_empty("filter") {
+            Some(_) => Err(Failure::internal(
+                "Failed to create boolean expression evaluator: filters are not supported yet: \
+                 leave ?filter out and select from the whole answer",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// How many bytes the client says that it sends; `None` where it does not say.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        self.head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    }
+
+    /// Reads the whole body. `too_large` words the refusal of one that is over the limit; it is given the length
+    /// that the client announced.
+    pub(super) async fn body(
+        &self,
+        mut body: Body,
+        limit: usize,
+        too_large: impl Fn(Option<u64>) -> String,
+    ) -> Result<Bytes, Failure> {
+        if body.is_end_stream() {
+            return Ok(Bytes::new());
+        }
+        let announced = self.content_length();
+        let reading = async {
+            if announced.is_some_and(|length| length > limit as u64) {
+                self.discard(&mut body).await;
+                return Err(refused_size(too_large(announced)));
+            }
+            match read_up_to(&mut body, limit).await? {
+                Some(bytes) => Ok(bytes),
+                None => {
+                    self.discard(&mut body).await;
+                    Err(refused_size(too_large(None)))
+                }
+            }
+        };
+        tokio::time::timeout(self.api.limits.body_read_timeout, reading).await.unwrap_or_else(|_| {
+            crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
+            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive"))
+        })
+    }
+
+    /// Reads the body of a request that is not a key's value, a transaction or a snapshot.
+    pub(super) async fn small_body(&self, body: Body) -> Result<Bytes, Failure> {
+        let limit = self.api.limits.max_body_size;
+        self.body(body, limit, |_| format!("Request body too large, max size: {limit} bytes.")).await
+    }
+
+    /// Takes what is still coming, within reason, unless the client waits for our word before it sends.
+    async fn discard(&self, body: &mut Body) {
+        if self.head.headers.contains_key(header::EXPECT) {
+            return;
+        }
+        let mut discarded = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+            if discarded > MAX_DISCARDED {
+                return;
+            }
+        }
+    }
+}
+
+/// Refuses a datacenter that is not ours; the empty name is ours.
+pub(super) fn check_datacenter(api: &Api, named: &str) -> Result<(), Failure> {
+    if named.is_empty() || named == api.identity.datacenter {
+        return Ok(());
+    }
+    Err(Failure::internal("No path to datacenter"))
+}
+
+fn refused_size(text: String) -> Failure {
+    crate::metrics::LIMITS.with_label_values(&["body_size"]).inc();
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+}
+
+/// Reads a body to its end; `None` where it has more than `limit` bytes.
+async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Failure> {
+    let mut whole = Bytes::new();
+    let mut pieces: Option<BytesMut> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure::bad_request(format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = whole.len() + pieces.as_ref().map_or(0, BytesMut::len) + data.len();
+        if length > limit {
+            return Ok(None);
+        }
+        match &mut pieces {
+            Some(pieces) => pieces.extend_from_slice(&data),
+            None if whole.is_empty() => whole = data,
+            None => {
+                let mut first = BytesMut::with_capacity(length.max(2 * whole.len()).min(limit));
+                first.extend_from_slice(&std::mem::take(&mut whole));
+                first.extend_from_slice(&data);
+                pieces = Some(first);
+            }
+        }
+    }
+    Ok(Some(pieces.map_or(whole, BytesMut::freeze)))
+}
+
+/// Refuses a `Cache-Control` whose numbers are none; what it says has no effect on reads that are always fresh.
+fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
+    let Some(value) = headers.get(header::CACHE_CONTROL) else { return Ok(()) };
+    let words = value.to_str().unwrap_or("max-age=?").to_ascii_lowercase();
+    for word in words.split(',').map(str::trim) {
+        let seconds = word.strip_prefix("max-age=").or_else(|| word.strip_prefix("stale-if-error="));
+        if seconds.is_some_and(|seconds| seconds.parse::<i64>().is_err()) {
+            return Err(Failure::bad_request("Invalid Cache-Control header."));
+        }
+    }
+    Ok(())
+}
+
+/// A wait with a little randomness on top, so that waiters do not come back all at once.
+fn spread(wait: Duration) -> Duration {
+    wait + wait.mul_f64(random_fraction() / 16.0)
+}
+
+/// A random number from 0 to below 1.
+fn random_fraction() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness the waiters only come back together.
+    if getrandom::fill(&mut bytes).is_err() {
+        return 0.0;
+    }
+    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+}

@@ -1,0 +1,149 @@
+//! `/v1/kv/…`: keys, and the locks on them. The hot path of the whole API.
+
+use super::super::answer::{self, Failure, MetaKind};
+use super::super::call::{Call, ReadOptions};
+use super::super::go::number::parse_u64;
+use super::super::shapes;
+use axum::body::Body;
+use http::header::{self, HeaderValue};
+use http::{Method, Response, StatusCode};
+use lockmesh_client::shape;
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::reply::{Applied, Reply};
+
+/// Where a client may read about the limit; part of a text that clients know.
+const VALUE_SIZE_HELP: &str =
+    "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
+
+pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    match *call.method() {
+        Method::PUT => put(call, body).await,
+        Method::DELETE => delete(call).await,
+        _ => get(call).await,
+    }
+}
+
+async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let options = call.read_options()?;
+    let prefix = Key::from(call.tail);
+    if call.params.has("keys") {
+        return keys(call, prefix, options).await;
+    }
+    let recurse = call.params.has("recurse");
+    if call.tail.is_empty() && !recurse {
+        return Err(missing_key());
+    }
+    let query = if recurse { Query::Entries(prefix) } else { Query::Entry(prefix) };
+    let answer = call.read(query, options, None).await?;
+    let Rows::Entries(entries) = &answer.rows else { return Err(super::wrong_rows()) };
+    if entries.is_empty() {
+        return Ok(absent(&answer));
+    }
+    if call.params.has("raw") && !recurse {
+        return Ok(answer::with_meta(raw(&entries[0].value), &answer, MetaKind::Plain));
+    }
+    let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
+    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
+}
+
+async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Response<Body>, Failure> {
+    let separator = call.params.non_empty("separator").or_else(|| call.params.non_empty("seperator"));
+    let query = Query::Keys { prefix, separator: separator.unwrap_or_default().into() };
+    let answer = call.read(query, options, None).await?;
+    let Rows::Keys(keys) = &answer.rows else { return Err(super::wrong_rows()) };
+    if keys.is_empty() && !call.tail.is_empty() {
+        return Ok(absent(&answer));
+    }
+    Ok(answer::with_meta(answer::json(keys, call.layout()), &answer, MetaKind::Plain))
+}
+
+/// 404 without a body: it tells the index from which a client can wait for the key.
+fn absent(answer: &Answer) -> Response<Body> {
+    answer::with_meta(answer::text(StatusCode::NOT_FOUND, ""), answer, MetaKind::Plain)
+}
+
+/// The bare value, guarded against a browser that would take it for a page.
+fn raw(value: &bytes::Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.clone()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    response
+}
+
+async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    if call.tail.is_empty() {
+        return Err(missing_key());
+    }
+    refuse_conflict(call, &["cas", "acquire", "release"])?;
+    let flags = call.params.value("flags").map(number).transpose()?.unwrap_or(0);
+    let expected = call.params.value("cas").map(number).transpose()?;
+    let value = value(call, body).await?;
+    let entry = NewEntry { key: Key::from(call.tail), value, flags };
+    let session = |name| call.params.value(name).map(SessionId::parse);
+    let command = match (expected, session("acquire"), session("release")) {
+        (Some(expected), ..) => KvCommand::Cas(entry, LogIndex(expected)),
+        (_, Some(session), _) => KvCommand::Acquire(entry, session),
+        (.., Some(session)) => KvCommand::Release(entry, session),
+        _ => KvCommand::Set(entry),
+    };
+    written(call, call.propose(Command::Kv(command)).await?)
+}
+
+async fn delete(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let recurse = call.params.has("recurse");
+    if call.tail.is_empty() && !recurse {
+        return Err(missing_key());
+    }
+    refuse_conflict(call, &["recurse", "cas"])?;
+    let key = Key::from(call.tail);
+    let command = match call.params.value("cas").map(number).transpose()? {
+        Some(expected) => KvCommand::DeleteCas(key, LogIndex(expected)),
+        None if recurse => KvCommand::DeleteTree(key),
+        None => KvCommand::Delete(key),
+    };
+    written(call, call.propose(Command::Kv(command)).await?)
+}
+
+async fn value(call: &Call<'_>, body: Body) -> Result<bytes::Bytes, Failure> {
+    let limit = call.api.limits.kv_max_value_size;
+    let too_large = |length: Option<u64>| {
+        let measured = length.map(|length| format!("({length} bytes)")).unwrap_or_default();
+        format!("Request body{measured} too large, max size: {limit} bytes. See {VALUE_SIZE_HELP}.")
+    };
+    call.body(body, limit, too_large).await
+}
+
+/// `true` or `false`, with what Lockmesh adds: the write's index, the grant's fence, the delay's rest.
+fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure> {
+    let layout = call.layout();
+    let response = match applied.reply {
+        Reply::Done => answer::flag(true, layout),
+        Reply::Flag(done) => answer::flag(done, layout),
+        Reply::Granted { fence } => answer::with_fence(answer::flag(true, layout), fence.0),
+        Reply::Delayed { remaining } => answer::with_lock_delay(answer::flag(false, layout), remaining),
+        Reply::Refused(refusal) => return Err(refusal.into()),
+        other => return Err(super::wrong_reply(&other)),
+    };
+    Ok(answer::with_write_index(response, applied.index))
+}
+
+fn missing_key() -> Failure {
+    Failure::bad_request("Missing key name")
+}
+
+fn number(text: &str) -> Result<u64, Failure> {
+    parse_u64(text).map_err(|error| Failure::internal(error.to_string()))
+}
+
+fn refuse_conflict(call: &Call<'_>, flags: &[&str]) -> Result<(), Failure> {
+    if flags.iter().filter(|flag| call.params.has(flag)).count() > 1 {
+        return Err(Failure::bad_request(format!("Conflicting flags: {}\n", call.params.encode())));
+    }
+    Ok(())
+}

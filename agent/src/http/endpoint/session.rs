@@ -1,0 +1,357 @@
+//! `/v1/session/…`: sessions, and what their creators may leave out.
+
+use super::super::answer::{self, Failure, MetaKind};
+use super::super::call::{Call, check_datacenter};
+use super::super::go::duration::{self, clamped};
+use super::super::go::json::{JsonError, Object, first_value};
+use super::super::shapes;
+use axum::body::Body;
+use http::Response;
+use lockmesh_client::shape;
+use lockmesh_protocol::command::{Command, NewSession};
+use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::{Behavior, ServiceCheck};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use serde_json::Value;
+use std::time::Duration;
+
+/// The check that every agent's node has, and on which a session depends unless its creator says otherwise.
+const NODE_HEALTH: &str = "serfHealth";
+/// The lock-delay of a session whose creator names none.
+const DEFAULT_LOCK_DELAY_NANOSECONDS: i64 = 15_000_000_000;
+/// A lock-delay below this is taken for seconds: clients that send plain numbers mean these.
+const SECONDS_BELOW_NANOSECONDS: i64 = 1_000;
+const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often an id is drawn anew. Once is more than anybody will ever see.
+const ID_DRAWS: u32 = 4;
+
+/// A session as a client described it: words not yet judged, but for the lock-delay and the checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// A name for people.
+    pub name: String,
+    /// The node; `None` for the agent's own.
+    pub node: Option<String>,
+    /// In nanoseconds.
+    pub lock_delay: i64,
+    /// As it was sent.
+    pub behavior: String,
+    /// As it was sent.
+    pub ttl: String,
+    /// The deprecated list.
+    pub checks: Vec<String>,
+    /// Checks of the node.
+    pub node_checks: Vec<String>,
+    /// Checks of services: id and namespace.
+    pub service_checks: Option<Vec<(String, String)>>,
+    /// Empty for the agent's own.
+    pub datacenter: String,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            node: None,
+            lock_delay: DEFAULT_LOCK_DELAY_NANOSECONDS,
+            behavior: String::new(),
+            ttl: String::new(),
+            checks: Vec::new(),
+            node_checks: vec![NODE_HEALTH.into()],
+            service_checks: None,
+            datacenter: String::new(),
+        }
+    }
+}
+
+/// Reads the body of a session's creation. An empty one is a session with all defaults.
+pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
+    let value = match first_value(body) {
+        Err(JsonError::Empty) => return Ok(Draft::default()),
+        other => other?,
+    };
+    let object = Object::new("Session", &value)?;
+    let (checks, node_checks) = resolve_checks(&object)?;
+    Ok(Draft {
+        name: object.string("Name")?.into(),
+        node: object.optional_string("Node")?.map(str::to_owned),
+        lock_delay: parse_lock_delay(object.value("LockDelay"))?,
+        behavior: object.string("Behavior")?.into(),
+        ttl: object.string("TTL")?.into(),
+        checks,
+        node_checks,
+        service_checks: parse_service_checks(&object)?,
+        datacenter: object.string("Datacenter")?.into(),
+    })
+}
+
+/// Which of the two lists of checks count. Both start as the node's health; then the body overrides.
+fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), JsonError> {
+    let list = |name: &str| -> Result<Vec<String>, JsonError> {
+        match object.sent(name) {
+            Some(_) => Ok(object.strings(name)?.into_iter().map(str::to_owned).collect()),
+            None => Ok(vec![NODE_HEALTH.into()]),
+        }
+    };
+    let (checks, node_checks) = (list("Checks")?, list("NodeChecks")?);
+    Ok(if checks.is_empty() {
+        (Vec::new(), Vec::new())
+    } else if checks == [NODE_HEALTH] || node_checks.is_empty() {
+        (Vec::new(), node_checks)
+    } else {
+        (checks, node_checks)
+    })
+}
+
+fn parse_service_checks(object: &Object<'_>) -> Result<Option<Vec<(String, String)>>, JsonError> {
+    if object.value("ServiceChecks").is_none() {
+        return Ok(None);
+    }
+    let mut checks = Vec::new();
+    for element in object.list("ServiceChecks")? {
+        let check = Object::new("ServiceCheck", element)?;
+        checks.push((check.string("ID")?.into(), check.string("Namespace")?.into()));
+    }
+    Ok(Some(checks))
+}
+
+/// A duration, or a number of nanoseconds; small ones are seconds. Other types count as 0.
+fn parse_lock_delay(value: Option<&Value>) -> Result<i64, JsonError> {
+    let nanoseconds = match value {
+        None => return Ok(DEFAULT_LOCK_DELAY_NANOSECONDS),
+        Some(Value::String(text)) => {
+            duration::parse(text).map_err(|error| JsonError::Value(error.to_string()))?
+        }
+        // A number beyond 64 bits or with a fraction is cut to what fits.
+        Some(Value::Number(number)) => number.as_i64().unwrap_or(number.as_f64().unwrap_or(0.0) as i64),
+        Some(_) => 0,
+    };
+    Ok(match nanoseconds {
+        small if small < SECONDS_BELOW_NANOSECONDS => small.saturating_mul(1_000_000_000),
+        nanoseconds => nanoseconds,
+    })
+}
+
+pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let body = call.small_body(body).await?;
+    let draft =
+        parse_body(&body).map_err(|error| Failure::bad_request(format!("Request decode failed: {error}")))?;
+    check_datacenter(call.api, &draft.datacenter)?;
+    let mut session = judged(call, draft)?;
+    for _ in 0..ID_DRAWS {
+        let applied = call.propose(Command::CreateSession(session.clone())).await?;
+        match applied.reply {
+            Reply::Session(id) => {
+                let created = shape::session::Created { id: id.to_string() };
+                return Ok(answer::with_write_index(answer::json(&created, call.layout()), applied.index));
+            }
+            Reply::Refused(Refusal::SessionIdInUse(_)) => session.id = fresh_id()?,
+            Reply::Refused(refusal) => return Err(refusal.into()),
+            other => return Err(super::wrong_reply(&other)),
+        }
+    }
+    Err(Failure::internal("no free session id was found: the random source of this machine repeats itself"))
+}
+
+/// Checks what only the creator can have wrong; the state checks the rest.
+fn judged(call: &Call<'_>, draft: Draft) -> Result<NewSession, Failure> {
+    let node = match draft.node.as_deref() {
+        Some("") => return Err(Failure::internal("Must provide Node")),
+        Some(named) => NodeName::from(named),
+        None => call.api.identity.node.clone(),
+    };
+    let behavior = match draft.behavior.as_str() {
+        "" | "release" => Behavior::Release,
+        "delete" => Behavior::Delete,
+        other => return Err(Failure::internal(format!("Invalid Behavior setting '{other}'"))),
+    };
+    let ttl = judged_ttl(&draft.ttl, call.api.limits.session_ttl_min)?;
+    let ids = |names: Vec<String>| names.into_iter().map(CheckId::from).collect::<Vec<_>>();
+    let service_check = |(id, namespace): (String, String)| ServiceCheck { id: id.into(), namespace };
+    Ok(NewSession {
+        id: fresh_id()?,
+        name: draft.name,
+        node,
+        lock_delay: clamped(draft.lock_delay),
+        behavior,
+        ttl_text: draft.ttl,
+        ttl,
+        checks: ids(draft.checks),
+        node_checks: ids(draft.node_checks),
+        service_checks: draft.service_checks.map(|list| list.into_iter().map(service_check).collect()),
+    })
+}
+
+fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
+    if text.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let nanoseconds = duration::parse(text)
+        .map_err(|error| Failure::internal(format!("Session TTL '{text}' invalid: {error}")))?;
+    let ttl = clamped(nanoseconds);
+    if nanoseconds != 0 && (ttl < least || ttl > TTL_MAX) {
+        let (least, most) = (duration::format_duration(least), duration::format_duration(TTL_MAX));
+        return Err(Failure::internal(format!(
+            "Invalid Session TTL '{nanoseconds}', must be between [{least}={most}]"
+        )));
+    }
+    Ok(ttl)
+}
+
+fn fresh_id() -> Result<SessionId, Failure> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::internal(format!("this machine has no random numbers: {error}")))?;
+    Ok(SessionId::from_random(bytes))
+}
+
+pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let applied = call.propose(Command::DestroySession(named(call)?)).await?;
+    match applied.reply {
+        Reply::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(answer::with_write_index(answer::flag(true, call.layout()), applied.index)),
+    }
+}
+
+pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    match call.api.upstream.renew(named(call)?).await? {
+        Some(session) => Ok(answer::json(&[shapes::session(&session)], call.layout())),
+        None => Err(Failure::not_found(format!("Session id '{}' not found", call.tail))),
+    }
+}
+
+pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let session = named(call)?;
+    read(call, Query::Session(session)).await
+}
+
+pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    read(call, Query::Sessions).await
+}
+
+pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    if call.tail.is_empty() {
+        return Err(Failure::bad_request("Missing node name"));
+    }
+    read(call, Query::NodeSessions(NodeName::from(call.tail))).await
+}
+
+async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
+    let options = call.read_options()?;
+    let answer = call.read(query, options, Some(MetaKind::Plain)).await?;
+    let Rows::Sessions(sessions) = &answer.rows else { return Err(super::wrong_rows()) };
+    let shapes: Vec<_> = sessions.iter().map(|session| shapes::session(session)).collect();
+    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
+}
+
+fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
+    if call.tail.is_empty() {
+        return Err(Failure::bad_request("Missing session"));
+    }
+    Ok(SessionId::parse(call.tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(body: &str) -> Draft {
+        parse_body(body.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn nothing_and_an_empty_object_are_all_defaults() {
+        assert_eq!(parsed(""), Draft::default());
+        assert_eq!(parsed("{}"), Draft::default());
+        assert_eq!(parsed("null"), Draft::default());
+        assert_eq!(parsed(r#"{"ID":"x","CreateIndex":"nonsense","Unknown":[1]}"#), Draft::default());
+    }
+
+    #[test]
+    fn names_are_read_without_case() {
+        let draft =
+            parsed(r#"{"name":"n","node":"m","ttl":"15.0s","behavior":"delete","lockdelay":"0.001s"}"#);
+        assert_eq!((draft.name.as_str(), draft.node.as_deref()), ("n", Some("m")));
+        assert_eq!((draft.ttl.as_str(), draft.behavior.as_str()), ("15.0s", "delete"));
+        assert_eq!(draft.lock_delay, 1_000_000);
+    }
+
+    #[test]
+    fn lock_delays_have_many_forms() {
+        for (text, nanoseconds) in [
+            ("\"15s\"", 15_000_000_000),
+            ("\"0s\"", 0),
+            ("\"0\"", 0),
+            ("0", 0),
+            ("5", 5_000_000_000),
+            ("1.5", 1_000_000_000),
+            ("\"500ns\"", 500_000_000_000),
+            ("1000", 1_000),
+            ("15000000000", 15_000_000_000),
+            ("null", 15_000_000_000),
+            ("true", 0),
+            ("[]", 0),
+            ("-1", -1_000_000_000),
+            ("1e300", i64::MAX),
+        ] {
+            assert_eq!(parsed(&format!("{{\"LockDelay\":{text}}}")).lock_delay, nanoseconds, "{text}");
+        }
+        let error = parse_body(br#"{"LockDelay":"abc"}"#).unwrap_err().to_string();
+        assert_eq!(error, "time: invalid duration \"abc\"");
+    }
+
+    #[test]
+    fn checks_are_resolved_in_four_cases() {
+        let serf = || vec![NODE_HEALTH.to_owned()];
+        let one = || vec!["x".to_owned()];
+        for (body, checks, node_checks) in [
+            ("{}", vec![], serf()),
+            (r#"{"Checks":[]}"#, vec![], vec![]),
+            (r#"{"Checks":null}"#, vec![], vec![]),
+            (r#"{"Checks":[],"NodeChecks":["x"]}"#, vec![], vec![]),
+            (r#"{"Checks":["serfHealth"],"NodeChecks":["x"]}"#, vec![], one()),
+            (r#"{"NodeChecks":[]}"#, vec![], vec![]),
+            (r#"{"NodeChecks":null}"#, vec![], vec![]),
+            (r#"{"Checks":["x"],"NodeChecks":[]}"#, vec![], vec![]),
+            (r#"{"Checks":["x"]}"#, one(), serf()),
+        ] {
+            let draft = parsed(body);
+            assert_eq!((draft.checks, draft.node_checks), (checks, node_checks), "{body}");
+        }
+    }
+
+    #[test]
+    fn wrong_types_are_refused() {
+        for body in [r#"{"TTL":10}"#, r#"{"Name":1}"#, r#"{"NodeChecks":"x"}"#, "[]", "\"x\"", "{"] {
+            assert!(parse_body(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_must_lie_between_the_least_and_a_day() {
+        let least = Duration::from_secs(10);
+        for good in ["", "0s", "10s", "15.0s", "24h"] {
+            assert!(judged_ttl(good, least).is_ok(), "{good}");
+        }
+        for (bad, nanoseconds) in
+            [("9s", "9000000000"), ("86401s", "86401000000000"), ("-10s", "-10000000000")]
+        {
+            let text = format!("Invalid Session TTL '{nanoseconds}', must be between [10s=24h0m0s]");
+            assert!(format!("{:?}", judged_ttl(bad, least).unwrap_err()).contains(&text), "{bad}");
+        }
+        let error = format!("{:?}", judged_ttl("15", least).unwrap_err());
+        assert!(error.contains("Session TTL '15' invalid: time: missing unit in duration"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_is_a_panic(body in r#"[{}\[\]",:a-zA-Z0-9 .-]{0,48}"#) {
+            let _ = parse_body(body.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! JSON bodies, as Go's decoder reads them: only the first value, names without regard to case, `null` as absent.
+
+use serde_json::{Map, Value};
+
+/// Why a body is not what was expected, in words close to Go's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// There is no value at all.
+    #[error("EOF")]
+    Empty,
+    /// The bytes are no JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// A field that the object does not have.
+    #[error("json: unknown field {0:?}")]
+    UnknownField(String),
+    /// A value of another type.
+    #[error("json: cannot unmarshal {found} into Go struct field {place} of type {wanted}")]
+    Type {
+        /// What there is.
+        found: &'static str,
+        /// Where.
+        place: String,
+        /// What there should be.
+        wanted: &'static str,
+    },
+    /// A value of the right type that makes no sense.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// Reads the first value of a body; what follows it is ignored.
+pub fn first_value(body: &[u8]) -> Result<Value, JsonError> {
+    match serde_json::Deserializer::from_slice(body).into_iter::<Value>().next() {
+        None => Err(JsonError::Empty),
+        Some(Ok(value)) => Ok(value),
+        Some(Err(error)) if error.is_eof() => Err(JsonError::Syntax("unexpected EOF".into())),
+        Some(Err(error)) => Err(JsonError::Syntax(error.to_string())),
+    }
+}
+
+/// An object whose fields are read by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'v> {
+    name: &'static str,
+    fields: Option<&'v Map<String, Value>>,
+}
+
+impl<'v> Object<'v> {
+    /// Takes a value as an object; `null` is the empty one. `name` is what errors call it.
+    pub fn new(name: &'static str, value: &'v Value) -> Result<Self, JsonError> {
+        match value {
+            Value::Object(fields) => Ok(Self { name, fields: Some(fields) }),
+            Value::Null => Ok(Self { name, fields: None }),
+            other => Err(JsonError::Type { found: kind(other), place: name.into(), wanted: name }),
+        }
+    }
+
+    /// Refuses a field that is not in the list.
+    pub fn refuse_unknown(&self, known: &[&str]) -> Result<(), JsonError> {
+        let unknown = self.names().find(|name| !known.iter().any(|known| known.eq_ignore_ascii_case(name)));
+        unknown.map_or(Ok(()), |name| Err(JsonError::UnknownField(name.into())))
+    }
+
+    /// The names of the fields, as they were sent.
+    pub fn names(&self) -> impl Iterator<Item = &'v str> {
+        self.fields.into_iter().flatten().map(|(name, _)| name.as_str())
+    }
+
+    /// A field's value: of that very name, or else of one that differs in case. `null` counts as absent.
+    pub fn value(&self, name: &str) -> Option<&'v Value> {
+        self.sent(name).filter(|value| !value.is_null())
+    }
+
+    /// The same, but `null` is handed out.
+    pub fn sent(&self, name: &str) -> Option<&'v Value> {
+        let fields = self.fields?;
+        fields.get(name).or_else(|| {
+            fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        })
+    }
+
+    /// A string; the default where absent.
+    pub fn string(&self, name: &str) -> Result<&'v str, JsonError> {
+        Ok(self.optional_string(name)?.unwrap_or_default())
+    }
+
+    /// A string; `None` where absent.
+    pub fn optional_string(&self, name: &str) -> Result<Option<&'v str>, JsonError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "string"))
+    }
+
+    /// A number of 64 bits without a sign; 0 where absent.
+    pub fn u64(&self, name: &str) -> Result<u64, JsonError> {
+        let Some(value) = self.value(name) else { return Ok(0) };
+        value.as_u64().ok_or_else(|| self.wrong(name, value, "uint64"))
+    }
+
+    /// A port; 0 where absent.
+    pub fn port(&self, name: &str) -> Result<u16, JsonError> {
+        let Some(value) = self.value(name) else { return Ok(0) };
+        let number = value.as_u64().ok_or_else(|| self.wrong(name, value, "int"))?;
+        u16::try_from(number).map_err(|_| JsonError::Value(format!("{name} must be between 0 and 65535")))
+    }
+
+    /// A boolean; false where absent.
+    pub fn bool(&self, name: &str) -> Result<bool, JsonError> {
+        let Some(value) = self.value(name) else { return Ok(false) };
+        value.as_bool().ok_or_else(|| self.wrong(name, value, "bool"))
+    }
+
+    /// A list; empty where absent.
+    pub fn list(&self, name: &str) -> Result<&'v [Value], JsonError> {
+        let Some(value) = self.value(name) else { return Ok(&[]) };
+        value.as_array().map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, "[]"))
+    }
+
+    /// A list of strings; empty where absent.
+    pub fn strings(&self, name: &str) -> Result<Vec<&'v str>, JsonError> {
+        let elements = self.list(name)?.iter();
+        elements.map(|value| value.as_str().ok_or_else(|| self.wrong(name, value, "string"))).collect()
+    }
+
+    /// A map of strings; empty where absent.
+    pub fn string_map(&self, name: &str) -> Result<impl Iterator<Item = (String, String)>, JsonError> {
+        let object = self.object(name, "map[string]string")?;
+        let mut pairs = Vec::new();
+        for (key, value) in object.fields.into_iter().flatten() {
+            let text = value.as_str().ok_or_else(|| self.wrong(name, value, "string"))?;
+            pairs.push((key.clone(), text.to_owned()));
+        }
+        Ok(pairs.into_iter())
+    }
+
+    /// An object; the empty one where absent.
+    pub fn object(&self, name: &str, type_name: &'static str) -> Result<Object<'v>, JsonError> {
+        let value = self.value(name).unwrap_or(&Value::Null);
+        Object::new(type_name, value).map_err(|_| self.wrong(name, value, type_name))
+    }
+
+    /// The error for a field of the wrong type.
+    pub fn wrong(&self, name: &str, value: &Value, wanted: &'static str) -> JsonError {
+        JsonError::Type { found: kind(value), place: format!("{}.{name}", self.name), wanted }
+    }
+}
+
+/// What Go calls a value's kind.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_the_first_value_is_read() {
+        assert_eq!(first_value(b" {\"a\":1}{\"b\":2} trash"), Ok(json!({"a": 1})));
+        assert_eq!(first_value(b"{\"a\":1}trash"), Ok(json!({"a": 1})));
+        assert_eq!(first_value(b" \n"), Err(JsonError::Empty));
+        assert_eq!(first_value(b"{\"a\":"), Err(JsonError::Syntax("unexpected EOF".into())));
+        assert!(matches!(first_value(b"nonsense"), Err(JsonError::Syntax(_))));
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_not_followed() {
+        let deep = "[".repeat(100_000);
+        assert!(matches!(first_value(deep.as_bytes()), Err(JsonError::Syntax(_))));
+    }
+
+    #[test]
+    fn names_match_without_case_and_exactly_first() {
+        let value = json!({"name": "lower", "Name": "exact", "ttl": "10s", "Node": null});
+        let object = Object::new("Session", &value).unwrap();
+        assert_eq!(object.string("Name"), Ok("exact"));
+        assert_eq!(object.string("TTL"), Ok("10s"));
+        assert_eq!(object.optional_string("Node"), Ok(None));
+        assert_eq!(object.sent("Node"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn wrong_types_are_named() {
+        let value = json!({"TTL": 10, "Flags": -1, "Big": 1.5, "Tags": ["a", 1], "Meta": {"a": 1}});
+        let object = Object::new("Session", &value).unwrap();
+        let error = object.string("TTL").unwrap_err().to_string();
+        assert_eq!(error, "json: cannot unmarshal number into Go struct field Session.TTL of type string");
+        assert!(object.u64("Flags").is_err());
+        assert!(object.u64("Big").is_err());
+        assert!(object.strings("Tags").is_err());
+        assert!(object.string_map("Meta").is_err());
+        assert!(object.list("Meta").is_err());
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
+        let value = json!({"verb": "set", "Nonsense": 1});
+        let object = Object::new("KV", &value).unwrap();
+        let error = object.refuse_unknown(&["Verb"]).unwrap_err().to_string();
+        assert_eq!(error, "json: unknown field \"Nonsense\"");
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_is_a_panic(body in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = first_value(&body);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! How Consul's clients expect their words to be read: by the rules, and with the error texts, of Go's own library.
+//!
+//! Pure functions of bytes: no request, no state, no clock. Each is a target for fuzzing.
+//!
+//! | module | reads |
+//! |---|---|
+//! | [`duration`] | `15s`, `1h30m`, and writes them |
+//! | [`number`] | unsigned numbers and booleans |
+//! | [`query`] | the part of a URL after `?` |
+//! | [`path`] | the part before it: decoding, cleaning, printable characters |
+//! | [`json`] | JSON bodies: first value only, names without regard to case, `null` as absent |
+
+pub mod duration;
+pub mod json;
+pub mod number;
+pub mod path;
+pub mod query;

@@ -1,0 +1,154 @@
+//! Paths: percent-decoding, cleaning as Go's router does it, and the refusal of characters that do not print.
+
+use std::borrow::Cow;
+
+/// Decodes `%` escapes. `None` where one is broken.
+pub fn percent_decode(text: &str) -> Option<Cow<'_, [u8]>> {
+    if !text.contains('%') {
+        return Some(Cow::Borrowed(text.as_bytes()));
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte == b'%' {
+            let (high, low) = (hex(*rest.first()?)?, hex(*rest.get(1)?)?);
+            decoded.push(high << 4 | low);
+            rest = &rest[2..];
+        } else {
+            decoded.push(*byte);
+        }
+    }
+    Some(Cow::Owned(decoded))
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+/// Decodes a whole path. `None` where an escape is broken or the bytes are no UTF-8.
+pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
+    match percent_decode(raw)? {
+        Cow::Borrowed(_) => Some(Cow::Borrowed(raw)),
+        Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+    }
+}
+
+/// Whether every character prints: no controls, no separators but the plain space, nothing unassigned.
+pub fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || text.chars().all(is_printable_char)
+}
+
+fn is_printable_char(character: char) -> bool {
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
+    // The standard library's debug escapes know which characters print. Behind another character it leaves
+    // combining marks alone, and these print too.
+    let mut buffer = [b'a'; 5];
+    let length = character.encode_utf8(&mut buffer[1..]).len();
+    let text = std::str::from_utf8(&buffer[..=length]).expect("a letter and one more character are UTF-8");
+    text.escape_debug().nth(1) != Some('\\')
+}
+
+/// The path without `//`, `/./` and `/../`; `None` where it has none of them.
+pub fn cleaned(path: &str) -> Option<String> {
+    if !needs_cleaning(path) {
+        return None;
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                kept.pop();
+            }
+            other => kept.push(other),
+        }
+    }
+    let mut clean = format!("/{}", kept.join("/"));
+    if path.ends_with('/') && clean != "/" {
+        clean.push('/');
+    }
+    (clean != path).then_some(clean)
+}
+
+fn needs_cleaning(path: &str) -> bool {
+    !path.starts_with('/') || path.contains("//") || path.contains("/./") || path.contains("/../") || {
+        path.ends_with("/.") || path.ends_with("/..")
+    }
+}
+
+/// Writes a path so that it can stand in a `Location` header.
+pub fn encode(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => encoded.push(char::from(byte)),
+            b'-' | b'_' | b'.' | b'~' | b'/' | b'$' | b'&' | b'+' | b',' | b':' | b';' | b'=' | b'@' => {
+                encoded.push(char::from(byte));
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes_are_decoded_and_a_plus_stays() {
+        assert_eq!(decode("/v1/kv/a%2Fb+c%20%C3%A9").as_deref(), Some("/v1/kv/a/b+c é"));
+        assert_eq!(decode("/v1/kv/%zz"), None);
+        assert_eq!(decode("/v1/kv/%f"), None);
+        assert_eq!(decode("/v1/kv/%ff"), None);
+    }
+
+    #[test]
+    fn unclean_paths_are_cleaned() {
+        for (path, clean) in [
+            ("/v1//kv/a", Some("/v1/kv/a")),
+            ("/v1/kv/a/./b", Some("/v1/kv/a/b")),
+            ("/v1/kv/a/../b/", Some("/v1/kv/b/")),
+            ("/v1/kv/a//", Some("/v1/kv/a/")),
+            ("/..", Some("/")),
+            ("", Some("/")),
+            ("/v1/kv/a/b/", None),
+            ("/v1/kv/.a/b..", None),
+            ("/", None),
+        ] {
+            assert_eq!(cleaned(path).as_deref(), clean, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_print_is_seen() {
+        for good in ["abc ~", "é", "日本", "e\u{301}", "🦀", "\u{fffd}"] {
+            assert!(is_printable(good), "{good:?}");
+        }
+        for bad in
+            ["a\nb", "\u{0}", "\u{7f}", "\u{85}", "\u{a0}", "\u{200b}", "\u{2028}", "\u{e000}", "\u{ad}"]
+        {
+            assert!(!is_printable(bad), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(path in "/.{0,24}") {
+            let encoded = encode(&path);
+            let decoded = decode(&encoded).map(Cow::into_owned);
+            prop_assert_eq!(decoded, Some(path));
+        }
+
+        #[test]
+        fn a_clean_path_stays(path in "(/[a./]{0,3}){0,6}") {
+            if let Some(clean) = cleaned(&path) {
+                prop_assert_eq!(cleaned(&clean), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Query strings, as Go's `net/url` reads and writes them.
+//!
+//! A flag is a parameter that is present, whatever its value; a value is the first one of its name.
+
+use std::borrow::Cow;
+
+/// The query string cannot be decoded: a broken `%` escape, a bare `;`, or bytes that are no UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the query string cannot be decoded")]
+pub struct QueryError;
+
+/// The parameters of a request, in the order in which they were sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Params<'a> {
+    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// Reads a query string, without its `?`.
+pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
+    let mut pairs = Vec::new();
+    for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
+        if piece.contains(';') {
+            return Err(QueryError);
+        }
+        let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
+        pairs.push((decode(name)?, decode(value)?));
+    }
+    Ok(Params { pairs })
+}
+
+impl Params<'_> {
+    /// Whether the parameter was sent, with any value or none.
+    pub fn has(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// The first value of a parameter; empty where it was sent without one.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    /// The first value of a parameter, unless that is empty.
+    pub fn non_empty(&self, name: &str) -> Option<&str> {
+        self.value(name).filter(|value| !value.is_empty())
+    }
+
+    /// Every value of a parameter.
+    pub fn all<'s>(&'s self, name: &str) -> impl Iterator<Item = &'s str> {
+        self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// Writes the parameters anew, with their names in order.
+    pub fn encode(&self) -> String {
+        let mut sorted: Vec<_> = self.pairs.iter().collect();
+        sorted.sort_by(|left, right| left.0.cmp(&right.0));
+        let pieces: Vec<_> =
+            sorted.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();
+        pieces.join("&")
+    }
+}
+
+fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
+    if !text.bytes().any(|byte| byte == b'%' || byte == b'+') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let spaced = text.replace('+', " ");
+    let bytes = super::path::percent_decode(&spaced).ok_or(QueryError)?;
+    String::from_utf8(bytes.into_owned()).map(Cow::Owned).map_err(|_| QueryError)
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                escaped.push(char::from(byte));
+            }
+            b' ' => escaped.push('+'),
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_flag_is_there_whatever_its_value() {
+        let params = parse("recurse=false&raw&stale=").unwrap();
+        assert!(params.has("recurse") && params.has("raw") && params.has("stale"));
+        assert!(!params.has("keys"));
+        assert_eq!(params.non_empty("stale"), None);
+    }
+
+    #[test]
+    fn the_first_value_counts() {
+        let params = parse("a=1&a=2&&b=x%20y+z&c=a=b").unwrap();
+        assert_eq!(params.value("a"), Some("1"));
+        assert_eq!(params.all("a").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(params.value("b"), Some("x y z"));
+        assert_eq!(params.value("c"), Some("a=b"));
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_refused() {
+        for bad in ["a=%zz", "a=%", "a=%2", "a;b", "a=%ff"] {
+            assert_eq!(parse(bad), Err(QueryError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn encoding_sorts_names_and_escapes() {
+        let params = parse("cas=1&acquire=a%2Fb+c&%C3%A9=~").unwrap();
+        assert_eq!(params.encode(), "acquire=a%2Fb+c&cas=1&%C3%A9=~");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read_back(pairs in prop::collection::vec(("[a-c]{1,2}", ".{0,8}"), 0..5)) {
+            let text: Vec<_> = pairs.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();
+            let text = text.join("&");
+            let params = parse(&text).unwrap();
+            for (name, value) in &pairs {
+                prop_assert!(params.all(name).any(|read| read == value));
+            }
+            let encoded = params.encode();
+            prop_assert_eq!(parse(&encoded).unwrap().encode(), encoded.clone());
+        }
+
+        #[test]
+        fn no_text_is_a_panic(text in ".{0,40}") {
+            let _ = parse(&text);
+        }
+    }
+}

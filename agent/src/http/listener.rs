@@ -1,0 +1,255 @@
+//! The sockets that applications connect to: which, with which rights, and who may not have them.
+//!
+//! Rules: a TCP address that others can reach is refused unless the configuration allows it by name; a Unix socket
+//! left behind by a dead process is replaced, one that somebody answers on is not; a file that is no socket is never
+//! touched.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use tokio::net::{TcpListener, UnixListener};
+
+/// A Unix socket to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Where.
+    pub path: PathBuf,
+    /// Its permission bits, such as `0o660`.
+    pub mode: u32,
+    /// The group that owns it, by name or number; the process's own where none is given.
+    pub group: Option<String>,
+}
+
+/// Why there is no socket. Nothing was left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Others could reach it.
+    #[error(
+        "{0} can be reached from other machines, and the HTTP API asks nobody who they are: \
+         listen on 127.0.0.1 or [::1], or allow addresses that are not loopback in the configuration"
+    )]
+    NotLoopback(SocketAddr),
+    /// Somebody has it.
+    #[error(
+        "{address} is in use by another process: stop that one (Consul's agent takes port 8500 too), \
+         or choose another address with --http"
+    )]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Somebody answers on the Unix socket.
+    #[error(
+        "another agent is listening on {}: stop it, or choose another path with --socket",
+        .0.display()
+    )]
+    SocketInUse(PathBuf),
+    /// There is a file that is no socket.
+    #[error("{} exists and is no socket: move it away, or choose another path with --socket", .0.display())]
+    NotASocket(PathBuf),
+    /// No such group.
+    #[error("there is no group {0:?} on this machine: name one that is in /etc/group")]
+    UnknownGroup(String),
+    /// The Unix socket cannot be made.
+    #[error("cannot listen on {}: {error}", .path.display())]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+/// Sockets that are bound and listen already, so that whoever holds them knows the ports.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    pub(super) tcp: Vec<TcpListener>,
+    pub(super) unix: Vec<(UnixListener, SocketFile)>,
+}
+
+impl Listeners {
+    /// Binds everything, or nothing. Needs a tokio runtime.
+    pub fn bind(
+        tcp: &[SocketAddr],
+        unix: Option<&UnixSocket>,
+        allow_non_loopback: bool,
+    ) -> Result<Self, ListenError> {
+        let mut listeners = Self::default();
+        for address in tcp {
+            listeners.tcp.push(bind_tcp(*address, allow_non_loopback)?);
+        }
+        if let Some(socket) = unix {
+            listeners.unix.push(bind_unix(socket)?);
+        }
+        Ok(listeners)
+    }
+
+    /// The TCP addresses with the ports that were picked.
+    pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
+        self.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+}
+
+fn bind_tcp(address: SocketAddr, allow_non_loopback: bool) -> Result<TcpListener, ListenError> {
+    if !address.ip().to_canonical().is_loopback() && !allow_non_loopback {
+        return Err(ListenError::NotLoopback(address));
+    }
+    let bound = StdTcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    bound.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => ListenError::InUse { address },
+        _ => ListenError::Address { address, error },
+    })
+}
+
+/// The name of a Unix socket; removes it from the file system when the listener is done.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Only our own: another agent may have taken the path since.
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(std::fs::symlink_metadata(path)?.ino())
+}
+
+/// Makes the socket under another name with its rights, then gives it its own name: nobody ever connects to a socket
+/// with the wrong rights, and a dead process's socket is replaced in one step.
+fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
+    let path = &socket.path;
+    refuse_live(path)?;
+    let group = socket.group.as_deref().map(group_number).transpose()?;
+    let mut draft = path.clone().into_os_string();
+    draft.push(format!(".{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let made = || -> io::Result<(UnixListener, u64)> {
+        let listener = StdUnixListener::bind(&draft)?;
+        std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(socket.mode))?;
+        if let Some(group) = group {
+            std::os::unix::fs::chown(&draft, None, Some(group))?;
+        }
+        let inode = inode(&draft)?;
+        std::fs::rename(&draft, path)?;
+        listener.set_nonblocking(true)?;
+        Ok((UnixListener::from_std(listener)?, inode))
+    };
+    let (listener, inode) = made().map_err(|error| {
+        let _ = std::fs::remove_file(&draft);
+        ListenError::Socket { path: path.clone(), error }
+    })?;
+    Ok((listener, SocketFile { path: path.clone(), inode }))
+}
+
+fn refuse_live(path: &Path) -> Result<(), ListenError> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ListenError::Socket { path: path.into(), error }),
+    };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.into()));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::SocketInUse(path.into())),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(ListenError::Socket { path: path.into(), error }),
+    }
+}
+
+/// The number of a group, from its name in `/etc/group` or as it stands.
+fn group_number(name: &str) -> Result<u32, ListenError> {
+    let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    find_group(&known, name)
+        .or_else(|| name.parse().ok())
+        .ok_or_else(|| ListenError::UnknownGroup(name.into()))
+}
+
+fn find_group(file: &str, name: &str) -> Option<u32> {
+    file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1))?.and_then(|number| number.parse().ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(path: PathBuf) -> UnixSocket {
+        UnixSocket { path, mode: 0o600, group: None }
+    }
+
+    #[tokio::test]
+    async fn a_dead_socket_is_replaced_and_a_live_one_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("http.sock");
+        drop(StdUnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a dead process leaves its socket behind");
+
+        let first = Listeners::bind(&[], Some(&socket(path.clone())), false).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let second = Listeners::bind(&[], Some(&socket(path.clone())), false);
+        assert!(matches!(second, Err(ListenError::SocketInUse(_))));
+
+        drop(first);
+        assert!(!path.exists(), "the socket goes with its listener");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_never_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        std::fs::write(&path, "data").unwrap();
+        let refused = Listeners::bind(&[], Some(&socket(path.clone())), false);
+        assert!(matches!(refused, Err(ListenError::NotASocket(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_others_reach_needs_leave() {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:192.0.2.1]:0"] {
+            let refused = Listeners::bind(&[address.parse().unwrap()], None, false);
+            assert!(matches!(refused, Err(ListenError::NotLoopback(_))), "{address}");
+        }
+        assert!(Listeners::bind(&["0.0.0.0:0".parse().unwrap()], None, true).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_said_by_name() {
+        let first = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], None, false).unwrap();
+        let taken = first.tcp_addresses()[0];
+        let refused = Listeners::bind(&[taken], None, false).unwrap_err();
+        assert!(refused.to_string().contains(&taken.to_string()), "{refused}");
+    }
+
+    #[test]
+    fn groups_are_found_by_name_or_number() {
+        let file = "root:x:0:\nlockmesh:x:990:alice,bob\n";
+        assert_eq!(find_group(file, "lockmesh"), Some(990));
+        assert_eq!(find_group(file, "lock"), None);
+        assert_eq!(group_number("12345").unwrap(), 12345);
+        assert!(matches!(group_number("no-such-group"), Err(ListenError::UnknownGroup(_))));
+    }
+}

@@ -1,0 +1,175 @@
+//! From a request to an endpoint and back: paths, methods, and what is the same for all.
+//!
+//! One table names every endpoint. A path that ends with `/` in it stands for everything below; the longest wins.
+
+use super::answer::{Failure, nothing, text};
+use super::api::Api;
+use super::call::Call;
+use super::endpoint::{self, Endpoint};
+use super::go::{path, query};
+use axum::body::Body;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+
+const DEFAULT_ACL_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+const NO_SUCH_ENDPOINT: &str = "Invalid URL path: not a recognized HTTP API endpoint\n";
+const NO_VERSION: &str =
+    "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
+const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled=true in the agent configuration and restart.";
+
+/// An endpoint in the table.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Its path, also its name in the metrics.
+    pub(super) path: &'static str,
+    /// Its methods, as `Allow` lists them.
+    pub(super) methods: &'static [Method],
+    /// What answers.
+    pub(super) endpoint: Endpoint,
+}
+
+/// Answers one request. Dropping the future cancels whatever it waits for.
+pub async fn respond(api: &Api, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let (response, name) = answer(api, &head, body).await;
+    count(name, response.status());
+    response
+}
+
+/// The response, and the name under which it is counted.
+async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
+    let Some(decoded) = path::decode(head.uri.path()) else {
+        return (text(StatusCode::BAD_REQUEST, "400 Bad Request: invalid URL escape"), "invalid");
+    };
+    if !path::is_printable(&decoded) {
+        return (text(StatusCode::BAD_REQUEST, ""), "invalid");
+    }
+    if let Some(clean) = path::cleaned(&decoded) {
+        return (redirect(head, &clean), "redirect");
+    }
+    let Some((route, tail)) = find(&decoded) else {
+        return match below(&decoded) {
+            Some(clean) => (redirect(head, &clean), "redirect"),
+            None => (unknown(&decoded), "unknown"),
+        };
+    };
+    let mut response = guarded(api, head, route, tail, body).await;
+    response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
+    (response, route.path)
+}
+
+/// What comes before an endpoint: query string, `OPTIONS`, method.
+async fn guarded(api: &Api, head: &Parts, route: &Route, tail: &str, body: Body) -> Response<Body> {
+    let Ok(params) = query::parse(head.uri.query().unwrap_or_default()) else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "");
+    };
+    if head.method == Method::OPTIONS {
+        return allowing(nothing(), route);
+    }
+    if !route.methods.contains(&head.method) {
+        let words = format!("method {} not allowed", head.method);
+        return allowing(text(StatusCode::METHOD_NOT_ALLOWED, words), route);
+    }
+    if params.non_empty("token").is_some()
+        || head.headers.contains_key("x-consul-token")
+        || head.headers.contains_key(header::AUTHORIZATION)
+    {
+        api.note_token();
+    }
+    let call = Call { api, head, tail, params };
+    endpoint::run(route.endpoint, &call, body).await.unwrap_or_else(Failure::into_response)
+}
+
+fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
+    let mut list = String::from("OPTIONS");
+    for method in route.methods {
+        list.push(',');
+        list.push_str(method.as_str());
+    }
+    let value = HeaderValue::try_from(list).expect("methods are ASCII words");
+    response.headers_mut().insert(header::ALLOW, value);
+    response
+}
+
+/// The route of a path, and what the path has behind it.
+fn find(path: &str) -> Option<(&'static Route, &str)> {
+    let matching = endpoint::ROUTES.iter().filter_map(|route| {
+        let tail = path.strip_prefix(route.path)?;
+        (tail.is_empty() || route.path.ends_with('/')).then_some((route, tail))
+    });
+    matching.max_by_key(|(route, _)| route.path.len())
+}
+
+/// The same path with a `/` behind it, where there is a route for that.
+fn below(path: &str) -> Option<String> {
+    let with_slash = format!("{path}/");
+    endpoint::ROUTES.iter().any(|route| route.path == with_slash).then_some(with_slash)
+}
+
+/// 301 to another path with the same query.
+fn redirect(head: &Parts, to: &str) -> Response<Body> {
+    let mut location = path::encode(to);
+    if let Some(query) = head.uri.query() {
+        location.push('?');
+        location.push_str(query);
+    }
+    let body = match head.method {
+        Method::GET => format!("<a href=\"{}\">Moved Permanently</a>.\n\n", location.replace('&', "&amp;")),
+        _ => String::new(),
+    };
+    let mut response = text(StatusCode::MOVED_PERMANENTLY, body);
+    if head.method == Method::GET {
+        let html = HeaderValue::from_static("text/html; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, html);
+    }
+    if let Ok(value) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    response
+}
+
+fn unknown(path: &str) -> Response<Body> {
+    if path == "/" {
+        return text(StatusCode::OK, NO_UI);
+    }
+    let words = if path.contains("/v1/") { NO_SUCH_ENDPOINT } else { NO_VERSION };
+    let mut response = text(StatusCode::NOT_FOUND, words);
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn count(name: &'static str, status: StatusCode) {
+    crate::metrics::REQUESTS.with_label_values(&[name, status.as_str()]).inc();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_path_wins_and_a_slash_stands_for_all_below() {
+        let name = |path: &str| find(path).map(|(route, tail)| (route.path, tail.to_owned()));
+        assert_eq!(name("/v1/kv/a/b/"), Some(("/v1/kv/", "a/b/".into())));
+        assert_eq!(name("/v1/kv/"), Some(("/v1/kv/", String::new())));
+        assert_eq!(name("/v1/session/renew/x"), Some(("/v1/session/renew/", "x".into())));
+        assert_eq!(name("/v1/session/list"), Some(("/v1/session/list", String::new())));
+        assert_eq!(name("/v1/session/list/x"), None);
+        assert_eq!(name("/v1/kvs"), None);
+    }
+
+    #[test]
+    fn a_path_without_its_slash_is_sent_there() {
+        assert_eq!(below("/v1/kv").as_deref(), Some("/v1/kv/"));
+        assert_eq!(below("/v1/nonsense"), None);
+    }
+
+    #[test]
+    fn no_path_is_in_the_table_twice() {
+        let mut paths: Vec<_> = endpoint::ROUTES.iter().map(|route| route.path).collect();
+        paths.sort_unstable();
+        let count = paths.len();
+        paths.dedup();
+        assert_eq!(paths.len(), count);
+    }
+}

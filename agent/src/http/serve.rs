@@ -1,0 +1,244 @@
+//! Connections: how many, how long, and their end.
+//!
+//! One task accepts for each listener, one serves each connection. A connection that is over a limit is told so and
+//! closed; at shutdown idle ones close at once and requests under way get a grace. A client that goes away drops its
+//! request's future, and with it the upstream call that it waited for.
+
+use super::api::Api;
+use super::guard::{Guarded, Phase};
+use super::listener::Listeners;
+use super::router;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+/// How long an accept loop rests after the system could not give it a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
+     Connection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
+/// 500 and not 503: holders of locks give up at any other status.
+const TOO_MANY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\
+     Connection: close\r\n\r\nthe agent has as many connections as it may have: try again\n";
+
+/// Serves until `shutdown` holds `true` and the requests under way are done or out of grace.
+pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receiver<bool>) {
+    let gate = Arc::new(Gate::new(api, shutdown));
+    let mut loops = JoinSet::new();
+    for listener in listeners.tcp {
+        loops.spawn(accept_tcp(gate.clone(), listener));
+    }
+    for (listener, file) in listeners.unix {
+        let gate = gate.clone();
+        loops.spawn(async move {
+            accept_unix(gate, listener).await;
+            drop(file);
+        });
+    }
+    while loops.join_next().await.is_some() {}
+}
+
+/// What all connections share.
+struct Gate {
+    api: Arc<Api>,
+    app: Router,
+    shutdown: watch::Receiver<bool>,
+    open: AtomicUsize,
+    per_client: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Gate {
+    fn new(api: Arc<Api>, shutdown: watch::Receiver<bool>) -> Self {
+        let app = Router::new().fallback(handle).with_state(api.clone());
+        Self { api, app, shutdown, open: AtomicUsize::new(0), per_client: Mutex::default() }
+    }
+
+    /// Lets a connection in, or says why not.
+    fn admit(self: &Arc<Self>, listener: &'static str, client: Option<IpAddr>) -> Result<Admission, Excess> {
+        let limits = &self.api.limits;
+        let counted = client.filter(|address| !address.to_canonical().is_loopback());
+        if let Some(address) = counted {
+            let mut per_client = self.per_client.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = per_client.entry(address).or_default();
+            if *count >= limits.connections_per_client {
+                return Err(Excess::FromClient);
+            }
+            *count += 1;
+        }
+        crate::metrics::CONNECTIONS.with_label_values(&[listener]).inc();
+        let admission = Admission { gate: self.clone(), listener, counted };
+        if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
+            return Err(Excess::InAll);
+        }
+        Ok(admission)
+    }
+
+    async fn closing(&self) {
+        // A sender that is gone means the same as `true`.
+        let _ = self.shutdown.clone().wait_for(|closing| *closing).await;
+    }
+}
+
+/// A connection that is over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Excess {
+    FromClient,
+    InAll,
+}
+
+/// A connection's place; given back when dropped.
+struct Admission {
+    gate: Arc<Gate>,
+    listener: &'static str,
+    counted: Option<IpAddr>,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.gate.open.fetch_sub(1, Ordering::Relaxed);
+        crate::metrics::CONNECTIONS.with_label_values(&[self.listener]).dec();
+        let Some(address) = self.counted else { return };
+        let mut per_client = self.gate.per_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = per_client.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                per_client.remove(&address);
+            }
+        }
+    }
+}
+
+async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
+    router::respond(&api, request).await
+}
+
+async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    let mut closing = pin!(gate.closing());
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, client)) => {
+                    // Answers are written in one piece: to hold them back for more would only delay them.
+                    let _ = socket.set_nodelay(true);
+                    connections.spawn(connection(gate.clone(), socket, "tcp", Some(client.ip())));
+                }
+                Err(error) => pause(&error).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = &mut closing => break,
+        }
+    }
+    drop(listener);
+    finish(&gate, connections).await;
+}
+
+async fn accept_unix(gate: Arc<Gate>, listener: UnixListener) {
+    let mut connections = JoinSet::new();
+    let mut closing = pin!(gate.closing());
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => {
+                    connections.spawn(connection(gate.clone(), socket, "unix", None));
+                }
+                Err(error) => pause(&error).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = &mut closing => break,
+        }
+    }
+    drop(listener);
+    finish(&gate, connections).await;
+}
+
+/// Waits for connections that are closing; those that take longer than the grace are cut.
+async fn finish(gate: &Gate, mut connections: JoinSet<()>) {
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(gate.api.limits.shutdown_grace, all).await.is_err() {
+        tracing::warn!(
+            connections = connections.len(),
+            "cutting requests that outlasted the shutdown's grace"
+        );
+    }
+}
+
+/// The system gives no connection, mostly for want of file descriptors: others have to end first.
+async fn pause(error: &io::Error) {
+    crate::metrics::LIMITS.with_label_values(&["accept"]).inc();
+    tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+async fn connection<S>(gate: Arc<Gate>, mut socket: S, listener: &'static str, client: Option<IpAddr>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let admission = match gate.admit(listener, client) {
+        Ok(admission) => admission,
+        Err(excess) => return turn_away(&mut socket, excess).await,
+    };
+    let limits = &gate.api.limits;
+    let phase = Arc::new(Phase::default());
+    let socket = Guarded::new(TokioIo::new(socket), phase.clone(), limits.header_read_timeout);
+    let app = gate.app.clone();
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let serving = phase.clone().serve();
+        let answering = app.clone().call(request);
+        async move {
+            let response = answering.await;
+            drop(serving);
+            response
+        }
+    });
+    let connection = http1::Builder::new()
+        .title_case_headers(true)
+        .header_read_timeout(None)
+        .max_header_size(limits.max_header_size)
+        .serve_connection(socket, service);
+    let mut connection = pin!(connection);
+    // A client that breaks off or talks nonsense is its own affair; hyper has told it what it could.
+    tokio::select! {
+        _ = &mut connection => {}
+        () = gate.closing() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+    drop(admission);
+}
+
+async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {
+    let (limit, words) = match excess {
+        Excess::FromClient => ("connections_per_client", TOO_MANY_FROM_CLIENT),
+        Excess::InAll => ("connections", TOO_MANY),
+    };
+    crate::metrics::LIMITS.with_label_values(&[limit]).inc();
+    let _ = socket.write_all(words.as_bytes()).await;
+    let _ = socket.shutdown().await;
+}
+
+/// Raises this process's soft limit of open files to the hard one: every connection needs a descriptor.
+pub fn raise_open_files_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files: fewer clients than allowed may connect");
+    }
+}

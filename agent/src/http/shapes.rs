@@ -1,0 +1,212 @@
+//! From the state's records to the JSON that clients see. Renders only: it never looks anything up.
+
+use super::go::duration::format_duration;
+use lockmesh_client::shape::{self, Blob};
+use lockmesh_protocol::query::{Instance, Lock};
+use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
+use lockmesh_protocol::reply::TxnResult;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The field of a definition in which an agent keeps what it needs to take its own check up again.
+pub(crate) const DEFINITION_TTL: &str = "TTL";
+
+pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
+    shape::kv::Entry {
+        lock_index: entry.lock_index,
+        key: entry.key.to_string(),
+        flags: entry.flags,
+        value: Blob::unless_empty(entry.value.clone()),
+        session: entry.session.as_ref().map(ToString::to_string).unwrap_or_default(),
+        create_index: entry.create_index.0,
+        modify_index: entry.modify_index.0,
+    }
+}
+
+pub(super) fn session(session: &Session) -> shape::session::Session {
+    let service_check = |check: &lockmesh_protocol::record::ServiceCheck| shape::session::ServiceCheck {
+        id: check.id.to_string(),
+        namespace: check.namespace.clone(),
+    };
+    shape::session::Session {
+        id: session.id.to_string(),
+        name: session.name.clone(),
+        node: session.node.to_string(),
+        lock_delay: i64::try_from(session.lock_delay.as_nanos()).unwrap_or(i64::MAX),
+        behavior: behavior(session.behavior).into(),
+        ttl: session.ttl_text.clone(),
+        node_checks: session.node_checks.iter().map(ToString::to_string).collect(),
+        service_checks: session.service_checks.as_ref().map(|list| list.iter().map(service_check).collect()),
+        checks: session.checks.iter().map(ToString::to_string).collect(),
+        create_index: session.create_index.0,
+        modify_index: session.modify_index.0,
+    }
+}
+
+fn behavior(behavior: Behavior) -> &'static str {
+    match behavior {
+        Behavior::Release => "release",
+        Behavior::Delete => "delete",
+    }
+}
+
+pub(super) fn node(node: &Node) -> shape::catalog::Node {
+    shape::catalog::Node {
+        id: node.id.clone(),
+        node: node.name.to_string(),
+        address: node.address.clone(),
+        datacenter: node.datacenter.clone(),
+        tagged_addresses: unless_empty(&node.tagged_addresses),
+        meta: unless_empty(&node.meta),
+        create_index: node.create_index.0,
+        modify_index: node.modify_index.0,
+    }
+}
+
+fn unless_empty(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    (!map.is_empty()).then(|| map.clone())
+}
+
+pub(super) fn service(service: &Service) -> shape::catalog::Service {
+    shape::catalog::Service {
+        id: service.id.to_string(),
+        service: service.name.clone(),
+        tags: service.tags.clone(),
+        address: service.address.clone(),
+        tagged_addresses: tagged_addresses(service),
+        meta: unless_empty(&service.meta),
+        port: service.port,
+        weights: weights(service),
+        enable_tag_override: service.enable_tag_override,
+        proxy: shape::catalog::Proxy::default(),
+        connect: Map::new(),
+        create_index: service.create_index.0,
+        modify_index: service.modify_index.0,
+    }
+}
+
+fn weights(service: &Service) -> shape::catalog::Weights {
+    let (passing, warning) = service.weights;
+    shape::catalog::Weights { passing, warning }
+}
+
+fn tagged_addresses(service: &Service) -> BTreeMap<String, shape::catalog::ServiceAddress> {
+    let address = |address: &lockmesh_protocol::record::ServiceAddress| shape::catalog::ServiceAddress {
+        address: address.address.clone(),
+        port: address.port,
+    };
+    service.tagged_addresses.iter().map(|(tag, known)| (tag.clone(), address(known))).collect()
+}
+
+pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
+    let (node, service) = (&instance.node, &instance.service);
+    shape::catalog::ServiceNode {
+        id: node.id.clone(),
+        node: node.name.to_string(),
+        address: node.address.clone(),
+        datacenter: node.datacenter.clone(),
+        tagged_addresses: unless_empty(&node.tagged_addresses),
+        node_meta: unless_empty(&node.meta),
+        service_kind: String::new(),
+        service_id: service.id.to_string(),
+        service_name: service.name.clone(),
+        service_tags: service.tags.clone(),
+        service_address: service.address.clone(),
+        service_tagged_addresses: tagged_addresses(service),
+        service_weights: weights(service),
+        service_meta: service.meta.clone(),
+        service_port: service.port,
+        service_socket_path: String::new(),
+        service_enable_tag_override: service.enable_tag_override,
+        service_proxy: shape::catalog::Proxy::default(),
+        service_connect: Map::new(),
+        create_index: service.create_index.0,
+        modify_index: service.modify_index.0,
+    }
+}
+
+pub(crate) fn check(check: &Check) -> shape::health::Check {
+    shape::health::Check {
+        node: check.node.to_string(),
+        check_id: check.id.to_string(),
+        name: check.name.clone(),
+        status: check.status.as_str().into(),
+        notes: check.notes.clone(),
+        output: check.output.clone(),
+        service_id: check.service_id.clone(),
+        service_name: check.service_name.clone(),
+        service_tags: check.service_tags.clone(),
+        kind: check.kind.clone(),
+        interval: check.interval.clone(),
+        timeout: check.timeout.clone(),
+        exposed_port: check.exposed_port,
+        definition: definition(&check.definition),
+        create_index: check.create_index.0,
+        modify_index: check.modify_index.0,
+    }
+}
+
+fn definition(text: &str) -> Map<String, Value> {
+    let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
+    definition.remove(DEFINITION_TTL);
+    definition
+}
+
+pub(super) fn instance(instance: &Instance) -> shape::health::ServiceInstance {
+    shape::health::ServiceInstance {
+        node: node(&instance.node),
+        service: service(&instance.service),
+        checks: instance.checks.iter().map(|known| check(known)).collect(),
+    }
+}
+
+pub(super) fn txn_result(result: &TxnResult) -> shape::txn::TxnResult {
+    let mut shaped = shape::txn::TxnResult::default();
+    match result {
+        TxnResult::Kv(known) => shaped.kv = Some(entry(known)),
+        TxnResult::Node(known) => shaped.node = Some(node(known)),
+        TxnResult::Service(known) => shaped.service = Some(service(known)),
+        TxnResult::Check(known) => shaped.check = Some(check(known)),
+    }
+    shaped
+}
+
+pub(super) fn lock(lock: &Lock) -> shape::lockmesh::Lock {
+    let holder = lock.session.as_deref();
+    shape::lockmesh::Lock {
+        key: lock.key.to_string(),
+        session: holder.map(|session| session.id.to_string()).unwrap_or_default(),
+        session_name: holder.map(|session| session.name.clone()).unwrap_or_default(),
+        node: holder.map(|session| session.node.to_string()).unwrap_or_default(),
+        fence: lock.fence.0,
+        lock_index: lock.lock_index,
+        modify_index: lock.modify_index.0,
+        granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
+        lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
+    }
+}
+
+pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
+    let (cause, check) = match &loss.cause {
+        LossCause::Destroyed => ("destroyed", None),
+        LossCause::TtlExpired => ("ttl-expired", None),
+        LossCause::CheckCritical(check) => ("check-critical", Some(check)),
+        LossCause::CheckDeregistered(check) => ("check-deregistered", Some(check)),
+        LossCause::NodeDeregistered => ("node-deregistered", None),
+    };
+    let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {
+        key: key.to_string(),
+        fence,
+    };
+    shape::lockmesh::Loss {
+        index: loss.index.0,
+        at_ms: loss.at.0,
+        session: loss.session.to_string(),
+        session_name: loss.session_name.clone(),
+        node: loss.node.to_string(),
+        cause: cause.into(),
+        check_id: check.map(ToString::to_string).unwrap_or_default(),
+        keys: loss.keys.iter().map(|(key, fence)| lost(key, fence.0)).collect(),
+        key_count: loss.key_count,
+    }
+}
