@@ -107,6 +107,17 @@ pub fn holds_nothing_unfinished(source: &Source, pieces: &[(&str, &str)]) -> Vec
     faults.collect()
 }
 
+/// A function is named by its noun alone, unless `get_…` is a word of the table.
+pub fn names_have_no_get(source: &Source, words_of_others: &[&str]) -> Vec<Fault> {
+    let code = &source.real_code;
+    let faults = code.match_indices("fn get_").filter_map(|(at, _)| {
+        let name: String = code[at + 3..].chars().take_while(|c| is_word(*c)).collect();
+        let own = !words_of_others.contains(&name.as_str());
+        own.then(|| Fault::new(source, line_of(code, at), format!("`{name}`: the noun alone says it")))
+    });
+    faults.collect()
+}
+
 /// Nothing a reader cannot open is cited.
 pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault> {
     let lines = source.text.lines().enumerate();

@@ -1,4 +1,4 @@
-//! Sessions.
+//! Sessions: what a client sends to make one, and what it is told of them.
 
 use super::null_as_default;
 use serde::{Deserialize, Serialize};

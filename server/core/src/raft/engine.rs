@@ -282,7 +282,7 @@ impl Engine {
     }
 
     /// Gives the turn's write to the disk, or ties the turn to the writes before it.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one turn of the engine, taken apart once")]
     fn queue(
         &mut self,
         number: u64,
