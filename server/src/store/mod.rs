@@ -11,7 +11,7 @@
 //!     StoreEvent::Health(health)          // Failing: answer new proposals with Unavailable::Disk
 //!
 //! dirty.extend(outbox.changes);           // DirtyRows
-//! if store.image_is_idle() { store.checkpoint(mark, take(&mut dirty))?; }     // about once a second
+//! if store.image_is_idle() { store.checkpoint(mark, take(&mut dirty)); }      // about once a second
 //!     StoreEvent::Image(index)            // durable: store.cut(min(index, slowest follower))
 //!
 //! let mut backup = store.backup()?;       // what the newest durable image holds
@@ -20,16 +20,32 @@
 //! store.close();                          // writes what is queued, ends the threads
 //! ```
 
+//!
+//! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
+//! `image.rs` with `rows.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
+
+mod disk;
 mod error;
 mod events;
+mod file;
+mod guard;
+mod image;
+mod log;
+mod open;
 mod rows;
+mod threads;
 
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
+pub use image::{Backup, Part};
 pub use rows::DirtyRows;
+pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 
-use lockmesh_core::raft::log::ImageMark;
-use lockmesh_protocol::id::ServerId;
+use image::ImageStore;
+use lockmesh_core::raft::log::{ImageMark, Recovered};
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use log::LogStore;
+use std::path::Path;
 
 /// What a store must know to be opened.
 #[derive(Clone, Debug)]
@@ -40,3 +56,33 @@ pub struct StoreOptions {
     /// zero where a server joins one. The log then begins behind it, and it counts as committed.
     pub first_image: ImageMark,
 }
+
+/// Both files, open and checked.
+#[derive(Debug)]
+pub struct Store {
+    log: LogStore,
+    image: ImageStore,
+    durable_image: LogIndex,
+}
+
+impl Store {
+    /// Opens the store in a folder, or makes a new one where there is none, and reads all that it holds.
+    ///
+    /// The folder is held until the store is closed. A file that is refused keeps every byte.
+    pub fn open(folder: &Path, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
+        open::open_folder(folder, options)
+    }
+
+    /// Starts the threads that write. `listener` is called from them and must never block.
+    ///
+    /// Fails only where the system gives no thread.
+    pub fn start(
+        self,
+        listener: impl Fn(StoreEvent) + Send + Sync + 'static,
+    ) -> std::io::Result<StoreHandle> {
+        StoreHandle::start(self.log, self.image, self.durable_image, listener)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -129,6 +129,20 @@ impl DirtyRows {
         }
     }
 
+    /// Takes what changed later.
+    pub(super) fn absorb(&mut self, later: DirtyRows) {
+        if later.cleared {
+            *self = later;
+            return;
+        }
+        for (key, row) in later.rows {
+            match row {
+                None if self.cleared => drop(self.rows.remove(&key)),
+                row => drop(self.rows.insert(key, row)),
+            }
+        }
+    }
+
     /// How many rows a checkpoint would write.
     pub fn len(&self) -> usize {
         self.rows.len()

@@ -1,0 +1,94 @@
+//! Where the files are: a folder on a disk, held by one process at a time.
+
+use super::error::StoreError;
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file whose lock says that the folder is in use.
+const LOCK_FILE: &str = "lockmesh.lock";
+
+/// A place for files. What it did is durable after [`Disk::sync`] only.
+pub(super) trait Disk: Debug + Send + Sync {
+    /// How people call the file.
+    fn path(&self, name: &str) -> PathBuf;
+    /// Opens a file; none where it is missing.
+    fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>>;
+    /// Makes an empty file, in place of any that is there.
+    fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
+    /// Whether there is such a file.
+    fn exists(&self, name: &str) -> io::Result<bool>;
+    /// Gives a file another name, at once.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes what became of the names durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A folder that this process holds until it is dropped.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// Its lock is the hold.
+    _held: File,
+}
+
+impl Folder {
+    /// Makes the folder where it is missing, and takes hold of it.
+    pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
+        let fault = |doing| move |source| StoreError::Io { path: path.to_path_buf(), doing, source };
+        fs::create_dir_all(path).map_err(fault("cannot make the folder"))?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(fault("cannot open the lock file in the folder"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_path_buf(), _held: lock }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Held(path.to_path_buf())),
+            Err(TryLockError::Error(source)) => Err(fault("cannot lock the folder")(source)),
+        }
+    }
+
+    fn backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
+        match FileBackend::new(file) {
+            Ok(backend) => Ok(Box::new(backend)),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+impl Disk for Folder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        match OpenOptions::new().read(true).write(true).open(self.path(name)) {
+            Ok(file) => Self::backend(file).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        let path = self.path(name);
+        Self::backend(OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?)
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        self.path(name).try_exists()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}

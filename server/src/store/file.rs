@@ -1,0 +1,387 @@
+//! One redb file: opened with suspicion, written in whole commits, opened anew after an error.
+//!
+//! This file, `guard.rs` and `disk.rs` are the ones that name redb. Every table maps bytes to bytes.
+//!
+//! **Invariant:** [`RedbFile::write`] has changed all or nothing, and when it returns `Ok` the change is durable.
+//! After an error it may have become durable all the same: whoever writes must be able to write the same again.
+
+use super::disk::Disk;
+use super::error::StoreError;
+use super::guard::Guard;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::wire;
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+};
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::io;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
+
+/// The format that this build writes, and the newest that it reads.
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
+const FORMAT_KEY: &[u8] = b"format";
+const IDENTITY_KEY: &[u8] = b"identity";
+
+/// Which of the two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    /// `log.redb`.
+    Log,
+    /// `state.redb`.
+    Image,
+}
+
+/// What a file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    /// Which of the two it is.
+    pub(super) kind: Kind,
+    /// The same random number in both files of a pair.
+    pub(super) pair: u128,
+    /// Whose it is.
+    pub(super) server: ServerId,
+}
+
+/// What a table is called.
+#[derive(Clone, Copy)]
+pub(super) struct TableName(TableDefinition<'static, &'static [u8], &'static [u8]>);
+
+impl TableName {
+    /// A table of that name.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self(TableDefinition::new(name))
+    }
+}
+
+/// Why redb refused.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The disk did.
+    Io(io::Error),
+    /// The file is broken.
+    Damaged(String),
+}
+
+/// One redb file of the store.
+#[derive(Debug)]
+pub(super) struct RedbFile {
+    disk: Arc<dyn Disk>,
+    name: &'static str,
+    cache_bytes: usize,
+    /// None while it could not be opened anew.
+    open: RwLock<Option<Opened>>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    database: Database,
+    guard: Guard,
+}
+
+impl RedbFile {
+    /// Opens a file without changing it; none where it is missing. Nothing reaches the disk before
+    /// [`RedbFile::release`].
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        name: &'static str,
+        cache_bytes: usize,
+    ) -> Result<Option<Self>, StoreError> {
+        let file = Self { disk, name, cache_bytes, open: RwLock::new(None) };
+        let Some(opened) = file.open_held(false)? else { return Ok(None) };
+        *file.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        Ok(Some(file))
+    }
+
+    /// Makes a file with what `fill` writes, in place of any of that name, and closes it.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        name: &'static str,
+        identity: &Identity,
+        fill: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        let path = disk.path(name);
+        let backend = disk.create(name).map_err(io_error(&path, "cannot make the file"))?;
+        let failed = |fault| Self::failed(path.clone(), "cannot fill the new file", fault);
+        let guard = Guard::open(backend);
+        let database =
+            Builder::new().create_with_backend(guard.clone()).map_err(|error| failed(error.into()))?;
+        commit(&database, |writing| {
+            let mut meta = writing.table(TableName(META))?;
+            meta.put(FORMAT_KEY, &FORMAT_VERSION.to_le_bytes())?;
+            meta.put(IDENTITY_KEY, &wire::encode(identity))?;
+            drop(meta);
+            fill(writing)
+        })
+        .map_err(failed)?;
+        drop(database);
+        match guard.last_error() {
+            Some(error) => Err(failed(Fault::Io(io::Error::other(error)))),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets what opening has repaired reach the disk: the file is ours and sound.
+    pub(super) fn release(&self) -> Result<(), StoreError> {
+        let path = self.path();
+        let open = self.opened()?;
+        let guard = &open.as_ref().ok_or(StoreError::Closed)?.guard;
+        guard.release().map_err(io_error(&path, "cannot repair the file"))
+    }
+
+    /// How people call the file.
+    pub(super) fn path(&self) -> PathBuf {
+        self.disk.path(self.name)
+    }
+
+    /// What the file says of itself.
+    pub(super) fn identity(&self) -> Result<Identity, StoreError> {
+        let path = self.path();
+        let foreign = |reason: &str| StoreError::Foreign { path: path.clone(), reason: reason.to_owned() };
+        let damaged = |reason: String| StoreError::Damaged { path: path.clone(), reason };
+        let reading = self.read()?;
+        let format = reading.get(TableName(META), FORMAT_KEY).map_err(|fault| self.fault(fault))?;
+        let format = format.ok_or_else(|| foreign("it is a redb file of something else"))?;
+        let format: [u8; 4] =
+            format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
+        let found = u32::from_le_bytes(format);
+        if found > FORMAT_VERSION {
+            return Err(StoreError::NewerFormat { path: path.clone(), found, known: FORMAT_VERSION });
+        }
+        let identity = reading.get(TableName(META), IDENTITY_KEY).map_err(|fault| self.fault(fault))?;
+        let identity = identity.ok_or_else(|| damaged("it has no identity".to_owned()))?;
+        wire::decode::<Identity, 1024>(&identity).map_err(|error| damaged(error.to_string()))
+    }
+
+    /// Changes the file in one durable commit.
+    pub(super) fn write(
+        &self,
+        change: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        let open = self.opened()?;
+        let opened = open.as_ref().ok_or_else(|| self.fault(Fault::Io(io::Error::other("not open yet"))))?;
+        commit(&opened.database, change).map_err(|fault| match (fault, opened.guard.last_error()) {
+            (Fault::Io(_), Some(error)) => self.fault(Fault::Io(io::Error::other(error))),
+            (fault, _) => self.fault(fault),
+        })
+    }
+
+    /// Looks at what the last commit left; later commits do not disturb it.
+    pub(super) fn read(&self) -> Result<Reading, StoreError> {
+        let open = self.opened()?;
+        let opened = open.as_ref().ok_or_else(|| self.fault(Fault::Io(io::Error::other("not open yet"))))?;
+        let transaction = opened.database.begin_read().map_err(|error| self.fault(error.into()))?;
+        Ok(Reading { transaction })
+    }
+
+    /// Opens the file anew after an error: redb takes nothing more until then.
+    pub(super) fn reopen(&self) -> Result<(), StoreError> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let rewrite = open.as_ref().is_none_or(|opened| opened.guard.sync_failed());
+        // Closed first: the file's lock admits one opener.
+        *open = None;
+        let opened = self.open_held(rewrite)?.ok_or_else(|| {
+            self.fault(Fault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
+        })?;
+        opened.guard.release().map_err(io_error(&self.path(), "cannot repair the file"))?;
+        *open = Some(opened);
+        Ok(())
+    }
+
+    /// A fault of this file, with its name.
+    pub(super) fn fault(&self, fault: Fault) -> StoreError {
+        Self::failed(self.path(), "cannot read or write the file", fault)
+    }
+
+    /// What this file holds cannot be: it is damaged.
+    pub(super) fn damaged(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Damaged { path: self.path(), reason: reason.into() }
+    }
+
+    fn failed(path: PathBuf, doing: &'static str, fault: Fault) -> StoreError {
+        match fault {
+            Fault::Io(source) => StoreError::Io { path, doing, source },
+            Fault::Damaged(reason) => StoreError::Damaged { path, reason },
+        }
+    }
+
+    fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Opened>>, StoreError> {
+        Ok(self.open.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Opens the file with its writes held back.
+    fn open_held(&self, rewrite: bool) -> Result<Option<Opened>, StoreError> {
+        let path = self.path();
+        let backend = self.disk.open(self.name).map_err(io_error(&path, "cannot open the file"))?;
+        let Some(backend) = backend else { return Ok(None) };
+        // redb would take an empty file for one that it should begin.
+        if backend.len().map_err(io_error(&path, "cannot measure the file"))? == 0 {
+            return Err(self.damaged("it is empty"));
+        }
+        let guard = Guard::holding(backend);
+        if rewrite {
+            guard.rewrite().map_err(io_error(&path, "cannot write the file anew after a failed sync"))?;
+        }
+        let begun = Instant::now();
+        let repaired = Rc::new(Cell::new(false));
+        let callback = Rc::clone(&repaired);
+        let mut database = Builder::new()
+            .set_cache_size(self.cache_bytes)
+            .set_repair_callback(move |_| callback.set(true))
+            .create_with_backend(guard.clone())
+            .map_err(|error| self.refused(error))?;
+        if repaired.get() {
+            // A repair has looked at every page already.
+            let took_ms = begun.elapsed().as_millis();
+            tracing::warn!(file = %path.display(), took_ms, "repaired a file that was not closed properly");
+        } else if !database.check_integrity().map_err(|error| self.refused(error))? {
+            return Err(self.damaged("it was closed properly, but its pages have changed since"));
+        }
+        Ok(Some(Opened { database, guard }))
+    }
+
+    /// Why redb would not open the file.
+    fn refused(&self, error: DatabaseError) -> StoreError {
+        let path = self.path();
+        match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Held(path),
+            DatabaseError::UpgradeRequired(version) => {
+                StoreError::Foreign { path, reason: format!("it is a redb file of version {version}") }
+            }
+            DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                StoreError::Foreign { path, reason: "it is no redb file".to_owned() }
+            }
+            DatabaseError::Storage(StorageError::Io(error))
+                if error.kind() == io::ErrorKind::UnexpectedEof =>
+            {
+                self.damaged("it is cut off")
+            }
+            error => self.fault(error.into()),
+        }
+    }
+}
+
+/// Names the file in an error of the system.
+pub(super) fn io_error(path: &std::path::Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_path_buf();
+    move |source| StoreError::Io { path, doing, source }
+}
+
+/// Makes a change in one durable commit.
+fn commit(
+    database: &Database,
+    change: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    // Durable at once, in one phase and without a saved allocator: redb's defaults, and its fastest.
+    let transaction = database.begin_write()?;
+    change(&mut Writing { transaction: &transaction })?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// A commit that is being put together.
+pub(super) struct Writing<'a> {
+    transaction: &'a redb::WriteTransaction,
+}
+
+impl Writing<'_> {
+    /// Opens a table, and makes it where it is missing.
+    pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, Fault> {
+        Ok(WritingTable(self.transaction.open_table(name.0)?))
+    }
+
+    /// Removes a table with all that it holds.
+    pub(super) fn remove_table(&self, name: TableName) -> Result<(), Fault> {
+        self.transaction.delete_table(name.0)?;
+        Ok(())
+    }
+}
+
+/// A table in a commit that is being put together.
+pub(super) struct WritingTable<'a>(redb::Table<'a, &'static [u8], &'static [u8]>);
+
+impl WritingTable<'_> {
+    /// Sets a row.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+        self.0.insert(key, value)?;
+        Ok(())
+    }
+
+    /// Removes a row, if it is there.
+    pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
+        self.0.remove(key)?;
+        Ok(())
+    }
+}
+
+/// The file as it was at one moment.
+pub(super) struct Reading {
+    transaction: redb::ReadTransaction,
+}
+
+impl Reading {
+    /// What a row holds; none also where there is no such table.
+    pub(super) fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(ReadingTable(table)) = self.table(table)? else { return Ok(None) };
+        Ok(table.get(key)?.map(|value| value.value().to_vec()))
+    }
+
+    /// Calls `visit` with each row from a key on, in order, until it says `false`.
+    pub(super) fn each(
+        &self,
+        table: TableName,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
+        let Some(ReadingTable(table)) = self.table(table)? else { return Ok(()) };
+        for row in ReadableTable::range::<&[u8]>(&table, (Bound::Included(from), Bound::Unbounded))? {
+            let (key, value) = row?;
+            if !visit(key.value(), value.value())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self, name: TableName) -> Result<Option<ReadingTable>, Fault> {
+        match self.transaction.open_table(name.0) {
+            Ok(table) => Ok(Some(ReadingTable(table))),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A table as it was at one moment.
+struct ReadingTable(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+impl From<redb::Error> for Fault {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Io(error) => Self::Io(error),
+            redb::Error::PreviousIo | redb::Error::DatabaseClosed => {
+                Self::Io(io::Error::other(error.to_string()))
+            }
+            error => Self::Damaged(error.to_string()),
+        }
+    }
+}
+
+/// Every error of redb's is one of its own widest kind first.
+macro_rules! fault_from {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Fault {
+            fn from(error: $error) -> Self {
+                redb::Error::from(error).into()
+            }
+        })+
+    };
+}
+
+fault_from!(redb::CommitError, DatabaseError, StorageError, redb::TableError, redb::TransactionError);

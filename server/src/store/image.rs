@@ -1,0 +1,170 @@
+//! `state.redb`: the image of the state, one commit a checkpoint.
+//!
+//! **Invariant:** one commit holds the rows, the index they stand for, its term and the membership of exactly that
+//! index. Nothing else writes the image.
+
+use super::error::StoreError;
+use super::file::{Fault, Reading, RedbFile, TableName, Writing};
+use super::rows::{self, DirtyRows, RESTORE_PART, RowKey};
+use lockmesh_core::State;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::wire;
+
+const ROWS: TableName = TableName::new("rows");
+const MARKS: TableName = TableName::new("mark");
+const MARK_KEY: &[u8] = b"mark";
+
+/// A part of a backup is closed when its rows reach this many bytes. One row may be longer.
+const PART_BYTES: usize = 1 << 20;
+
+/// The image on disk. One thread writes it, any may read it.
+#[derive(Debug)]
+pub(super) struct ImageStore {
+    file: RedbFile,
+}
+
+impl ImageStore {
+    /// What a new image begins with.
+    pub(super) fn fill(writing: &mut Writing<'_>, mark: &ImageMark) -> Result<(), Fault> {
+        let mut bytes = Vec::new();
+        wire::encode_into(mark, &mut bytes);
+        writing.table(MARKS)?.put(MARK_KEY, &bytes)
+    }
+
+    /// Reads an image that was opened, with the state that it holds.
+    pub(super) fn load(file: RedbFile) -> Result<(Self, ImageMark, State), StoreError> {
+        let reading = file.read()?;
+        let mark = mark_of(&reading).map_err(|fault| file.fault(fault))?;
+        let mut state = State::default();
+        reading
+            .each(ROWS, &[], |_, value| {
+                state.load(decode(value)?);
+                Ok(true)
+            })
+            .map_err(|fault| file.fault(fault))?;
+        drop(reading);
+        Ok((Self { file }, mark, state))
+    }
+
+    /// The file behind the image.
+    pub(super) fn file(&self) -> &RedbFile {
+        &self.file
+    }
+
+    /// Makes the image stand for `mark`, durably. May be called again with the same after an error.
+    pub(super) fn checkpoint(&self, mark: &ImageMark, dirty: &DirtyRows) -> Result<(), StoreError> {
+        self.file.write(|writing| {
+            if dirty.cleared() {
+                writing.remove_table(ROWS)?;
+            }
+            let mut table = writing.table(ROWS)?;
+            for (RowKey(key), change) in dirty.rows() {
+                match change {
+                    Some(change) => table.put(key, &rows::encode(change))?,
+                    None => table.remove(key)?,
+                }
+            }
+            drop(table);
+            Self::fill(writing, mark)
+        })
+    }
+
+    /// Begins a backup of what the image holds now.
+    pub(super) fn backup(&self) -> Result<Backup, StoreError> {
+        let reading = self.file.read()?;
+        let fault = |fault| self.file.fault(fault);
+        let mark = mark_of(&reading).map_err(fault)?;
+        let RowKey(cluster_id_key) = rows::cluster_id_key();
+        let cluster_id = match reading.get(ROWS, &cluster_id_key).map_err(fault)? {
+            Some(bytes) => match decode(&bytes).map_err(fault)? {
+                Change::ClusterId(id) => id,
+                _ => return Err(self.file.damaged("the row of the cluster's id holds something else")),
+            },
+            None => String::new(),
+        };
+        Ok(Backup { path: self.file.path(), reading, mark, cluster_id, starts: vec![Some(Vec::new())] })
+    }
+}
+
+fn mark_of(reading: &Reading) -> Result<ImageMark, Fault> {
+    let bytes = reading.get(MARKS, MARK_KEY)?;
+    let bytes = bytes.ok_or_else(|| Fault::Damaged("it does not say what index it stands for".to_owned()))?;
+    wire::decode_stored(&bytes).map_err(|error| Fault::Damaged(error.to_string()))
+}
+
+fn decode(bytes: &[u8]) -> Result<Change, Fault> {
+    wire::decode_stored(bytes).map_err(|error| Fault::Damaged(error.to_string()))
+}
+
+/// A backup under way: the image as it was at one moment, in parts. Later checkpoints do not disturb it.
+///
+/// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks any more.
+pub struct Backup {
+    path: std::path::PathBuf,
+    reading: Reading,
+    mark: ImageMark,
+    cluster_id: String,
+    /// Where each part that is known begins; none where the part before it was the last one.
+    starts: Vec<Option<Vec<u8>>>,
+}
+
+/// A part of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Changes that set rows anew, at most about 1 MiB of them.
+    pub rows: Vec<Change>,
+    /// Whether no part follows.
+    pub last: bool,
+}
+
+impl Backup {
+    /// What the backup stands for.
+    pub fn mark(&self) -> &ImageMark {
+        &self.mark
+    }
+
+    /// The cluster that it is of; empty before the cluster's first command.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// Reads a part: any that was read before, or the one that follows; none where there is no such part.
+    ///
+    /// What a restore has gathered so far is left out: it is not part of the state yet.
+    pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
+        let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
+        let mut rows = Vec::new();
+        let mut bytes = 0;
+        let mut next = None;
+        self.reading
+            .each(ROWS, start, |key, value| {
+                if key.first() == Some(&RESTORE_PART) {
+                    return Ok(true);
+                }
+                if !rows.is_empty() && bytes + value.len() > PART_BYTES {
+                    next = Some(key.to_vec());
+                    return Ok(false);
+                }
+                bytes += value.len();
+                rows.push(decode(value)?);
+                Ok(true)
+            })
+            .map_err(|fault| self.fault(fault))?;
+        let last = next.is_none();
+        if self.starts.len() == number as usize + 1 {
+            self.starts.push(next);
+        }
+        Ok(Some(Part { rows, last }))
+    }
+
+    fn fault(&self, fault: Fault) -> StoreError {
+        let path = self.path.clone();
+        match fault {
+            Fault::Io(source) => {
+                StoreError::Io { path, doing: "cannot read the backup: begin a new one", source }
+            }
+            Fault::Damaged(reason) => StoreError::Damaged { path, reason },
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `log.redb`: the log's entries and the hard state, one durable commit a batch.
+//!
+//! All entries of a batch lie in one row under the first one's index, and the head (hard state and where the log
+//! was cut) lies behind them under the highest key: the newest row and the head share a page, so that a small
+//! commit touches one page of one table.
+//!
+//! **Invariants:** rows follow each other without a gap, the first one right behind the base. The commit index on
+//! disk never goes back. The base never passes the durable image, which [`LogStore::cut`] is told.
+
+use super::error::StoreError;
+use super::file::{Fault, RedbFile, TableName, Writing};
+use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite};
+use lockmesh_protocol::id::{LogIndex, Term};
+use lockmesh_protocol::wire;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+const ROWS: TableName = TableName::new("log");
+
+/// The key of the head: behind every index.
+const HEAD_KEY: [u8; 8] = [0xff; 8];
+
+/// A row is closed when its entries' data reach this many bytes. One entry may be longer.
+const ROW_BYTES: usize = 256 << 10;
+
+/// How many rows one commit cuts off at most, so that cutting never holds up a batch.
+const CUT_ROWS: usize = 64;
+
+/// The log on disk. One thread writes it.
+#[derive(Debug)]
+pub(super) struct LogStore {
+    file: RedbFile,
+    head: Head,
+    rows: VecDeque<Row>,
+    /// Rows that end here or before are to be cut off.
+    cut_to: LogIndex,
+}
+
+/// What is known of the log apart from its entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Head {
+    pub(super) hard_state: HardState,
+    /// The entry before the first: index and term.
+    pub(super) base: (LogIndex, Term),
+}
+
+/// The entries of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    first: LogIndex,
+    last: LogIndex,
+    last_term: Term,
+}
+
+/// What one commit does.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    head: Head,
+    /// Rows cut off at the front.
+    cut: usize,
+    /// Rows that stay, from the front.
+    keep: usize,
+    /// What the last row that stays becomes, where its tail is replaced.
+    trimmed: Option<(Row, Vec<u8>)>,
+    /// New rows.
+    added: Vec<(Row, Vec<u8>)>,
+}
+
+impl LogStore {
+    /// What a new log begins with.
+    pub(super) fn fill(writing: &mut Writing<'_>, head: &Head) -> Result<(), Fault> {
+        writing.table(ROWS)?.put(&HEAD_KEY, &encode(head))
+    }
+
+    /// Reads a log that was opened, with all its entries.
+    pub(super) fn load(file: RedbFile) -> Result<(Self, Vec<LogEntry>), StoreError> {
+        let mut head: Option<Head> = None;
+        let mut rows = VecDeque::new();
+        let mut entries: Vec<LogEntry> = Vec::new();
+        let reading = file.read()?;
+        reading
+            .each(ROWS, &[], |key, value| {
+                if key == HEAD_KEY {
+                    head = Some(decode(value)?);
+                    return Ok(true);
+                }
+                let batch: Vec<LogEntry> = decode(value)?;
+                rows.push_back(checked_row(key, &batch, entries.last())?);
+                entries.extend(batch);
+                Ok(true)
+            })
+            .map_err(|fault| file.fault(fault))?;
+        drop(reading);
+        let head = head.ok_or_else(|| file.damaged("it has no hard state"))?;
+        if let Some(row) = rows.front().filter(|row| row.first != head.base.0.next()) {
+            let reason = format!("it was cut at index {}, but goes on at index {}", head.base.0, row.first);
+            return Err(file.damaged(reason));
+        }
+        Ok((Self { file, head, rows, cut_to: LogIndex(0) }, entries))
+    }
+
+    /// The file behind the log.
+    pub(super) fn file(&self) -> &RedbFile {
+        &self.file
+    }
+
+    /// What is durable of the hard state and the base.
+    pub(super) fn head(&self) -> Head {
+        self.head
+    }
+
+    /// Makes writes durable, all or none, in their order. May be called again with the same after an error.
+    ///
+    /// # Panics
+    /// Where entries do not follow the log or would replace what was cut off: the engine has lost its way.
+    pub(super) fn commit(&mut self, writes: &[LogWrite], least_commit: LogIndex) -> Result<(), StoreError> {
+        let plan = self.plan(writes, least_commit)?;
+        let nothing = Plan { head: self.head, keep: self.rows.len(), ..Plan::default() };
+        if plan != nothing {
+            let rows = &self.rows;
+            self.file.write(|writing| plan.write(rows, writing))?;
+            self.adopt(plan);
+        }
+        Ok(())
+    }
+
+    /// Marks everything up to an index, which the durable image holds already, as to be cut off: a portion with
+    /// each commit.
+    pub(super) fn cut(&mut self, up_to: LogIndex) {
+        self.cut_to = self.cut_to.max(up_to);
+    }
+
+    /// Whether there is a row left to cut off.
+    pub(super) fn has_cuts(&self) -> bool {
+        self.rows.front().is_some_and(|row| row.last <= self.cut_to)
+    }
+
+    /// Begins the log anew behind an image: the term and the vote stay.
+    pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
+        let HardState { term, vote, .. } = self.head.hard_state;
+        let hard_state = match term < base.1 {
+            // Nobody was voted for in a term that was never seen.
+            true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
+            false => HardState { term, vote, commit: base.0 },
+        };
+        let plan = Plan { head: Head { hard_state, base }, ..Plan::default() };
+        let rows = &self.rows;
+        self.file.write(|writing| plan.write(rows, writing))?;
+        self.adopt(plan);
+        Ok(())
+    }
+
+    /// Works out what the writes come to.
+    fn plan(&self, writes: &[LogWrite], least_commit: LogIndex) -> Result<Plan, StoreError> {
+        let mut head = self.head;
+        let mut keep = self.rows.len();
+        let mut replaced_from: Option<LogIndex> = None;
+        let mut tail: Vec<LogEntry> = Vec::new();
+        for write in writes {
+            if let Some(mark) = &write.reset {
+                head.base = (mark.index, mark.term);
+                head.hard_state.commit = head.hard_state.commit.max(mark.index);
+                (keep, replaced_from) = (0, None);
+                tail.clear();
+            }
+            if let Some(first) = write.entries.first() {
+                append(&mut tail, &write.entries);
+                replaced_from = Some(replaced_from.map_or(first.index, |from| from.min(first.index)));
+                assert!(first.index > head.base.0, "an entry would replace what was cut off the log");
+            }
+            if let Some(hard_state) = write.hard_state {
+                // An older one may still be on its way when a checkpoint has raised the commit index.
+                let commit = hard_state.commit.max(head.hard_state.commit);
+                head.hard_state = HardState { commit, ..hard_state };
+            }
+        }
+        head.hard_state.commit = head.hard_state.commit.max(least_commit);
+        let mut trimmed = None;
+        if let Some(from) = replaced_from {
+            keep = keep.min(self.rows.partition_point(|row| row.first < from));
+            trimmed = self.trim(keep, from)?;
+            let before = trimmed.as_ref().map(|(row, _)| row.last);
+            let before = before.or(keep.checked_sub(1).map(|place| self.rows[place].last));
+            let follows = before.unwrap_or(head.base.0).next();
+            assert_eq!(follows, from, "entries must follow the log without a gap");
+        }
+        let mut cut = 0;
+        // A row that is trimmed in this commit is not cut off in it.
+        let whole = keep - usize::from(trimmed.is_some());
+        while cut < CUT_ROWS.min(whole) && self.rows[cut].last <= self.cut_to {
+            head.base = (self.rows[cut].last, self.rows[cut].last_term);
+            cut += 1;
+        }
+        Ok(Plan { head, cut, keep, trimmed, added: into_rows(tail) })
+    }
+
+    /// What is left of the last row that is kept, where it reaches beyond the index from which the log is replaced.
+    fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(Row, Vec<u8>)>, StoreError> {
+        let Some(row) = keep.checked_sub(1).map(|place| self.rows[place]).filter(|row| row.last >= from)
+        else {
+            return Ok(None);
+        };
+        let reading = self.file.read()?;
+        let bytes = reading.get(ROWS, &key(row.first)).map_err(|fault| self.file.fault(fault))?;
+        let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log has gone"))?;
+        let mut entries: Vec<LogEntry> = decode(&bytes).map_err(|fault| self.file.fault(fault))?;
+        entries.retain(|entry| entry.index < from);
+        Ok(into_rows(entries).pop())
+    }
+
+    /// Takes over what a plan made durable.
+    fn adopt(&mut self, plan: Plan) {
+        self.head = plan.head;
+        self.rows.truncate(plan.keep);
+        if let Some((row, _)) = plan.trimmed {
+            self.rows.pop_back();
+            self.rows.push_back(row);
+        }
+        self.rows.drain(..plan.cut);
+        self.rows.extend(plan.added.into_iter().map(|(row, _)| row));
+    }
+}
+
+impl Plan {
+    fn write(&self, rows: &VecDeque<Row>, writing: &mut Writing<'_>) -> Result<(), Fault> {
+        let mut table = writing.table(ROWS)?;
+        for row in rows.range(..self.cut).chain(rows.range(self.keep..)) {
+            table.remove(&key(row.first))?;
+        }
+        for (row, bytes) in self.trimmed.iter().chain(&self.added) {
+            table.put(&key(row.first), bytes)?;
+        }
+        table.put(&HEAD_KEY, &encode(&self.head))
+    }
+}
+
+/// Adds entries to the tail that one commit writes; the first one's index replaces everything from there on.
+fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
+    let first = entries.first().map(|entry| entry.index);
+    tail.retain(|entry| Some(entry.index) < first);
+    if let (Some(last), Some(first)) = (tail.last(), first) {
+        assert_eq!(last.index.next(), first, "entries must follow each other without a gap");
+    }
+    tail.extend_from_slice(entries);
+}
+
+/// Divides entries that follow each other into rows.
+fn into_rows(entries: Vec<LogEntry>) -> Vec<(Row, Vec<u8>)> {
+    let mut rows = Vec::new();
+    let mut batch: Vec<LogEntry> = Vec::new();
+    let mut batch_bytes = 0;
+    for entry in entries {
+        let entry_bytes = entry.data.len() + entry.context.len();
+        if !batch.is_empty() && batch_bytes + entry_bytes > ROW_BYTES {
+            rows.extend(into_row(&std::mem::take(&mut batch)));
+            batch_bytes = 0;
+        }
+        batch_bytes += entry_bytes;
+        batch.push(entry);
+    }
+    rows.extend(into_row(&batch));
+    rows
+}
+
+fn into_row(batch: &Vec<LogEntry>) -> Option<(Row, Vec<u8>)> {
+    let (first, last) = (batch.first()?, batch.last()?);
+    Some((Row { first: first.index, last: last.index, last_term: last.term }, encode(batch)))
+}
+
+/// Checks a row that was read against its key and the entry before it.
+fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Result<Row, Fault> {
+    let damaged = |reason: String| Fault::Damaged(reason);
+    let key: [u8; 8] = key.try_into().map_err(|_| damaged("a row of the log has no index".to_owned()))?;
+    let first = LogIndex(u64::from_be_bytes(key));
+    let mut expected = before.map_or(first, |entry| entry.index.next());
+    let mut term = before.map_or(Term(0), |entry| entry.term);
+    if first != expected {
+        return Err(damaged(format!("index {expected} is missing in the log")));
+    }
+    for entry in batch {
+        if entry.index != expected || entry.term < term {
+            return Err(damaged(format!("the log's entry at index {expected} is another one")));
+        }
+        (expected, term) = (expected.next(), entry.term);
+    }
+    let last = batch.last().ok_or_else(|| damaged(format!("index {expected} is missing in the log")))?;
+    Ok(Row { first, last: last.index, last_term: last.term })
+}
+
+fn key(first: LogIndex) -> [u8; 8] {
+    first.0.to_be_bytes()
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128);
+    wire::encode_into(value, &mut bytes);
+    bytes
+}
+
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    wire::decode_stored(bytes).map_err(|error| Fault::Damaged(error.to_string()))
+}

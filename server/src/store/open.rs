@@ -1,0 +1,171 @@
+//! Opening the pair of files: making it, checking it, and bringing log and image together.
+//!
+//! **Invariant:** nothing is written to either file before both are known to be ours, whole, and of one pair.
+//!
+//! A new pair is made under other names and then renamed, the image first. So a crash on the way leaves either
+//! nothing under the real names, or an image and beside it its log, which has only its name still to get.
+
+use super::disk::Disk;
+use super::error::StoreError;
+use super::file::{Identity, Kind, RedbFile, io_error};
+use super::image::ImageStore;
+use super::log::{Head, LogStore};
+use super::{Store, StoreOptions};
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, Recovered};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The log's file.
+pub(super) const LOG: &str = "log.redb";
+/// The image's file.
+pub(super) const IMAGE: &str = "state.redb";
+/// The log while it is made.
+const NEW_LOG: &str = "log.redb.new";
+/// The image while it is made.
+const NEW_IMAGE: &str = "state.redb.new";
+
+/// How much redb keeps in memory of each file. The whole state is in memory anyway.
+const LOG_CACHE_BYTES: usize = 4 << 20;
+const IMAGE_CACHE_BYTES: usize = 16 << 20;
+
+/// Opens the pair in a place that nobody else uses, or makes it where there is none.
+pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
+    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"));
+    match (exists(LOG)?, exists(IMAGE)?) {
+        (true, true) => {}
+        (false, false) => create(&*disk, options)?,
+        (false, true) => finish_creation(&disk)?,
+        (true, false) => {
+            return Err(StoreError::Missing { missing: disk.path(IMAGE), present: disk.path(LOG) });
+        }
+    }
+    let log = open_file(&disk, LOG, IMAGE, LOG_CACHE_BYTES)?;
+    let image = open_file(&disk, IMAGE, LOG, IMAGE_CACHE_BYTES)?;
+    check_pair(&log, &image, options.server)?;
+    let (image, mark, state) = ImageStore::load(image)?;
+    let (mut log, mut entries) = LogStore::load(log)?;
+    let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), image.file().path()))?;
+    // From here on both are trusted.
+    log.file().release()?;
+    image.file().release()?;
+    if reset {
+        tracing::warn!(index = %mark.index, "the log does not lead to the image: it begins anew behind it");
+        log.reset((mark.index, mark.term))?;
+        entries.clear();
+    } else {
+        log.commit(&[], mark.index)?;
+    }
+    let Head { hard_state, base } = log.head();
+    tracing::info!(
+        folder = %disk.path("").display(), image = %mark.index, log_from = %base.0.next(),
+        entries = entries.len(), term = %hard_state.term, commit = %hard_state.commit, "opened the store"
+    );
+    let recovered = Recovered { hard_state, image: mark, entries, base, state };
+    Ok((Store { log, image, durable_image: recovered.image.index }, recovered))
+}
+
+/// Makes a new pair.
+fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
+    let mark = &options.first_image;
+    let identity = |kind, pair| Identity { kind, pair, server: options.server };
+    let pair = random();
+    RedbFile::create(disk, NEW_IMAGE, &identity(Kind::Image, pair), |writing| {
+        ImageStore::fill(writing, mark)
+    })?;
+    let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
+    let head = Head { hard_state, base: (mark.index, mark.term) };
+    RedbFile::create(disk, NEW_LOG, &identity(Kind::Log, pair), |writing| LogStore::fill(writing, &head))?;
+    sync(disk)?;
+    rename(disk, NEW_IMAGE, IMAGE)?;
+    rename(disk, NEW_LOG, LOG)?;
+    tracing::info!(folder = %disk.path("").display(), "made a new store");
+    Ok(())
+}
+
+/// Gives the log its name, where a crash came between the two renames.
+fn finish_creation(disk: &Arc<dyn Disk>) -> Result<(), StoreError> {
+    let missing = || StoreError::Missing { missing: disk.path(LOG), present: disk.path(IMAGE) };
+    let log = RedbFile::open(Arc::clone(disk), NEW_LOG, LOG_CACHE_BYTES)?.ok_or_else(missing)?;
+    let image = open_file(disk, IMAGE, NEW_LOG, IMAGE_CACHE_BYTES)?;
+    let (log_identity, image_identity) = (log.identity()?, image.identity()?);
+    if log_identity.kind != Kind::Log || log_identity.pair != image_identity.pair {
+        return Err(missing());
+    }
+    drop((log, image));
+    rename(&**disk, NEW_LOG, LOG)
+}
+
+fn rename(disk: &dyn Disk, from: &str, to: &str) -> Result<(), StoreError> {
+    disk.rename(from, to).map_err(io_error(&disk.path(from), "cannot rename the file"))?;
+    sync(disk)
+}
+
+fn sync(disk: &dyn Disk) -> Result<(), StoreError> {
+    disk.sync().map_err(io_error(&disk.path(""), "cannot sync the folder"))
+}
+
+fn open_file(
+    disk: &Arc<dyn Disk>,
+    name: &'static str,
+    other: &'static str,
+    cache_bytes: usize,
+) -> Result<RedbFile, StoreError> {
+    let missing = || StoreError::Missing { missing: disk.path(name), present: disk.path(other) };
+    RedbFile::open(Arc::clone(disk), name, cache_bytes)?.ok_or_else(missing)
+}
+
+/// Both files are what their names say, belong together, and to this server.
+fn check_pair(log: &RedbFile, image: &RedbFile, server: ServerId) -> Result<(), StoreError> {
+    let (log_identity, image_identity) = (log.identity()?, image.identity()?);
+    for (file, identity, kind) in [(log, &log_identity, Kind::Log), (image, &image_identity, Kind::Image)] {
+        if identity.kind != kind {
+            let reason = format!("by its name it should be the {kind:?}, but it is the {:?}", identity.kind);
+            return Err(StoreError::Foreign { path: file.path(), reason: reason.to_lowercase() });
+        }
+    }
+    if log_identity.pair != image_identity.pair {
+        return Err(StoreError::Mismatched { log: log.path(), image: image.path() });
+    }
+    match [(log, log_identity), (image, image_identity)].into_iter().find(|(_, id)| id.server != server) {
+        Some((file, id)) => {
+            Err(StoreError::OtherServer { path: file.path(), found: id.server, expected: server })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether the log must begin anew behind the image, since it does not lead to it. Refuses a log that begins only
+/// behind it.
+fn check_fit(
+    head: Head,
+    entries: &[LogEntry],
+    mark: &ImageMark,
+    (log, image): (PathBuf, PathBuf),
+) -> Result<bool, StoreError> {
+    let (base, base_term) = head.base;
+    if mark.index < base {
+        return Err(StoreError::gap(log, image, mark, head.base));
+    }
+    Ok(term_at(entries, (base, base_term), mark.index) != Some(mark.term))
+}
+
+/// The term of an entry that lies at or behind the base.
+fn term_at(entries: &[LogEntry], base: (LogIndex, Term), index: LogIndex) -> Option<Term> {
+    match index.0.checked_sub(base.0.0)? {
+        0 => Some(base.1),
+        distance => entries.get(usize::try_from(distance - 1).ok()?).map(|entry| entry.term),
+    }
+}
+
+/// A number that no other pair has: the standard library seeds its hashers from the system.
+fn random() -> u128 {
+    let half = || u128::from(RandomState::new().hash_one(std::process::id()));
+    half() << 64 | half()
+}
+
+/// Takes hold of a folder and opens the pair in it.
+pub(super) fn open_folder(folder: &Path, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
+    open(Arc::new(super::disk::Folder::hold(folder)?), options)
+}

@@ -1,0 +1,342 @@
+//! A disk in memory that loses its power, or its space, at a chosen operation.
+//!
+//! What was not synced when the power goes survives only in part: each 512-byte sector of each write by itself,
+//! changes of a file's length and of names up to some point in their order.
+
+use crate::store::disk::Disk;
+use redb::StorageBackend;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+const SECTOR_BYTES: usize = 512;
+
+/// What the disk does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// From the operation of this number on, nothing works.
+    PowerCut(u64),
+    /// Operations of these numbers that would write find no room; half of what they write may be there.
+    Full(u64, u64),
+    /// The syncs among the operations of these numbers fail, and drop what they should have written.
+    LostSync(u64, u64),
+}
+
+/// What survives of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Survival {
+    Nothing,
+    Everything,
+    /// Sectors drawn from this seed.
+    Torn(u64),
+}
+
+/// The disk; clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FaultyDisk(Arc<Mutex<Platter>>);
+
+#[derive(Clone, Debug, Default)]
+struct Platter {
+    files: Vec<Content>,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    /// Each state of the names since they were made durable.
+    pending_names: Vec<BTreeMap<String, usize>>,
+    operations: u64,
+    failure: Option<Failure>,
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Pending>,
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.live.len())
+    }
+}
+
+#[derive(Clone)]
+enum Pending {
+    Write(usize, Vec<u8>),
+    Length(usize),
+}
+
+impl FaultyDisk {
+    /// How many operations that can fail there were.
+    pub(super) fn operations(&self) -> u64 {
+        self.0.lock().expect("the tests' own").operations
+    }
+
+    /// Counts operations from zero again, and fails as told.
+    pub(super) fn fail(&self, failure: Option<Failure>) {
+        let mut platter = self.0.lock().expect("the tests' own");
+        platter.operations = 0;
+        platter.failure = failure;
+    }
+
+    /// The disk as it is found when the power is back; this one is left as it is.
+    pub(super) fn after_power_cut(&self, survival: Survival) -> Self {
+        let old = self.0.lock().expect("the tests' own").clone();
+        let mut draw = Draw(match survival {
+            Survival::Torn(seed) => seed,
+            Survival::Nothing | Survival::Everything => 0,
+        });
+        let names = match survival {
+            Survival::Nothing => old.durable_names.clone(),
+            Survival::Everything => old.names.clone(),
+            Survival::Torn(_) => match draw.below(old.pending_names.len() as u64 + 1) {
+                0 => old.durable_names.clone(),
+                place => old.pending_names[place as usize - 1].clone(),
+            },
+        };
+        let files = old.files.iter().map(|content| content.after_power_cut(survival, &mut draw)).collect();
+        let durable_names = names.clone();
+        Self(Arc::new(Mutex::new(Platter { files, names, durable_names, ..Platter::default() })))
+    }
+
+    /// A copy of its own, with everything durable.
+    pub(super) fn copy(&self) -> Self {
+        self.after_power_cut(Survival::Everything)
+    }
+
+    /// The names and what the files hold.
+    pub(super) fn contents(&self) -> BTreeMap<String, Vec<u8>> {
+        let platter = self.0.lock().expect("the tests' own");
+        platter.names.iter().map(|(name, file)| (name.clone(), platter.files[*file].live.clone())).collect()
+    }
+
+    /// Puts a file there, durably.
+    pub(super) fn put(&self, name: &str, bytes: Vec<u8>) {
+        let mut platter = self.0.lock().expect("the tests' own");
+        let file = platter.files.len();
+        platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new() });
+        platter.names.insert(name.to_owned(), file);
+        platter.durable_names.insert(name.to_owned(), file);
+    }
+
+    /// Takes a file away, durably.
+    pub(super) fn remove(&self, name: &str) {
+        let mut platter = self.0.lock().expect("the tests' own");
+        platter.names.remove(name);
+        platter.durable_names.remove(name);
+    }
+
+    fn change_names(&self, change: impl FnOnce(&mut Platter)) -> io::Result<()> {
+        let mut platter = self.0.lock().expect("the tests' own");
+        platter.count(false)?;
+        change(&mut platter);
+        let names = platter.names.clone();
+        platter.pending_names.push(names);
+        Ok(())
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from("/faulty").join(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        let platter = self.0.lock().expect("the tests' own");
+        Ok(platter.names.get(name).map(|file| {
+            let file = FaultyFile { disk: self.clone(), file: *file };
+            Box::new(file) as Box<dyn StorageBackend>
+        }))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        let mut made = 0;
+        self.change_names(|platter| {
+            made = platter.files.len();
+            platter.files.push(Content::default());
+            platter.names.insert(name.to_owned(), made);
+        })?;
+        Ok(Box::new(FaultyFile { disk: self.clone(), file: made }))
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.0.lock().expect("the tests' own").names.contains_key(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.change_names(|platter| {
+            let file = platter.names.remove(from).expect("only what is there is renamed");
+            platter.names.insert(to.to_owned(), file);
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut platter = self.0.lock().expect("the tests' own");
+        platter.count(false)?;
+        platter.durable_names = platter.names.clone();
+        platter.pending_names.clear();
+        Ok(())
+    }
+}
+
+impl Platter {
+    /// Counts an operation, and fails it if it is its turn.
+    fn count(&mut self, writes: bool) -> io::Result<()> {
+        let number = self.operations;
+        self.operations += 1;
+        match self.failure {
+            Some(Failure::PowerCut(at)) if number >= at => Err(io::Error::other("the power is gone")),
+            Some(Failure::Full(from, to)) if writes && (from..to).contains(&number) => {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Platter {
+    /// Whether the operation counted last is the one at which the power goes: it may still have been done.
+    fn is_last_gasp(&self) -> bool {
+        matches!(self.failure, Some(Failure::PowerCut(at)) if self.operations == at + 1)
+    }
+}
+
+impl Content {
+    fn after_power_cut(&self, survival: Survival, draw: &mut Draw) -> Self {
+        let found = match survival {
+            Survival::Nothing => self.durable.clone(),
+            Survival::Everything => self.live.clone(),
+            Survival::Torn(_) => self.torn(draw),
+        };
+        Self { live: found.clone(), durable: found, pending: Vec::new() }
+    }
+
+    fn torn(&self, draw: &mut Draw) -> Vec<u8> {
+        let mut found = self.durable.clone();
+        let lengths = self.pending.iter().filter(|pending| matches!(pending, Pending::Length(_))).count();
+        let mut lengths_left = draw.below(lengths as u64 + 1);
+        for pending in &self.pending {
+            match pending {
+                Pending::Length(length) => {
+                    if lengths_left > 0 {
+                        lengths_left -= 1;
+                        found.resize(*length, 0);
+                    }
+                }
+                Pending::Write(offset, data) => {
+                    for (place, sector) in data.chunks(SECTOR_BYTES).enumerate() {
+                        let at = offset + place * SECTOR_BYTES;
+                        if draw.below(2) == 0 && at + sector.len() <= found.len() {
+                            found[at..at + sector.len()].copy_from_slice(sector);
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    disk: FaultyDisk,
+    file: usize,
+}
+
+impl FaultyFile {
+    fn content<T>(&self, look: impl FnOnce(&mut Platter, usize) -> T) -> T {
+        look(&mut self.disk.0.lock().expect("the tests' own"), self.file)
+    }
+}
+
+impl StorageBackend for FaultyFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.content(|platter, file| platter.files[file].live.len() as u64))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.content(|platter, file| {
+            let live = &platter.files[file].live;
+            let from = offset as usize;
+            let bytes = live.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            out.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.content(|platter, file| {
+            let done = platter.count(true);
+            if done.is_ok() || platter.is_last_gasp() {
+                platter.files[file].live.resize(length as usize, 0);
+                platter.files[file].pending.push(Pending::Length(length as usize));
+            }
+            done
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.content(|platter, file| {
+            platter.count(false)?;
+            let number = platter.operations - 1;
+            let content = &mut platter.files[file];
+            if let Some(Failure::LostSync(from, to)) = platter.failure
+                && (from..to).contains(&number)
+            {
+                // Readers go on seeing what will never reach the disk, unless it is written again.
+                content.pending.clear();
+                return Err(io::Error::other("the disk lost what it was given"));
+            }
+            content.settle();
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.content(|platter, file| {
+            let done = platter.count(true);
+            let written = match platter.failure {
+                _ if done.is_ok() || platter.is_last_gasp() => data,
+                Some(Failure::Full(..)) => &data[..data.len() / 2],
+                _ => &[],
+            };
+            let from = offset as usize;
+            let content = &mut platter.files[file];
+            assert!(from + data.len() <= content.live.len(), "redb writes only inside the file");
+            content.live[from..from + written.len()].copy_from_slice(written);
+            content.pending.push(Pending::Write(from, written.to_vec()));
+            done
+        })
+    }
+}
+
+impl Content {
+    /// What was pending is on the disk; what a failed sync dropped is not.
+    fn settle(&mut self) {
+        for pending in self.pending.drain(..) {
+            match pending {
+                Pending::Length(length) => self.durable.resize(length, 0),
+                Pending::Write(offset, data) => {
+                    if self.durable.len() < offset + data.len() {
+                        self.durable.resize(offset + data.len(), 0);
+                    }
+                    self.durable[offset..offset + data.len()].copy_from_slice(&data);
+                }
+            }
+        }
+    }
+}
+
+/// Small, seeded and the same everywhere.
+pub(super) struct Draw(pub(super) u64);
+
+impl Draw {
+    /// A number below `limit`.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}

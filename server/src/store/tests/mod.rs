@@ -1,0 +1,7 @@
+//! The store under power cuts, full disks and foreign files.
+
+mod disk;
+mod power;
+mod refusals;
+mod script;
+mod work;

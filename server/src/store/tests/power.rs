@@ -1,0 +1,139 @@
+//! Power cuts, full disks and lost syncs at every single operation of a disk.
+
+use super::disk::{Draw, Failure, FaultyDisk, Survival};
+use super::script::{Model, Step, Writer, open_disk};
+use crate::store::Store;
+
+/// How far a run came before the disk failed.
+struct Run {
+    /// What was acknowledged, and that with the step that was not.
+    possible: Vec<Model>,
+    /// The steps that are left.
+    left: Vec<Step>,
+}
+
+/// Runs steps until one fails, then closes.
+fn run(disk: &FaultyDisk, mut model: Model, steps: &[Step]) -> Run {
+    let Ok((mut store, _)) = open_disk(disk) else {
+        return Run { possible: vec![model], left: steps.to_vec() };
+    };
+    for (place, step) in steps.iter().enumerate() {
+        let before = model.clone();
+        model.apply(step);
+        if step.run(&mut store).is_err() {
+            return Run { possible: vec![before, model], left: steps[place..].to_vec() };
+        }
+    }
+    drop(store);
+    Run { possible: vec![model], left: Vec::new() }
+}
+
+/// Opens what a power cut left, and finds which of the possible pasts it holds.
+fn recover(disk: &FaultyDisk, possible: &[Model], context: &str) -> (Store, Model) {
+    let (store, recovered) = open_disk(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let mut reasons = Vec::new();
+    for model in possible.iter().rev() {
+        match model.explains(&store, &recovered) {
+            Ok(()) => return (store, model.clone()),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    panic!("{context}: {reasons:?}");
+}
+
+/// Steps of a seed, and how many operations of the disk they take from an empty folder to the close.
+fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
+    let steps = Writer::new(seed).steps(count);
+    let disk = FaultyDisk::default();
+    let whole = run(&disk, Model::new(), &steps);
+    assert!(whole.left.is_empty());
+    (steps, disk.operations())
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+    for seed in 0..3 {
+        let (steps, operations) = scripted(seed, 20);
+        for cut in 0..operations {
+            let disk = FaultyDisk::default();
+            disk.fail(Some(Failure::PowerCut(cut)));
+            let run = run(&disk, Model::new(), &steps);
+            let torn = Survival::Torn(seed * 1_000_000 + cut);
+            for survival in [Survival::Nothing, Survival::Everything, torn] {
+                let context = format!("seed {seed}, cut at {cut}, {survival:?}");
+                let found = disk.after_power_cut(survival);
+                let (mut store, mut model) = recover(&found, &run.possible, &context);
+                // It goes on as if nothing had happened.
+                for step in &run.left {
+                    step.run(&mut store).unwrap_or_else(|error| panic!("{context}: {error}"));
+                    model.apply(step);
+                }
+                drop(store);
+                recover(&found, &[model], &format!("{context}, at the end"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_opening_after_a_power_cut_loses_nothing() {
+    for seed in 10..13 {
+        let (steps, operations) = scripted(seed, 20);
+        let mut draw = Draw(seed);
+        for _ in 0..60 {
+            let disk = FaultyDisk::default();
+            disk.fail(Some(Failure::PowerCut(draw.below(operations))));
+            let run = run(&disk, Model::new(), &steps);
+            let mut found = disk.after_power_cut(Survival::Torn(draw.below(1 << 32)));
+            for _ in 0..3 {
+                found.fail(Some(Failure::PowerCut(draw.below(12))));
+                drop(open_disk(&found));
+                found = found.after_power_cut(Survival::Torn(draw.below(1 << 32)));
+            }
+            recover(&found, &run.possible, &format!("seed {seed}"));
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_operation_loses_nothing_and_goes_on() {
+    let (steps, operations) = scripted(20, 20);
+    let mut refusals = 0;
+    for from in (0..operations).step_by(3) {
+        let disk = FaultyDisk::default();
+        let (mut store, _) = open_disk(&disk).expect("the disk is good still");
+        let mut model = Model::new();
+        disk.fail(Some(Failure::Full(from, from + 25)));
+        for step in &steps {
+            refusals += step.insist(&mut store);
+            model.apply(step);
+        }
+        // A power cut now finds every step.
+        let context = format!("full from {from}");
+        recover(&disk.after_power_cut(Survival::Nothing), &[model], &context);
+    }
+    assert!(refusals > operations, "the disk did refuse");
+}
+
+#[test]
+fn what_a_failed_sync_dropped_is_written_again() {
+    let (steps, operations) = scripted(30, 20);
+    let mut refusals = 0;
+    for from in (0..operations).step_by(2) {
+        let disk = FaultyDisk::default();
+        let (mut store, _) = open_disk(&disk).expect("the disk is good still");
+        let mut model = Model::new();
+        disk.fail(Some(Failure::LostSync(from, from + 4)));
+        for step in &steps {
+            refusals += step.insist(&mut store);
+            model.apply(step);
+            // Only what was really written is there after a cut.
+            let context = format!("lost from {from}");
+            if refusals > 0 && from % 8 == 0 {
+                recover(&disk.after_power_cut(Survival::Nothing), &[model.clone()], &context);
+            }
+        }
+        recover(&disk.after_power_cut(Survival::Nothing), &[model], &format!("lost from {from}"));
+    }
+    assert!(refusals > 0, "the disk did refuse");
+}

@@ -1,0 +1,1 @@
+//! Files that must be refused, by name and without changing a byte.

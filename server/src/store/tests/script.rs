@@ -1,0 +1,323 @@
+//! Scripts of what a server does with its store, and a model of what must be found afterwards.
+
+use super::disk::{Draw, FaultyDisk};
+use crate::store::rows::{Effect, RowKey, effect};
+use crate::store::{DirtyRows, Store, StoreError, StoreOptions, open};
+use bytes::Bytes;
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, ServerId, Term};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One thing that a server does with its store.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Write(Vec<LogWrite>),
+    /// What goes before every checkpoint.
+    Commit(LogIndex),
+    Checkpoint(ImageMark, Vec<Change>),
+    Cut(LogIndex),
+}
+
+/// What the store must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Model {
+    pub(super) hard_state: HardState,
+    /// The log behind the oldest base there can be.
+    entries: BTreeMap<LogIndex, LogEntry>,
+    base: (LogIndex, Term),
+    mark: ImageMark,
+    rows: BTreeMap<RowKey, Change>,
+}
+
+pub(super) fn options() -> StoreOptions {
+    let membership = Membership { voters: vec![ServerId(1)], ..Membership::default() };
+    let first_image = ImageMark { index: LogIndex(1), term: Term(1), membership };
+    StoreOptions { server: ServerId(1), first_image }
+}
+
+pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreError> {
+    open::open(Arc::new(disk.clone()), &options())
+}
+
+impl Step {
+    /// Does it.
+    pub(super) fn run(&self, store: &mut Store) -> Result<(), StoreError> {
+        match self {
+            Self::Write(writes) => store.log.commit(writes, LogIndex(0)),
+            Self::Commit(index) => store.log.commit(&[], *index),
+            Self::Checkpoint(mark, changes) => {
+                let mut dirty = DirtyRows::default();
+                dirty.extend(changes.clone());
+                store.image.checkpoint(mark, &dirty)
+            }
+            Self::Cut(up_to) => {
+                store.log.cut(*up_to);
+                store.log.commit(&[], LogIndex(0))
+            }
+        }
+    }
+
+    /// Does it as the store's threads do: again, after opening the file anew, until the disk takes it.
+    pub(super) fn insist(&self, store: &mut Store) -> u64 {
+        let mut refusals = 0;
+        let mut done = self.run(store);
+        while let Err(error) = done {
+            assert!(error.is_transient(), "a full disk is no damage: {error}");
+            refusals += 1;
+            assert!(refusals < 1_000, "never taken: {error}");
+            let file = match self {
+                Self::Checkpoint(..) => store.image.file(),
+                _ => store.log.file(),
+            };
+            done = file.reopen();
+            done = done.and_then(|()| self.run(store));
+        }
+        refusals
+    }
+}
+
+impl Model {
+    /// A new store.
+    pub(super) fn new() -> Self {
+        let mark = options().first_image;
+        let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
+        Self { hard_state, base: (mark.index, mark.term), mark, ..Self::default() }
+    }
+
+    /// What a step changes.
+    pub(super) fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Write(writes) => writes.iter().for_each(|write| self.write(write)),
+            Step::Commit(index) => self.hard_state.commit = self.hard_state.commit.max(*index),
+            Step::Checkpoint(mark, changes) => {
+                self.mark = mark.clone();
+                for change in changes {
+                    match effect(change) {
+                        Effect::Clear => self.rows.clear(),
+                        Effect::Row(key, true) => drop(self.rows.insert(key, change.clone())),
+                        Effect::Row(key, false) => drop(self.rows.remove(&key)),
+                    }
+                }
+            }
+            Step::Cut(_) => {}
+        }
+    }
+
+    fn write(&mut self, write: &LogWrite) {
+        if let Some(mark) = &write.reset {
+            self.entries.clear();
+            self.base = (mark.index, mark.term);
+            self.hard_state.commit = self.hard_state.commit.max(mark.index);
+        }
+        if let Some(first) = write.entries.first() {
+            self.entries.retain(|index, _| *index < first.index);
+            self.entries.extend(write.entries.iter().map(|entry| (entry.index, entry.clone())));
+        }
+        if let Some(hard_state) = write.hard_state {
+            let commit = hard_state.commit.max(self.hard_state.commit);
+            self.hard_state = HardState { commit, ..hard_state };
+        }
+    }
+
+    fn term_at(&self, index: LogIndex) -> Option<Term> {
+        if index == self.base.0 {
+            return Some(self.base.1);
+        }
+        self.entries.get(&index).map(|entry| entry.term)
+    }
+
+    /// What opening makes of it: a log that does not lead to the image begins anew behind it.
+    fn opened(&self) -> Self {
+        let mut opened = self.clone();
+        if self.term_at(self.mark.index) == Some(self.mark.term) {
+            opened.hard_state.commit = opened.hard_state.commit.max(self.mark.index);
+            return opened;
+        }
+        opened.entries.clear();
+        opened.base = (self.mark.index, self.mark.term);
+        opened.hard_state.commit = self.mark.index;
+        if opened.hard_state.term < self.mark.term {
+            opened.hard_state.term = self.mark.term;
+            opened.hard_state.vote = ServerId(0);
+        }
+        opened
+    }
+
+    /// Whether this is what was found; the log may have been cut anywhere up to the image.
+    pub(super) fn explains(&self, store: &Store, recovered: &Recovered) -> Result<(), String> {
+        let model = self.opened();
+        let check = |right: bool, what: &str| if right { Ok(()) } else { Err(what.to_owned()) };
+        check(
+            recovered.hard_state == model.hard_state,
+            &format!("hard state {:?} instead of {:?}", recovered.hard_state, model.hard_state),
+        )?;
+        check(recovered.image == model.mark, "another image")?;
+        check(image_rows(store) == model.rows, "other rows")?;
+        let (base, base_term) = recovered.base;
+        check(base <= recovered.image.index, "a gap behind the image")?;
+        check(base >= model.base.0 && model.term_at(base) == Some(base_term), "another base")?;
+        let behind: Vec<_> = model.entries.range(base.next()..).map(|(_, entry)| entry.clone()).collect();
+        check(
+            behind == recovered.entries,
+            &format!("{} entries behind {base} instead of {}", recovered.entries.len(), behind.len()),
+        )?;
+        // What the engine needs at start.
+        let last = recovered.entries.last().map_or(base, |entry| entry.index);
+        check(recovered.image.index <= recovered.hard_state.commit, "applied beyond the commit index")?;
+        check(recovered.hard_state.commit <= last, "committed beyond the log")
+    }
+}
+
+/// All rows of the image.
+pub(super) fn image_rows(store: &Store) -> BTreeMap<RowKey, Change> {
+    let mut backup = store.image.backup().expect("the image can be read");
+    let mut rows = BTreeMap::new();
+    for number in 0.. {
+        let part = backup.part(number).expect("the image can be read").expect("parts follow each other");
+        for change in part.rows {
+            let Effect::Row(key, true) = effect(&change) else { panic!("a backup sets rows only") };
+            assert!(rows.insert(key, change).is_none(), "a row comes once");
+        }
+        if part.last {
+            return rows;
+        }
+    }
+    rows
+}
+
+/// Makes up what a server does: appends, replaced tails, checkpoints, cuts, snapshots of another server's.
+pub(super) struct Writer {
+    draw: Draw,
+    number: u64,
+    term: u64,
+    /// The term of each entry, from index 1.
+    log: Vec<u64>,
+    commit: u64,
+    applied: u64,
+}
+
+impl Writer {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { draw: Draw(seed), number: 0, term: 1, log: vec![1], commit: 1, applied: 1 }
+    }
+
+    pub(super) fn steps(&mut self, count: usize) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while steps.len() < count {
+            match self.draw.below(10) {
+                0..=3 => steps.push(Step::Write((0..=self.draw.below(3)).map(|_| self.append()).collect())),
+                4 => steps.push(Step::Write(vec![self.replace_tail(), self.append()])),
+                5 | 6 if self.commit > self.applied => steps.extend(self.checkpoint()),
+                7 => steps.push(Step::Cut(LogIndex(self.applied))),
+                8 if self.draw.below(3) == 0 => steps.extend(self.install()),
+                _ => steps.push(Step::Write(vec![self.vote()])),
+            }
+        }
+        steps
+    }
+
+    fn write(&mut self, reset: Option<ImageMark>, entries: Vec<LogEntry>, hard_state: bool) -> LogWrite {
+        self.number += 1;
+        let (term, commit) = (Term(self.term), LogIndex(self.commit));
+        let hard_state = hard_state.then_some(HardState { term, vote: ServerId(1), commit });
+        LogWrite { number: self.number, reset, entries, hard_state }
+    }
+
+    fn entries(&mut self, count: u64) -> Vec<LogEntry> {
+        (0..count)
+            .map(|_| {
+                self.log.push(self.term);
+                let length = if self.draw.below(12) == 0 { 300_000 } else { self.draw.below(400) };
+                let byte = self.draw.below(256) as u8;
+                LogEntry {
+                    index: LogIndex(self.log.len() as u64),
+                    term: Term(self.term),
+                    kind: EntryKind::Normal,
+                    data: Bytes::from(vec![byte; length as usize]),
+                    context: Bytes::new(),
+                }
+            })
+            .collect()
+    }
+
+    fn append(&mut self) -> LogWrite {
+        let count = 1 + self.draw.below(4);
+        let entries = self.entries(count);
+        let uncommitted = self.log.len() as u64 - self.commit;
+        self.commit += self.draw.below(uncommitted + 1);
+        let with_hard_state = self.draw.below(3) != 0;
+        if !with_hard_state {
+            // Nobody was told of a commit index that is not in the write.
+            self.commit = self.commit.min(self.log.len() as u64);
+        }
+        self.write(None, entries, true)
+    }
+
+    fn replace_tail(&mut self) -> LogWrite {
+        self.term += 1;
+        let uncommitted = self.log.len() as u64 - self.commit;
+        let kept = self.commit + self.draw.below(uncommitted + 1);
+        self.log.truncate(kept as usize);
+        let count = 1 + self.draw.below(3);
+        let entries = self.entries(count);
+        self.write(None, entries, true)
+    }
+
+    fn vote(&mut self) -> LogWrite {
+        self.term += 1;
+        self.write(None, Vec::new(), true)
+    }
+
+    fn mark(&self, index: u64) -> ImageMark {
+        let membership = options().first_image.membership;
+        ImageMark { index: LogIndex(index), term: Term(self.log[index as usize - 1]), membership }
+    }
+
+    fn checkpoint(&mut self) -> Vec<Step> {
+        self.applied += 1 + self.draw.below(self.commit - self.applied);
+        let changes = self.changes();
+        let mark = self.mark(self.applied);
+        vec![Step::Commit(mark.index), Step::Checkpoint(mark, changes)]
+    }
+
+    fn install(&mut self) -> Vec<Step> {
+        self.term += 1;
+        let index = self.log.len() as u64 + 1 + self.draw.below(5);
+        self.log.resize(index as usize, self.term);
+        (self.commit, self.applied) = (index, index);
+        let mark = self.mark(index);
+        let mut changes = vec![Change::Cleared];
+        changes.extend(self.changes());
+        let vote = self.write(None, Vec::new(), true);
+        let vote = LogWrite {
+            hard_state: vote.hard_state.map(|state| HardState { commit: LogIndex(0), ..state }),
+            ..vote
+        };
+        let reset = self.write(Some(mark.clone()), Vec::new(), true);
+        vec![Step::Write(vec![vote]), Step::Checkpoint(mark, changes), Step::Write(vec![reset])]
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        let count = 1 + self.draw.below(20);
+        (0..count).map(|_| self.change()).collect()
+    }
+
+    fn change(&mut self) -> Change {
+        let place = self.draw.below(12);
+        let there = self.draw.below(3) != 0;
+        let index = LogIndex(self.draw.below(1_000));
+        match self.draw.below(4) {
+            0 => Change::Fence(Fence(index.0)),
+            1 => Change::Tombstone(format!("key/{place}").as_str().into(), there.then_some(index)),
+            2 => {
+                let text = "x".repeat(self.draw.below(9_000) as usize);
+                let reply = Applied { index, reply: Reply::Session(text.into()) };
+                Change::Reply(AgentNumber(1), place, there.then(|| Arc::new(reply)))
+            }
+            _ => Change::IndexBase(index.0),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The store's threads at work on a real folder.
