@@ -6,9 +6,10 @@
 use super::step::Step;
 use crate::input::Proposal;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{Command, KvCommand};
-use lockmesh_protocol::id::{AgentNumber, RequestId};
-use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnOp};
+use lockmesh_protocol::id::{AgentNumber, Fence, Key, RequestId, SessionId};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnResult};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How many replies are kept of each agent; an agent with more commands under way loses the oldest.
@@ -62,16 +63,36 @@ impl Step<'_> {
 
     /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has ended since.
     fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
-        let (Reply::Granted { fence }, Command::Kv(KvCommand::Acquire(new, session))) =
-            (&kept.reply, command)
-        else {
-            return kept;
-        };
-        let entry = self.state.entries.get(&new.key);
-        if entry.is_some_and(|entry| entry.session.as_ref() == Some(session) && entry.fence == *fence) {
-            return kept;
+        match (command, &kept.reply) {
+            (Command::Kv(KvCommand::Acquire(new, session)), Reply::Granted { fence })
+                if !self.stands(&new.key, session, *fence) =>
+            {
+                Arc::new(Applied { index: self.index, reply: Reply::Flag(false) })
+            }
+            // Its other operations took effect all the same, so it did not fail either.
+            (Command::Txn(ops), Reply::Txn(results)) if !self.locks_stand(ops, results) => self.forgotten(),
+            _ => kept,
         }
-        Arc::new(Applied { index: self.index, reply: Reply::Flag(false) })
+    }
+
+    fn locks_stand(&self, ops: &[TxnOp], results: &[TxnResult]) -> bool {
+        let locked = ops.iter().filter_map(|op| match op {
+            TxnOp::Kv(op) if op.verb == KvVerb::Lock => Some(&op.key),
+            _ => None,
+        });
+        let locked: BTreeSet<&Key> = locked.collect();
+        results.iter().all(|result| match result {
+            TxnResult::Kv(entry) if locked.contains(&entry.key) => {
+                let session = entry.session.as_ref();
+                session.is_none_or(|session| self.stands(&entry.key, session, entry.fence))
+            }
+            _ => true,
+        })
+    }
+
+    fn stands(&self, key: &Key, session: &SessionId, fence: Fence) -> bool {
+        let entry = self.state.entries.get(key);
+        entry.is_some_and(|entry| entry.session.as_ref() == Some(session) && entry.fence == fence)
     }
 
     fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {

@@ -1,0 +1,232 @@
+//! Words to commands.
+
+use super::words::Words;
+use bytes::Bytes;
+use lockmesh_protocol::command::{
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
+    Registration, TxnKv, TxnOp,
+};
+use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service, ServiceCheck};
+use std::collections::BTreeMap;
+
+/// A line as a command; none if its first word is not a command's.
+pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
+    if let Some(ops) = line.strip_prefix("txn ") {
+        let ops: Result<Vec<TxnOp>, String> = ops.split(';').map(|op| txn_op(op.trim())).collect();
+        return Ok(Some(Command::Txn(ops?)));
+    }
+    let mut words = Words::new(line);
+    let command = match words.word()?.as_str() {
+        "session" => Command::CreateSession(new_session(&mut words)?),
+        "destroy" => Command::DestroySession(session_id(&mut words)?),
+        "expire" => {
+            let session = session_id(&mut words)?;
+            Command::ExpireSession { session, term: Term(words.number_option("term")?.unwrap_or(1)) }
+        }
+        "end-delay" => Command::EndLockDelay { key: key(&mut words)?, mark: index(&mut words)? },
+        "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
+        "register" => Command::Register(registration(&mut words)?),
+        "deregister" => Command::Deregister(deregistration(&mut words)?),
+        "agent" => {
+            let services = words.list_option("services").unwrap_or_default();
+            let node = node(&mut words)?;
+            let services = services.iter().map(|id| service(&node.name, id)).collect();
+            Command::RegisterAgent(AgentRegistration { node, services })
+        }
+        "bootstrap" => Command::Bootstrap { cluster_id: words.word()? },
+        other => match kv_command(other, &mut words)? {
+            Some(command) => Command::Kv(command),
+            None => return Ok(None),
+        },
+    };
+    words.end()?;
+    Ok(Some(command))
+}
+
+fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String> {
+    let command = match verb {
+        "put" => KvCommand::Set(new_entry(words)?),
+        "cas" => {
+            let expected = LogIndex(words.number_option("index")?.ok_or("which index=?")?);
+            KvCommand::Cas(new_entry(words)?, expected)
+        }
+        "acquire" => {
+            let (key, session) = (key(words)?, session_id(words)?);
+            KvCommand::Acquire(entry_of(key, words)?, session)
+        }
+        "release" => {
+            let (key, session) = (key(words)?, session_id(words)?);
+            KvCommand::Release(entry_of(key, words)?, session)
+        }
+        "delete" => KvCommand::Delete(key(words)?),
+        "delete-cas" => KvCommand::DeleteCas(key(words)?, index(words)?),
+        "delete-tree" => KvCommand::DeleteTree(Key::from(words.word_or_empty())),
+        _ => return Ok(None),
+    };
+    Ok(Some(command))
+}
+
+fn new_session(words: &mut Words) -> Result<NewSession, String> {
+    let id = session_id(words)?;
+    let checks = |list: Option<Vec<String>>| -> Vec<CheckId> {
+        list.unwrap_or_default().into_iter().map(CheckId::from).collect()
+    };
+    let service_check = |id: String| ServiceCheck { id: CheckId::from(id), namespace: String::new() };
+    let ttl = words.seconds_option("ttl")?;
+    Ok(NewSession {
+        id,
+        name: words.option("name").unwrap_or_default(),
+        node: NodeName::from(words.option("node").unwrap_or_else(|| "n1".into())),
+        lock_delay: words.seconds_option("lock-delay")?,
+        behavior: match words.option("behavior").as_deref() {
+            None | Some("release") => Behavior::Release,
+            Some("delete") => Behavior::Delete,
+            Some(other) => return Err(format!("what is the behavior {other:?}?")),
+        },
+        ttl_text: if ttl.is_zero() { String::new() } else { format!("{}s", ttl.as_secs()) },
+        ttl,
+        checks: checks(words.list_option("old-checks")),
+        node_checks: checks(words.list_option("checks")),
+        service_checks: words
+            .list_option("service-checks")
+            .map(|list| list.into_iter().map(service_check).collect()),
+    })
+}
+
+/// `register n1 id=… address=… service=web:tag,tag checks=alive:passing,web-ok:critical:web`.
+fn registration(words: &mut Words) -> Result<Registration, String> {
+    let service_text = words.option("service");
+    let check_texts = words.list_option("checks").unwrap_or_default();
+    let skip_node_update = words.option("skip-node-update").is_some();
+    let check_node = words.option("check-node").unwrap_or_default();
+    let node = node(words)?;
+    let service = service_text.map(|text| service(&node.name, &text));
+    let check_node = NodeName::from(check_node);
+    let checks: Result<Vec<Check>, String> =
+        check_texts.iter().map(|text| check(&check_node, text)).collect();
+    Ok(Registration { service, checks: checks?, skip_node_update, node })
+}
+
+fn deregistration(words: &mut Words) -> Result<Deregistration, String> {
+    Ok(Deregistration {
+        node: NodeName::from(words.word_or_empty()),
+        service: words.option("service").map(ServiceId::from),
+        check: words.option("check").map(CheckId::from),
+    })
+}
+
+fn node(words: &mut Words) -> Result<Node, String> {
+    Ok(Node {
+        name: NodeName::from(words.word_or_empty()),
+        id: words.option("id").map(|digit| uuid(&digit)).unwrap_or_default(),
+        address: words.option("address").unwrap_or_else(|| "10.0.0.1".into()),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    })
+}
+
+/// One hexadecimal digit stands for the UUID that is made of it; anything longer stands for itself.
+pub(crate) fn uuid(text: &str) -> String {
+    let Some(digit) = text.chars().next().filter(|_| text.len() == 1) else { return text.into() };
+    let group = |length: usize| digit.to_string().repeat(length);
+    [8, 4, 4, 4, 12].map(group).join("-")
+}
+
+/// `web` or `web:tag`.
+fn service(node: &NodeName, text: &str) -> Service {
+    let (id, tag) = text.split_once(':').unwrap_or((text, ""));
+    Service {
+        node: node.clone(),
+        id: ServiceId::from(id),
+        name: id.trim_end_matches(|letter: char| letter.is_ascii_digit()).into(),
+        tags: Some(tag).filter(|tag| !tag.is_empty()).map(str::to_owned).into_iter().collect(),
+        address: String::new(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        port: 80,
+        weights: (1, 1),
+        enable_tag_override: false,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+/// `id:status` or `id:status:service`.
+fn check(node: &NodeName, text: &str) -> Result<Check, String> {
+    let mut parts = text.split(':');
+    let mut part = || parts.next().unwrap_or_default().to_owned();
+    let (id, status, service_id) = (part(), part(), part());
+    Ok(Check {
+        node: node.clone(),
+        id: CheckId::from(id.as_str()),
+        name: id,
+        status: CheckStatus::parse(&status).ok_or_else(|| format!("what is the status {status:?}?"))?,
+        notes: String::new(),
+        output: String::new(),
+        service_id,
+        service_name: String::new(),
+        service_tags: Vec::new(),
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+        exposed_port: 0,
+        definition: String::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    })
+}
+
+/// `set a 1`, `lock a session=s1`, `get a`, `node set n1`, `service delete n1 web`, `check set n1 web-ok:critical`.
+pub(crate) fn txn_op(text: &str) -> Result<TxnOp, String> {
+    let mut words = Words::new(text);
+    let expected = LogIndex(words.number_option("index")?.unwrap_or_default());
+    let op = match words.word()?.as_str() {
+        "node" => TxnOp::Node { verb: CatalogVerb::parse(&words.word()?), node: node(&mut words)?, expected },
+        "service" => {
+            let (verb, node) = (CatalogVerb::parse(&words.word()?), NodeName::from(words.word()?));
+            TxnOp::Service { verb, service: service(&node, &words.word()?), expected }
+        }
+        "check" => {
+            let (verb, node) = (CatalogVerb::parse(&words.word()?), NodeName::from(words.word()?));
+            let text = words.word()?;
+            let text = if text.contains(':') { text } else { format!("{text}:passing") };
+            TxnOp::Check { verb, check: check(&node, &text)?, expected }
+        }
+        verb => TxnOp::Kv(TxnKv {
+            verb: KvVerb::parse(verb),
+            session: SessionId::from(words.option("session").unwrap_or_default()),
+            flags: words.number_option("flags")?.unwrap_or_default(),
+            index: expected,
+            key: Key::from(words.word_or_empty()),
+            value: Bytes::from(words.word_or_empty()),
+        }),
+    };
+    words.end()?;
+    Ok(op)
+}
+
+fn new_entry(words: &mut Words) -> Result<NewEntry, String> {
+    let key = key(words)?;
+    entry_of(key, words)
+}
+
+fn entry_of(key: Key, words: &mut Words) -> Result<NewEntry, String> {
+    let flags = words.number_option("flags")?.unwrap_or_default();
+    Ok(NewEntry { key, value: Bytes::from(words.word_or_empty()), flags })
+}
+
+fn key(words: &mut Words) -> Result<Key, String> {
+    words.word().map(Key::from)
+}
+
+fn index(words: &mut Words) -> Result<LogIndex, String> {
+    words.number().map(LogIndex)
+}
+
+fn session_id(words: &mut Words) -> Result<SessionId, String> {
+    words.word().map(SessionId::from)
+}

@@ -1,0 +1,156 @@
+//! Plays commands on a state and watches over it.
+
+use super::{commands, queries, show};
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::command::{Command, RestoreStep};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, Term, WallTime};
+use lockmesh_protocol::reply::Reply;
+
+/// A state with all that led to it.
+#[derive(Default)]
+pub(crate) struct Player {
+    state: State,
+    /// The state as its changes tell it.
+    rebuilt: State,
+    history: Vec<(LogIndex, Term, Proposal)>,
+    term: u64,
+    backup: Vec<Change>,
+    restores: u64,
+}
+
+impl Player {
+    /// Plays one line; what it did, as lines.
+    pub(crate) fn play(&mut self, line: &str) -> Result<Vec<String>, String> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match verb {
+            "term" => {
+                self.term = rest.parse::<u64>().map_err(|_| "which term?")? - 1;
+                Ok(Vec::new())
+            }
+            "save" => Ok(self.save(rest)),
+            "restore" => self.restore(),
+            "again" => {
+                let (_, _, proposal) = self.history.last().cloned().ok_or("nothing was played yet")?;
+                Ok(self.apply(proposal))
+            }
+            "restore-part" | "restore-commit" | "restore-begin" => self.restore_step(verb, rest),
+            "as" => {
+                let (request, rest) = rest.split_once(' ').ok_or("as whom?")?;
+                let command = commands::command(rest)?.ok_or("what command?")?;
+                Ok(self.propose(Some(request_id(request)?), command))
+            }
+            _ => match commands::command(line)? {
+                Some(command) => Ok(self.propose(None, command)),
+                None => queries::answer(&self.state, line)?.ok_or_else(|| format!("what is {verb:?}?")),
+            },
+        }
+    }
+
+    /// The same log gives the same state, answers and changes.
+    pub(crate) fn replay(&self) {
+        let (mut once, mut twice) = (State::new(), State::new());
+        for (index, term, proposal) in &self.history {
+            let (mut changes_once, mut changes_twice) = (Vec::new(), Vec::new());
+            let reply_once = once.apply(*index, *term, proposal, &mut changes_once);
+            let reply_twice = twice.apply(*index, *term, proposal, &mut changes_twice);
+            assert_eq!(reply_once, reply_twice);
+            assert_eq!(changes_once, changes_twice);
+        }
+        assert_eq!(once, self.state);
+    }
+
+    fn propose(&mut self, request: Option<RequestId>, command: Command) -> Vec<String> {
+        self.apply(Proposal { request, at: WallTime(1_000), command })
+    }
+
+    fn apply(&mut self, proposal: Proposal) -> Vec<String> {
+        let index = LogIndex(self.history.len() as u64 + 1);
+        let term = Term(self.term + 1);
+        let mut changes = Vec::new();
+        let applied = self.state.apply(index, term, &proposal, &mut changes);
+        self.history.push((index, term, proposal));
+        let seen = LogIndex(index.0 + self.state.index_base());
+        let kept = if applied.index == seen { String::new() } else { format!(" (of {})", applied.index) };
+        let mut lines: Vec<String> =
+            show::reply(&applied.reply).iter().map(|line| format!("{seen}: {line}{kept}")).collect();
+        lines.extend(changes.iter().map(show::change));
+        changes.into_iter().for_each(|change| self.rebuilt.load(change));
+        self.watch_over();
+        lines
+    }
+
+    fn watch_over(&self) {
+        self.state.check().expect("the invariants hold");
+        assert_eq!(self.state, self.rebuilt, "the changes tell another story");
+        let mut from_rows = State::new();
+        self.state.rows().for_each(|row| from_rows.load(row));
+        assert_eq!(self.state, from_rows, "the rows tell another story");
+    }
+
+    /// Makes a backup; `save cluster=other` pretends that it is of another cluster, `save table=1000` that it had
+    /// come that far, `save without=check` leaves rows out whose line holds that word.
+    fn save(&mut self, options: &str) -> Vec<String> {
+        self.backup = self.state.rows().collect();
+        if let Some(cluster) = options.strip_prefix("cluster=") {
+            self.backup.push(Change::ClusterId(cluster.into()));
+        }
+        if let Some(index) = options.strip_prefix("table=").and_then(|index| index.parse().ok()) {
+            self.backup.push(Change::TableIndex(Table::Entries, LogIndex(index)));
+        }
+        if let Some(word) = options.strip_prefix("without=") {
+            self.backup.retain(|row| !show::change(row).contains(word));
+        }
+        vec![format!("a backup of {} rows", self.backup.len())]
+    }
+
+    /// Restores the backup in two parts; only the last step is worth showing.
+    fn restore(&mut self) -> Result<Vec<String>, String> {
+        self.restores += 1;
+        let id = self.restores;
+        let half = self.backup.len() / 2;
+        let parts = [self.backup[..half].to_vec(), self.backup[half..].to_vec()];
+        self.done(RestoreStep::Begin { id })?;
+        for (number, rows) in (0..).zip(parts) {
+            self.done(RestoreStep::Part { id, number, rows })?;
+        }
+        Ok(self.propose(None, Command::Restore(RestoreStep::Commit { id, parts: 2 })))
+    }
+
+    fn done(&mut self, step: RestoreStep) -> Result<(), String> {
+        let lines = self.propose(None, Command::Restore(step));
+        let done = show::reply(&Reply::Done).join("");
+        if lines[0].ends_with(&done) { Ok(()) } else { Err(lines.join("\n")) }
+    }
+
+    /// One step of a restore by hand: `restore-begin 7`, `restore-part 7 0`, `restore-commit 7 1`.
+    fn restore_step(&mut self, verb: &str, rest: &str) -> Result<Vec<String>, String> {
+        let mut numbers = rest.split(' ').map(|word| word.parse::<u64>().map_err(|_| "a number is missing"));
+        let id = numbers.next().ok_or("which restore?")??;
+        let number =
+            u32::try_from(numbers.next().transpose()?.unwrap_or_default()).map_err(|_| "too large")?;
+        let step = match verb {
+            "restore-begin" => RestoreStep::Begin { id },
+            "restore-part" => RestoreStep::Part { id, number, rows: self.backup.clone() },
+            _ => RestoreStep::Commit { id, parts: number },
+        };
+        Ok(self.propose(None, Command::Restore(step)))
+    }
+}
+
+/// `agent.life.sequence` or `agent.life.sequence/lowest`.
+fn request_id(text: &str) -> Result<RequestId, String> {
+    let (text, lowest) = text.split_once('/').unwrap_or((text, "1"));
+    let numbers: Result<Vec<u64>, _> = text.split('.').map(str::parse).collect();
+    let numbers = numbers.map_err(|error| error.to_string())?;
+    let &[agent, life, sequence] = numbers.as_slice() else {
+        return Err("as agent.life.sequence/lowest".into());
+    };
+    let small = |number: u64| u32::try_from(number).map_err(|error| error.to_string());
+    Ok(RequestId {
+        agent: AgentNumber(small(agent)?),
+        generation: Generation(small(life)?),
+        sequence,
+        lowest: lowest.parse().map_err(|_| "which lowest?")?,
+    })
+}

@@ -1,0 +1,97 @@
+//! Words to queries, and their answers as lines.
+
+use super::commands::txn_op;
+use super::show;
+use super::words::Words;
+use lockmesh_core::State;
+use lockmesh_protocol::id::{Key, NodeName, SessionId};
+use lockmesh_protocol::query::{Lock, Query, Rows};
+use lockmesh_protocol::record::CheckStatus;
+
+/// Answers a line that asks; none if its first word is not a question's.
+pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, String> {
+    let Some(query) = query(line)? else { return Ok(None) };
+    let (index, rows) = state.query(&query);
+    let mut lines = vec![format!("index {index}")];
+    lines.extend(show_rows(&rows).into_iter().map(|line| format!("  {line}")));
+    Ok(Some(lines))
+}
+
+fn query(line: &str) -> Result<Option<Query>, String> {
+    if let Some(ops) = line.strip_prefix("read-txn ") {
+        let ops: Result<Vec<_>, String> = ops.split(';').map(|op| txn_op(op.trim())).collect();
+        return Ok(Some(Query::Txn(ops?)));
+    }
+    let mut words = Words::new(line);
+    let verb = words.word()?;
+    let separator = words.option("separator").unwrap_or_default();
+    let query = match verb.as_str() {
+        "get" => Query::Entry(Key::from(words.word()?)),
+        "list" => Query::Entries(Key::from(words.word_or_empty())),
+        "keys" => Query::Keys { prefix: Key::from(words.word_or_empty()), separator },
+        "info" => Query::Session(SessionId::from(words.word()?)),
+        "sessions" => Query::Sessions,
+        "node-sessions" => Query::NodeSessions(NodeName::from(words.word()?)),
+        "nodes" => Query::Nodes,
+        "node" => Query::Node(NodeName::from(words.word()?)),
+        "node-checks" => Query::NodeChecks(NodeName::from(words.word()?)),
+        "service-checks" => Query::ServiceChecks(words.word()?),
+        "checks" => Query::ChecksInState(match words.word_or_empty().as_str() {
+            "" => None,
+            status => Some(CheckStatus::parse(status).ok_or("an unknown status")?),
+        }),
+        "services" => Query::Services,
+        "instances" => Query::ServiceInstances(words.word()?),
+        "locks" => Query::Locks(Key::from(words.word_or_empty())),
+        "losses" => Query::Losses,
+        "agents" => Query::Agents,
+        _ => return Ok(None),
+    };
+    words.end()?;
+    Ok(Some(query))
+}
+
+fn show_rows(rows: &Rows) -> Vec<String> {
+    match rows {
+        Rows::Entries(rows) => rows.iter().map(|row| show::entry(row)).collect(),
+        Rows::Keys(names) => names.clone(),
+        Rows::Sessions(rows) => rows.iter().map(|row| show::session(row)).collect(),
+        Rows::Nodes(rows) => rows.iter().map(|row| show::node(row)).collect(),
+        Rows::Node(None) => Vec::new(),
+        Rows::Node(Some((node, services))) => {
+            let services = services.iter().map(|service| show::service(service));
+            [show::node(node)].into_iter().chain(services).collect()
+        }
+        Rows::Checks(rows) => rows.iter().map(|row| show::check(row)).collect(),
+        Rows::Services(rows) => {
+            rows.iter().map(|(name, tags)| format!("{name} [{}]", tags.join(" "))).collect()
+        }
+        Rows::Instances(rows) => rows
+            .iter()
+            .flat_map(|row| {
+                let checks = row.checks.iter().map(|check| format!("  {}", show::check(check)));
+                [show::service(&row.service)].into_iter().chain(checks).collect::<Vec<_>>()
+            })
+            .collect(),
+        Rows::Txn(Ok(results)) => results.iter().map(show::txn_result).collect(),
+        Rows::Txn(Err(errors)) => show::txn_errors(errors),
+        Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
+        Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
+        Rows::Agents(rows) => rows
+            .iter()
+            .map(|row| format!("agent {}, node {}, life {}", row.number, row.node, row.generation))
+            .collect(),
+    }
+}
+
+fn show_lock(lock: &Lock) -> String {
+    let holder = match &lock.session {
+        Some(session) => format!("held by {}", session.id),
+        None => "free".into(),
+    };
+    let delay = match &lock.delay {
+        Some(delay) => format!(", closed for {}", show::delay(delay)),
+        None => String::new(),
+    };
+    format!("lock {} is {holder}{delay}, lock index {}, fence {}", lock.key, lock.lock_index, lock.fence)
+}

@@ -1,0 +1,168 @@
+//! Replies and rows as lines that people can read.
+
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::record::{Check, Entry, LockDelay, Loss, LossCause, Node, Service, Session};
+use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
+use std::fmt::Display;
+
+/// A reply, on one line or more.
+pub(crate) fn reply(reply: &Reply) -> Vec<String> {
+    let line = match reply {
+        Reply::Done => "done".into(),
+        Reply::Flag(flag) => flag.to_string(),
+        Reply::Granted { fence } => format!("true, fence {fence}"),
+        Reply::Delayed { remaining } => format!("false, closed for {remaining:?}"),
+        Reply::Session(id) => format!("session {id}"),
+        Reply::Txn(results) if results.is_empty() => "no results".into(),
+        Reply::Txn(results) => return results.iter().map(|result| txn_result(result)).collect(),
+        Reply::TxnFailed(errors) => return txn_errors(errors),
+        Reply::Agent { number, generation } => format!("agent {number}, life {generation}"),
+        Reply::Refused(refusal) => format!("refused: {refusal}"),
+    };
+    vec![line]
+}
+
+/// One element of a transaction's results.
+pub(crate) fn txn_result(result: &TxnResult) -> String {
+    match result {
+        TxnResult::Kv(row) => entry(row),
+        TxnResult::Node(row) => node(row),
+        TxnResult::Service(row) => service(row),
+        TxnResult::Check(row) => check(row),
+    }
+}
+
+/// Why a transaction failed.
+pub(crate) fn txn_errors(errors: &[TxnError]) -> Vec<String> {
+    errors.iter().map(|error| format!("operation {} failed: {}", error.op_index, error.what)).collect()
+}
+
+/// A change, indented.
+pub(crate) fn change(change: &Change) -> String {
+    let line = match change {
+        Change::Entry(key, row) => row_or_gone(format!("entry {key}"), row.as_deref().map(entry)),
+        Change::Session(id, row) => row_or_gone(format!("session {id}"), row.as_deref().map(session)),
+        Change::Node(name, row) => row_or_gone(format!("node {name}"), row.as_deref().map(node)),
+        Change::NodeIndex(name, index) => set_or_gone(format!("index of node {name}"), index.as_ref()),
+        Change::Service(node, id, row) => {
+            row_or_gone(format!("service {id} on {node}"), row.as_deref().map(service))
+        }
+        Change::Check(node, id, row) => {
+            row_or_gone(format!("check {id} on {node}"), row.as_deref().map(check))
+        }
+        Change::Tombstone(key, index) => set_or_gone(format!("tombstone {key}"), index.as_ref()),
+        Change::LockDelay(key, row) => {
+            set_or_gone(format!("lock-delay of {key}"), row.as_ref().map(delay).as_ref())
+        }
+        Change::Agent(number, row) => row_or_gone(
+            format!("agent {number}"),
+            row.as_ref().map(|row| {
+                format!("agent {number}: node {} ({}), life {}", row.node, &row.node_id[..8], row.generation)
+            }),
+        ),
+        Change::Reply(agent, sequence, row) => {
+            let reply = row.as_ref().map(|row| reply(&row.reply).join("; "));
+            set_or_gone(format!("reply {sequence} to agent {agent}"), reply.as_ref())
+        }
+        Change::LowestSequence(agent, lowest) => format!("agent {agent} is answered from {lowest} on"),
+        Change::Loss(number, row) => row_or_gone(format!("loss {number}"), row.as_deref().map(loss)),
+        Change::TableIndex(table, index) => format!("{table:?} table: {index}"),
+        Change::Fence(fence) => format!("fence counter: {fence}"),
+        Change::LastAgent(number) => format!("last agent: {number}"),
+        Change::IndexBase(base) => format!("index base: {base}"),
+        Change::ClusterId(id) => format!("cluster: {id}"),
+        Change::RestorePart(id, u32::MAX, rows) => {
+            set_or_gone(format!("restore {id}"), rows.as_ref().map(|_| "begun").as_ref())
+        }
+        Change::RestorePart(id, number, rows) => {
+            set_or_gone(format!("part {number} of restore {id}"), rows.as_ref().map(|_| "gathered").as_ref())
+        }
+        Change::Cleared => "everything that was there is gone".into(),
+    };
+    format!("  {line}")
+}
+
+/// An entry.
+pub(crate) fn entry(entry: &Entry) -> String {
+    let value = String::from_utf8_lossy(&entry.value);
+    let flags = if entry.flags == 0 { String::new() } else { format!(" flags {}", entry.flags) };
+    let lock = match &entry.session {
+        Some(session) => format!(", held by {session}"),
+        None => String::new(),
+    };
+    let grants = match entry.lock_index {
+        0 => String::new(),
+        count => format!(", lock index {count}, fence {}", entry.fence),
+    };
+    let (created, modified) = (entry.create_index, entry.modify_index);
+    format!("entry {} = {value:?}{flags}{lock}{grants}, created {created}, modified {modified}", entry.key)
+}
+
+/// A session.
+pub(crate) fn session(session: &Session) -> String {
+    let checks: Vec<&str> = session.all_checks().map(|check| check.as_str()).collect();
+    let checks = if checks.is_empty() { String::new() } else { format!(", checks {}", checks.join(" ")) };
+    let ttl = if session.ttl.is_zero() { String::new() } else { format!(", ttl {:?}", session.ttl) };
+    let delay = match session.lock_delay {
+        delay if delay.is_zero() => String::new(),
+        delay => format!(", lock-delay {delay:?}"),
+    };
+    let (id, node, index) = (&session.id, &session.node, session.create_index);
+    format!("session {id} on {node}{checks}{ttl}{delay}, {:?}, created {index}", session.behavior)
+}
+
+/// A node.
+pub(crate) fn node(node: &Node) -> String {
+    let id = if node.id.is_empty() { "no id" } else { &node.id[..8] };
+    let (created, modified) = (node.create_index, node.modify_index);
+    format!("node {} ({id}) at {}, created {created}, modified {modified}", node.name, node.address)
+}
+
+/// A service.
+pub(crate) fn service(service: &Service) -> String {
+    let tags = if service.tags.is_empty() { String::new() } else { format!(" [{}]", service.tags.join(" ")) };
+    let (id, node) = (&service.id, &service.node);
+    let (created, modified) = (service.create_index, service.modify_index);
+    format!("service {id} named {}{tags} on {node}, created {created}, modified {modified}", service.name)
+}
+
+/// A check.
+pub(crate) fn check(check: &Check) -> String {
+    let service = match check.service_name.as_str() {
+        "" => String::new(),
+        name => format!(" of service {name}"),
+    };
+    let (id, node, status) = (&check.id, &check.node, check.status.as_str());
+    let (created, modified) = (check.create_index, check.modify_index);
+    format!("check {id}{service} on {node} is {status}, created {created}, modified {modified}")
+}
+
+/// A lock-delay.
+pub(crate) fn delay(delay: &LockDelay) -> String {
+    format!("{:?} from {}", delay.duration, delay.mark)
+}
+
+/// A line of the loss history.
+pub(crate) fn loss(loss: &Loss) -> String {
+    let cause = match &loss.cause {
+        LossCause::Destroyed => "was destroyed".into(),
+        LossCause::TtlExpired => "was not renewed in time".into(),
+        LossCause::CheckCritical(check) => format!("lost its check {check}, which is critical"),
+        LossCause::CheckDeregistered(check) => format!("lost its check {check}, which is gone"),
+        LossCause::NodeDeregistered => "lost its node".into(),
+    };
+    let keys: Vec<String> = loss.keys.iter().map(|(key, fence)| format!("{key} (fence {fence})")).collect();
+    let keys = if keys.is_empty() { "nothing".into() } else { keys.join(", ") };
+    format!("loss at {}: session {} {cause}; it held {keys}", loss.index, loss.session)
+}
+
+fn row_or_gone(name: String, row: Option<String>) -> String {
+    row.unwrap_or_else(|| format!("{name} is gone"))
+}
+
+fn set_or_gone(name: String, value: Option<&impl Display>) -> String {
+    match value {
+        Some(value) => format!("{name}: {value}"),
+        None => format!("{name} is gone"),
+    }
+}
