@@ -2,4 +2,5 @@
 
 pub mod config;
 pub mod mailbox;
+pub mod rpc;
 pub mod store;

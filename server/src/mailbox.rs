@@ -7,7 +7,7 @@
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::rpc::{CallId, Request, Response};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 /// How many calls and peer messages may wait for the driver.
 pub const MAILBOX_LIMIT: usize = 16_384;
 
-/// How many calls of one connection may be unanswered, or answered and not yet sent.
+/// How many calls of one connection may be unanswered, or answered and not yet sent, unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
 /// A connection, by a number that is never used twice in a process.
@@ -164,6 +164,7 @@ pub struct ReplySink(Arc<Connection>);
 struct Connection {
     caller: Caller,
     peer: Peer,
+    call_limit: usize,
     state: Mutex<Replies>,
     ready: Notify,
     room: Notify,
@@ -188,10 +189,10 @@ pub enum Begun {
 }
 
 impl ReplySink {
-    /// Makes the sink of a new connection.
-    pub fn new(caller: Caller, peer: Peer) -> Self {
+    /// Makes the sink of a new connection, which may have up to `call_limit` calls unanswered.
+    pub fn new(caller: Caller, peer: Peer, call_limit: usize) -> Self {
         let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
-        Self(Arc::new(Connection { caller, peer, state, ready, room }))
+        Self(Arc::new(Connection { caller, peer, call_limit, state, ready, room }))
     }
 
     /// Which connection.
@@ -211,6 +212,16 @@ impl ReplySink {
         }
     }
 
+    /// Answers a call that did not begin.
+    pub(crate) fn refuse(&self, call: CallId, reason: Unavailable) {
+        let mut state = lock(&self.0.state);
+        if !state.gone {
+            state.queue.push((call, Response::Unavailable(reason)));
+            drop(state);
+            self.0.ready.notify_one();
+        }
+    }
+
     /// Whether the queue was empty before, so that somebody must be woken.
     fn push(&self, call: CallId, response: Response) -> bool {
         let mut state = lock(&self.0.state);
@@ -224,7 +235,7 @@ impl ReplySink {
     /// Notes that a call begins.
     pub fn begin(&self, call: CallId) -> Begun {
         let mut state = lock(&self.0.state);
-        if state.unanswered.len() + state.queue.len() >= CALLS_PER_CONNECTION {
+        if state.unanswered.len() + state.queue.len() >= self.0.call_limit {
             return Begun::TooMany;
         }
         if state.unanswered.insert(call) { Begun::Yes } else { Begun::Duplicate }
@@ -259,11 +270,12 @@ impl ReplySink {
     pub async fn room(&self, answers: usize) {
         loop {
             let room = self.0.room.notified();
-            let state = lock(&self.0.state);
-            if state.gone || state.queue.len() < answers {
-                return;
+            {
+                let state = lock(&self.0.state);
+                if state.gone || state.queue.len() < answers {
+                    return;
+                }
             }
-            drop(state);
             room.await;
         }
     }

@@ -127,14 +127,14 @@ pub struct FrameCutter {
 }
 
 impl FrameCutter {
-    /// Takes what arrived. Call [`FrameCutter::next`] until it has nothing more before the next piece.
+    /// Takes what arrived. Call [`FrameCutter::next_message`] until it has nothing more before the next piece.
     pub fn feed(&mut self, piece: Bytes) {
         debug_assert!(self.piece.is_empty(), "the last piece was not used up");
         self.piece = piece;
     }
 
     /// The next whole frame, decoded; `None` when more bytes must arrive first.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(frame) = self.next_frame()? else { return Ok(None) };
         Ok(Some(wire::decode::<T, MAX_FRAME_BYTES>(&frame)?))
     }
@@ -205,7 +205,7 @@ mod tests {
         let (mut cutter, mut frames) = (FrameCutter::default(), Vec::new());
         for piece in pieces {
             cutter.feed(piece);
-            while let Some(frame) = cutter.next()? {
+            while let Some(frame) = cutter.next_message()? {
                 frames.push(frame);
             }
         }
@@ -253,7 +253,7 @@ mod tests {
         fn noise_is_an_error_or_nothing(noise in prop::collection::vec(any::<u8>(), 0..2000)) {
             let mut cutter = FrameCutter::default();
             cutter.feed(noise.into());
-            while let Ok(Some(CallFrame(_))) = cutter.next() {}
+            while let Ok(Some(CallFrame(_))) = cutter.next_message() {}
         }
     }
 
@@ -288,9 +288,9 @@ mod tests {
     fn a_frame_that_claims_too_much_is_refused_before_it_arrives() {
         let mut cutter = FrameCutter::default();
         cutter.feed(Bytes::from_static(&[0xff, 0xff, 0xff, 0xff]));
-        assert_eq!(cutter.next::<CallFrame>(), Err(FrameError::Length(u32::MAX as usize)));
+        assert_eq!(cutter.next_message::<CallFrame>(), Err(FrameError::Length(u32::MAX as usize)));
         let mut cutter = FrameCutter::default();
         cutter.feed(Bytes::from_static(&[0, 0, 0, 2, 99, 0]));
-        assert!(matches!(cutter.next::<CallFrame>(), Err(FrameError::Content(_))));
+        assert!(matches!(cutter.next_message::<CallFrame>(), Err(FrameError::Content(_))));
     }
 }

@@ -309,7 +309,7 @@ impl FrameReceiver {
     /// The next frame; `None` when the other end finished the stream. Not safe to drop half-way.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
         loop {
-            if let Some(frame) = self.cutter.next().map_err(malformed)? {
+            if let Some(frame) = self.cutter.next_message().map_err(malformed)? {
                 return Ok(Some(frame));
             }
             match self.stream.read_chunk(usize::MAX, true).await.map_err(lost)? {

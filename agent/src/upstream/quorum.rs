@@ -1,0 +1,225 @@
+//! Requests over the link, each tried again as long as that is safe and worth it.
+//!
+//! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
+//! life; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
+
+use super::UpstreamOptions;
+use super::backoff::Backoff;
+use super::flights::{FLIGHT_TIME, Flights, Wanted};
+use super::link::Link;
+use super::table::{Admission, CallError};
+use super::window::Slot;
+use lockmesh_net::Endpoint;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The way to the servers, with all that is under way on it.
+#[derive(Debug)]
+pub(super) struct Quorum {
+    pub(super) link: Arc<Link>,
+    pub(super) flights: Flights,
+    hold_time: Duration,
+    answer_time: Duration,
+}
+
+/// What a failed attempt means for the next one.
+enum Failure {
+    /// Try again; the request certainly did nothing.
+    Again(Unavailable),
+    /// Try again; it may have taken effect.
+    Sent,
+    /// It certainly did nothing, and trying again would do harm or no good.
+    Final(Unavailable),
+}
+
+impl Quorum {
+    pub(super) fn start(options: UpstreamOptions) -> io::Result<Arc<Self>> {
+        let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
+        let (hold_time, answer_time) = (options.hold_time, options.answer_time);
+        let link = Link::new(endpoint, options);
+        tokio::spawn(link.clone().keep());
+        Ok(Arc::new(Self { link, flights: Flights::default(), hold_time, answer_time }))
+    }
+
+    /// When a request that begins now is given up, if no server takes it.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.hold_time
+    }
+
+    /// Changes the state, exactly once.
+    pub(super) async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
+        let deadline = self.deadline();
+        let mut request = Request::Propose(None, command);
+        let mut backoff = retry_backoff();
+        let mut was_sent = false;
+        let mut slot: Option<Slot<'_>> = None;
+        loop {
+            if !self.link.up(Some(deadline)).await {
+                return Err(self.given_up(was_sent, no_leader()));
+            }
+            let Some(slot_now) = self.slot(&mut slot, was_sent).await? else { continue };
+            let Some(id) = slot_now.request_id() else { continue };
+            if let Request::Propose(request_id, _) = &mut request {
+                *request_id = Some(id);
+            }
+            let life = slot_now.life();
+            let failure = match self.attempt(&request).await {
+                Ok(Response::Applied(Applied { reply: Reply::Refused(Refusal::Forgotten), .. })) => {
+                    self.link.forgotten(life);
+                    Failure::Again(no_leader())
+                }
+                Ok(Response::Applied(applied)) => return Ok(applied),
+                Ok(other) => return Err(super::unexpected(&other)),
+                Err(failure) => failure,
+            };
+            let reason = match failure {
+                Failure::Final(reason) if !was_sent => return Err(reason),
+                Failure::Final(reason) | Failure::Again(reason) => reason,
+                Failure::Sent => {
+                    was_sent = true;
+                    no_leader()
+                }
+            };
+            self.pause(&mut backoff, deadline).await.map_err(|()| self.given_up(was_sent, reason))?;
+        }
+    }
+
+    /// Asks what changes nothing, or the same however often it is asked, until there is an answer or `deadline` is
+    /// past; without one, for ever.
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Response, Unavailable> {
+        let mut backoff = retry_backoff();
+        loop {
+            if !self.link.up(deadline).await {
+                return Err(self.given_up(false, no_leader()));
+            }
+            let reason = match self.attempt(request).await {
+                Ok(response) => return Ok(response),
+                Err(Failure::Final(reason)) => return Err(reason),
+                Err(Failure::Again(reason)) => reason,
+                Err(Failure::Sent) => no_leader(),
+            };
+            match deadline {
+                Some(deadline) => {
+                    self.pause(&mut backoff, deadline).await.map_err(|()| self.given_up(false, reason))?;
+                }
+                None => tokio::time::sleep(backoff.next()).await,
+            }
+        }
+    }
+
+    /// Asks once, and only if there is a connection.
+    pub(super) async fn ask_now(&self, request: &Request) -> Result<Response, Unavailable> {
+        self.attempt(request).await.map_err(|failure| match failure {
+            Failure::Again(reason) | Failure::Final(reason) => reason,
+            Failure::Sent => self.given_up(true, no_leader()),
+        })
+    }
+
+    /// Reads; a blocking read shares its upstream call and keeps its own time.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        query: Query,
+        consistency: Consistency,
+        blocking: Option<Blocking>,
+    ) -> Result<Arc<Answer>, Unavailable> {
+        let query = match blocking {
+            // No state is older than index 0, so there is nothing to wait for.
+            Some(Blocking { index, wait }) if index.0 > 0 => {
+                let wanted = Wanted { query, consistency, index };
+                match self.flights.wait(self, &wanted, wait).await {
+                    Some(news) => return news,
+                    None => wanted.query,
+                }
+            }
+            _ => query,
+        };
+        let request = Request::Read { query, consistency, blocking: None };
+        match self.ask(&request, Some(self.deadline())).await? {
+            Response::Answer(answer) => Ok(Arc::new(answer)),
+            other => Err(super::unexpected(&other)),
+        }
+    }
+
+    async fn attempt(&self, request: &Request) -> Result<Response, Failure> {
+        self.link.counters.attempts.fetch_add(1, Ordering::Relaxed);
+        let answer_time = match request {
+            Request::Read { blocking: Some(_), .. } => FLIGHT_TIME + self.answer_time,
+            _ => self.answer_time,
+        };
+        let deadline = Instant::now() + answer_time;
+        match self.link.table.call(request, deadline, Admission::Everybody).await {
+            Ok(Response::Unavailable(reason)) => Err(match reason {
+                Unavailable::NotLeader { .. } => Failure::Again(reason),
+                Unavailable::Unknown(_) => Failure::Sent,
+                Unavailable::Overloaded(_) | Unavailable::Disk(_) | Unavailable::Denied(_) => {
+                    Failure::Final(reason)
+                }
+            }),
+            Ok(response) => Ok(response),
+            Err(CallError::Down) => Err(Failure::Again(no_leader())),
+            Err(CallError::Lost) => Err(Failure::Sent),
+            Err(CallError::TooLong(error)) => Err(Failure::Final(Unavailable::Denied(error.to_string()))),
+        }
+    }
+
+    /// The command's sequence: the one it has, or a fresh one while it was certainly never sent. `None` when the
+    /// agent has to register first.
+    async fn slot<'a, 'b>(
+        &'a self,
+        slot: &'b mut Option<Slot<'a>>,
+        was_sent: bool,
+    ) -> Result<Option<&'b Slot<'a>>, Unavailable> {
+        let is_of_this_life = |slot: &Slot<'_>| self.link.window.life() == Some(slot.life());
+        if !slot.as_ref().is_some_and(is_of_this_life) {
+            if was_sent {
+                let reason = "the agent had to register again before the servers answered";
+                return Err(unknown(reason));
+            }
+            *slot = self.link.window.enter().await?;
+        }
+        Ok(slot.as_ref())
+    }
+
+    /// Waits before the next attempt; an error when there is no time for one.
+    async fn pause(&self, backoff: &mut Backoff, deadline: Instant) -> Result<(), ()> {
+        let pause = backoff.next();
+        if Instant::now() + pause >= deadline {
+            return Err(());
+        }
+        self.link.counters.retries.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    fn given_up(&self, was_sent: bool, reason: Unavailable) -> Unavailable {
+        match (self.link.is_closed(), was_sent) {
+            (true, _) => Unavailable::Unknown("the agent is shutting down".into()),
+            (false, true) => unknown("the servers were lost before they answered"),
+            (false, false) => reason,
+        }
+    }
+}
+
+fn retry_backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(500))
+}
+
+fn no_leader() -> Unavailable {
+    Unavailable::NotLeader { leader: None }
+}
+
+fn unknown(why: &str) -> Unavailable {
+    Unavailable::Unknown(format!(
+        "No cluster leader: {why}, so it is unknown whether the request took effect"
+    ))
+}

@@ -1,0 +1,138 @@
+//! The QUIC service in front of the driver: who may connect, who may ask what, and what is too much.
+//!
+//! | file | is |
+//! |---|---|
+//! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
+//! | `calls.rs` | one stream of calls: frames in, mails to the driver, answers out |
+//! | `counters.rs` | what is counted, for metrics |
+//!
+//! **Invariant:** nothing here waits for the driver while it keeps others from being heard, and a peer's bytes are
+//! never trusted further than its certificate reaches.
+
+mod calls;
+pub mod counters;
+
+use crate::mailbox::{CALLS_PER_CONNECTION, Caller, Mail, Mailbox, ReplySink};
+use counters::{RpcCounters, one_more};
+use lockmesh_net::quic::Arrival;
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How much the service takes on.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    /// Connections, those in their handshake among them.
+    pub connections: usize,
+    /// Unanswered calls of one connection.
+    pub calls_per_connection: usize,
+    /// How long a handshake may take.
+    pub handshake_time: Duration,
+}
+
+impl Default for RpcOptions {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            calls_per_connection: CALLS_PER_CONNECTION,
+            handshake_time: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Serves agents, and other servers, until the endpoint is closed.
+#[derive(Clone, Debug)]
+pub struct RpcService {
+    mailbox: Mailbox,
+    options: Arc<RpcOptions>,
+    counters: Arc<RpcCounters>,
+    last_caller: Arc<AtomicU64>,
+}
+
+impl RpcService {
+    /// Makes the service in front of this mailbox.
+    pub fn new(mailbox: Mailbox, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
+        Self { mailbox, options: Arc::new(options), counters, last_caller: Arc::default() }
+    }
+
+    /// Takes connections until the endpoint is closed.
+    pub async fn run(self, endpoint: Arc<Endpoint>) {
+        let places = Arc::new(Semaphore::new(self.options.connections));
+        while let Some(arrival) = endpoint.accept().await {
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                let limit = self.options.connections;
+                self.counters.full.count_and_warn(|| {
+                    format!("turned {} away: all {limit} connections are taken", arrival.remote_address())
+                });
+                arrival.refuse();
+                continue;
+            };
+            tokio::spawn(self.clone().welcome(arrival, place));
+        }
+    }
+
+    async fn welcome(self, arrival: Arrival, _place: OwnedSemaphorePermit) {
+        let remote = arrival.remote_address();
+        let handshake = tokio::time::timeout(self.options.handshake_time, arrival.handshake());
+        let reason = match handshake.await {
+            Ok(Ok(connection)) => {
+                tracing::debug!(%remote, peer = %connection.peer(), "connected");
+                self.counters.connections.fetch_add(1, Ordering::Relaxed);
+                let reason = self.serve(&connection).await;
+                self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+                tracing::debug!(%remote, peer = %connection.peer(), "disconnected: {reason}");
+                return;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the handshake took too long".into(),
+        };
+        self.counters.strangers.count_and_warn(|| format!("refused {remote}: {reason}"));
+    }
+
+    /// Serves every stream of a connection until the connection ends, and says why it did.
+    async fn serve(&self, connection: &Connection) -> String {
+        loop {
+            match connection.accept().await {
+                Ok((Purpose::Calls, sender, receiver)) => {
+                    let caller = Caller(self.last_caller.fetch_add(1, Ordering::Relaxed) + 1);
+                    let limit = self.options.calls_per_connection;
+                    let replies = ReplySink::new(caller, connection.peer().clone(), limit);
+                    let stream = calls::Stream { service: self.clone(), replies };
+                    tokio::spawn(stream.run(connection.clone(), sender, receiver));
+                }
+                Ok((purpose, ..)) if !purpose.is_open_to(connection.peer().role) => {
+                    return self
+                        .deny(connection, "its certificate is not a server's, so it may not speak Raft");
+                }
+                Ok((Purpose::Raft, ..)) => {
+                    return self.deny(connection, "it is no member of this server's quorum");
+                }
+                Err(LinkError::Malformed(what)) => return self.cut(connection, &what),
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    fn deny(&self, connection: &Connection, reason: &str) -> String {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        self.counters.denied.count_and_warn(|| format!("refused {peer} at {remote}: {reason}"));
+        connection.close(Close::Denied, reason);
+        reason.into()
+    }
+
+    fn cut(&self, connection: &Connection, what: &str) -> String {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        self.counters.malformed.count_and_warn(|| format!("cut {peer} at {remote} off: it sent {what}"));
+        connection.close(Close::Malformed, what);
+        what.into()
+    }
+
+    /// Frees all that the driver keeps for a caller. It always gets in, and the driver may be gone.
+    fn forget(&self, caller: Caller) {
+        if self.mailbox.post(Mail::Gone { from: caller }).is_err() {
+            one_more(&self.counters.overloaded);
+        }
+    }
+}
