@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use lockmesh_core::Proposal;
-use lockmesh_core::raft::log::{EntryKind, LogEntry};
+use lockmesh_core::raft::log::{EntryKind, ImageMark, LogEntry, Membership};
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
@@ -59,6 +60,44 @@ pub fn log_entries() -> Vec<LogEntry> {
         context: Bytes::new(),
     };
     (1..).zip(kinds).map(entry).collect()
+}
+
+/// A message of each kind between servers.
+pub fn peer_messages() -> Vec<PeerMessage> {
+    let kinds = [
+        MessageKind::Append,
+        MessageKind::AppendResponse,
+        MessageKind::RequestVote,
+        MessageKind::RequestVoteResponse,
+        MessageKind::RequestPreVote,
+        MessageKind::RequestPreVoteResponse,
+        MessageKind::Heartbeat,
+        MessageKind::HeartbeatResponse,
+        MessageKind::Snapshot,
+        MessageKind::TimeoutNow,
+        MessageKind::ReadIndex,
+        MessageKind::ReadIndexResponse,
+    ];
+    let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
+    let mark = ImageMark { index: LogIndex(100), term: Term(4), membership };
+    let message = |kind| PeerMessage {
+        kind,
+        to: ServerId(1),
+        from: ServerId(2),
+        term: Term(5),
+        log_term: Term(4),
+        index: LogIndex(99),
+        entries: if kind == MessageKind::Append { log_entries() } else { Vec::new() },
+        commit: LogIndex(98),
+        commit_term: Term(4),
+        snapshot: (kind == MessageKind::Snapshot).then(|| mark.clone()),
+        request_snapshot: LogIndex(0),
+        reject: kind == MessageKind::AppendResponse,
+        reject_hint: LogIndex(90),
+        context: Bytes::from_static(b"context"),
+        priority: -1,
+    };
+    kinds.into_iter().map(message).collect()
 }
 
 /// One change of each kind.

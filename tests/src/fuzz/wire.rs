@@ -20,9 +20,12 @@ pub fn wire_reply_frame(data: &[u8]) {
     message::<ReplyFrame>(data);
 }
 
-/// What servers say to each other.
+/// What servers say to each other. Whoever sent it, finding fault with it does not fail.
 pub fn wire_peer_message(data: &[u8]) {
     message::<PeerMessage>(data);
+    if let Ok(message) = wire::decode::<PeerMessage, MAX_FRAME_BYTES>(data) {
+        let _ = message.fault(message.from, message.to);
+    }
 }
 
 /// The data of a log entry.
@@ -52,7 +55,7 @@ pub fn reply_frame_seeds() -> Vec<Vec<u8>> {
 
 /// Seeds of [`wire_peer_message`].
 pub fn peer_message_seeds() -> Vec<Vec<u8>> {
-    vec![vec![wire::VERSION]]
+    samples::peer_messages().iter().map(wire::encode).collect()
 }
 
 /// Seeds of [`wire_proposal`].
@@ -102,6 +105,9 @@ mod tests {
         }
         for seed in proposal_seeds() {
             wire::decode::<Proposal, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
+        }
+        for seed in peer_message_seeds() {
+            wire::decode::<PeerMessage, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
         }
         for seed in change_seeds() {
             wire::decode_bare::<Change, MAX_FRAME_BYTES>(&seed).expect("a seed decodes");
