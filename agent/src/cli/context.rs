@@ -5,7 +5,7 @@
 //! which knows the variables.
 
 use super::error::CliError;
-use lockmesh_client::{Client, Settings};
+use lockmesh_client::{Client, Read, Settings};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,22 +17,45 @@ pub const DEFAULT_SOCKET: &str = "/run/lockmesh/agent.sock";
 
 const ADDRESS_VARIABLES: [&str; 2] = ["LOCKMESH_HTTP_ADDR", "CONSUL_HTTP_ADDR"];
 
+const HEADING: &str = "Reaching the agent";
+
 /// Options of every command that talks to the agent.
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Reaching the agent")]
 pub struct ConnectionArgs {
     /// Where the agent is: `host:port`, `http://host:port` or `unix:///path`
     ///
     /// Without it LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it answers, then
     /// 127.0.0.1:8500.
-    #[arg(long, value_name = "ADDR", global = true)]
+    #[arg(long, value_name = "ADDR", global = true, help_heading = HEADING)]
     http_addr: Option<String>,
     /// The token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
-    #[arg(long, value_name = "TOKEN", global = true)]
+    #[arg(long, value_name = "TOKEN", global = true, help_heading = HEADING)]
     token: Option<String>,
     /// A file with the token [env: CONSUL_HTTP_TOKEN_FILE]
-    #[arg(long, value_name = "FILE", global = true, conflicts_with = "token")]
+    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING, conflicts_with = "token")]
     token_file: Option<PathBuf>,
+}
+
+/// How fresh an answer must be.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct ConsistencyArgs {
+    /// Let any server answer, however far behind
+    #[arg(long, conflicts_with = "consistent")]
+    stale: bool,
+    /// Let the leader make sure first that it still is the leader
+    #[arg(long)]
+    consistent: bool,
+}
+
+impl ConsistencyArgs {
+    /// The same, for the client.
+    pub fn read(self) -> Read {
+        match (self.stale, self.consistent) {
+            (true, _) => Read::stale(),
+            (false, true) => Read::consistent(),
+            (false, false) => Read::default(),
+        }
+    }
 }
 
 /// What a command is given besides its own arguments.

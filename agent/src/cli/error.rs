@@ -15,6 +15,9 @@ pub enum CliError {
     /// It was tried and did not work, or was refused. Exit code 1.
     #[error("{0}")]
     Failed(String),
+    /// The same, in the words that Consul's users and scripts know; said without our name. Exit code 1.
+    #[error("{0}")]
+    InConsulsWords(String),
     /// Whoever read our output went away; there is nobody to tell. Exit code 141, as for any program in a pipe.
     #[error("the reader of the output went away")]
     ClosedPipe,
@@ -31,11 +34,16 @@ impl CliError {
         Self::Failed(text.to_string())
     }
 
+    /// Something that did not work, in the words of `consul`.
+    pub fn in_consuls_words<T: Into<String>>(text: T) -> Self {
+        Self::InConsulsWords(text.into())
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Failed(_) => ExitCode::from(1),
+            Self::Failed(_) | Self::InConsulsWords(_) => ExitCode::from(1),
             Self::ClosedPipe => ExitCode::from(141),
         }
     }

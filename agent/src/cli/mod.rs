@@ -21,6 +21,7 @@ pub mod context;
 pub mod dev;
 pub mod elect;
 pub mod error;
+pub mod kv;
 pub mod lock;
 pub mod output;
 pub mod semaphore;
@@ -55,19 +56,21 @@ enum Command {
     Lock(Online<lock::Args>),
     Elect(Online<elect::Args>),
     Semaphore(Online<semaphore::Args>),
+    Kv(Online<kv::Args>),
     Bench(Online<bench::Args>),
     Config(config::Args),
     Version(version::Args),
     Completions(completions::Args),
 }
 
-// A command that talks to the agent. No doc comment: it would become every command's help.
+// A command that talks to the agent. Its own arguments come last, and this is no doc comment, because the last
+// description stands as the help.
 #[derive(clap::Args, Debug)]
 struct Online<T: clap::Args> {
     #[command(flatten)]
-    args: T,
-    #[command(flatten)]
     connection: ConnectionArgs,
+    #[command(flatten)]
+    args: T,
 }
 
 /// The whole tree of commands and options.
@@ -100,10 +103,13 @@ pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
 
 /// Tells the person at the keyboard what went wrong.
 pub fn report(error: &CliError) -> ExitCode {
-    if !matches!(error, CliError::ClosedPipe) {
-        // Nobody is left to tell when even this cannot be printed.
-        let _ = writeln!(std::io::stderr(), "lockmesh: {error}");
-    }
+    let mut stderr = std::io::stderr();
+    // Nobody is left to tell when even this cannot be printed.
+    let _ = match error {
+        CliError::ClosedPipe => Ok(()),
+        CliError::InConsulsWords(text) => writeln!(stderr, "{text}"),
+        error => writeln!(stderr, "lockmesh: {error}"),
+    };
     error.exit_code()
 }
 
@@ -129,6 +135,7 @@ impl Command {
             Self::Lock(online) => lock::run(online.args, &online.connection.context()?).await,
             Self::Elect(online) => elect::run(online.args, &online.connection.context()?).await,
             Self::Semaphore(online) => semaphore::run(online.args, &online.connection.context()?).await,
+            Self::Kv(online) => kv::run(online.args, &online.connection.context()?).await,
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
