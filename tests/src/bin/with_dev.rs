@@ -1,0 +1,38 @@
+//! Runs a command beside a `lockmesh dev` of its own: `with_dev [--dev-ARGUMENT…] -- COMMAND…`.
+//!
+//! The command finds the server by `LOCKMESH_PORT`, `LOCKMESH_SOCKET` and `LOCKMESH_PID`. The server ends with it, and
+//! the command's exit code is passed on.
+
+use lockmesh_tests::dev::Dev;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(split) = arguments.iter().position(|argument| argument == "--") else {
+        eprintln!("usage: with_dev [arguments for `lockmesh dev`] -- COMMAND…");
+        return ExitCode::from(2);
+    };
+    let (for_dev, command) = (&arguments[..split], &arguments[split + 1..]);
+    let Some((program, rest)) = command.split_first() else {
+        eprintln!("with_dev: no command after `--`");
+        return ExitCode::from(2);
+    };
+    let server = Dev::start(&for_dev.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut command = Command::new(program);
+    command.args(rest).env("LOCKMESH_PORT", server.http.port().to_string());
+    command.env("LOCKMESH_PID", server.process_number().to_string());
+    if let Some(socket) = &server.socket {
+        command.env("LOCKMESH_SOCKET", socket);
+    }
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(status) => {
+            eprintln!("with_dev: {program} failed ({status}); the server's log ends with:\n{}", server.log());
+            ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        }
+        Err(error) => {
+            eprintln!("with_dev: {program} cannot be started: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
