@@ -32,6 +32,7 @@ pub struct Dev {
     pub socket: Option<PathBuf>,
     /// Its folder; removed when the last `Dev` on it is dropped.
     pub folder: Arc<tempfile::TempDir>,
+    data: PathBuf,
     arguments: Vec<String>,
     process: Option<Process>,
 }
@@ -45,39 +46,51 @@ struct Process {
 impl Dev {
     /// Starts one with an empty folder. `LOCKMESH_TEST_HTTP` makes it the server that it names, emptied of its keys.
     pub fn start(arguments: &[&str]) -> Self {
-        if let Some(http) = running_already() {
-            let dev = Self { http, socket: None, folder: new_folder(), arguments: Vec::new(), process: None };
-            dev.client().delete("/v1/kv/?recurse").expect(200);
-            return dev;
+        let folder = new_folder();
+        let data = folder.path().join("data");
+        match running_already() {
+            Some(http) => {
+                let dev = Self::foreign(http);
+                dev.client().delete("/v1/kv/?recurse").expect(200);
+                dev
+            }
+            None => Self::start_in(folder, data, arguments.iter().map(|word| word.to_string()).collect()),
         }
-        let arguments = arguments.iter().map(|argument| argument.to_string()).collect();
-        Self::start_in(new_folder(), arguments)
+    }
+
+    /// Starts one whose data is in this folder, while all else is elsewhere.
+    pub fn start_with_data(data: &Path, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|word| word.to_string()).collect();
+        Self::start_in(new_folder(), data.to_path_buf(), arguments)
     }
 
     /// The one that all tests of this process share; `slot` is a static of the test.
     pub fn shared(slot: &'static std::sync::OnceLock<Dev>, arguments: &[&str]) -> Shared {
         Shared(slot.get_or_init(|| match running_already() {
-            Some(http) => {
-                Self { http, socket: None, folder: new_folder(), arguments: Vec::new(), process: None }
-            }
+            Some(http) => Self::foreign(http),
             None => Self::start(arguments),
         }))
     }
 
-    /// Starts one in a folder that another one left behind, with the same arguments.
+    /// Kills it, if it runs, and starts it again on what it left behind.
     pub fn restart(mut self) -> Self {
         self.kill();
-        Self::start_in(self.folder.clone(), std::mem::take(&mut self.arguments))
+        Self::start_in(self.folder.clone(), self.data.clone(), std::mem::take(&mut self.arguments))
     }
 
-    /// Starts one in a given folder.
-    pub fn start_in(folder: Arc<tempfile::TempDir>, arguments: Vec<String>) -> Self {
+    fn foreign(http: SocketAddr) -> Self {
+        let folder = new_folder();
+        let data = folder.path().join("data");
+        Self { http, socket: None, folder, data, arguments: Vec::new(), process: None }
+    }
+
+    fn start_in(folder: Arc<tempfile::TempDir>, data: PathBuf, arguments: Vec<String>) -> Self {
         let log = fs::File::options().create(true).append(true).open(folder.path().join("log"));
         let mut watchdog = Command::new("sh");
         watchdog.args(["-c", WATCHDOG, "sh"]).arg(binary::lockmesh()).arg("dev");
         watchdog.args(["--http", "127.0.0.1:0", "--node", "node-one"]);
         watchdog.arg("--socket").arg(folder.path().join("sock"));
-        watchdog.arg("--data-dir").arg(folder.path().join("data")).args(&arguments);
+        watchdog.arg("--data-dir").arg(&data).args(&arguments);
         watchdog.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.expect("the log can be opened"));
         let mut watchdog = watchdog.spawn().expect("sh can be started");
         let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
@@ -85,9 +98,9 @@ impl Dev {
         output.read_line(&mut number).expect("the watchdog tells the process number");
         let number = number.trim().parse().expect("the watchdog tells a number");
         let (ready, follower) = follow(output);
+        let process = Some(Process { watchdog, number, follower });
         let mut dev =
-            Self { http: ([127, 0, 0, 1], 0).into(), socket: None, folder, arguments, process: None };
-        dev.process = Some(Process { watchdog, number, follower });
+            Self { http: ([127, 0, 0, 1], 0).into(), socket: None, folder, data, arguments, process };
         let line = ready.recv_timeout(START);
         let line = line.unwrap_or_else(|_| panic!("lockmesh dev did not get ready; its log:\n{}", dev.log()));
         dev.http = field(&line, "http").parse().expect("the ready line names an address");

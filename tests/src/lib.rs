@@ -12,4 +12,6 @@ pub mod dev;
 pub mod dialect;
 pub mod fuzz;
 pub mod http;
+pub mod kill;
+pub mod ledger;
 pub mod tidy;

@@ -1,0 +1,10 @@
+//! A server that is killed keeps every acknowledged write and every lock, and its indexes never go back.
+//!
+//! `cargo run -p lockmesh-tests --bin kill_loop` does it fifty times.
+
+use lockmesh_tests::kill::kill_loop;
+
+#[test]
+fn a_killed_server_keeps_what_it_acknowledged() {
+    assert!(kill_loop(5, None) > 0);
+}
