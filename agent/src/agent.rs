@@ -1,8 +1,278 @@
-//! The agent as a process of its own: what is started, and in which order it stops.
+//! The one file that starts what an agent consists of, and stops it in the reverse order.
 
-use crate::config::AgentConfig;
+use crate::checks::Checks;
+use crate::config::{AgentConfig, HttpConfig};
+use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
+use crate::node::NodeIdentity;
+use crate::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::{Identity, IdentityFiles};
+use lockmesh_protocol::command::AgentRegistration;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::record::{Node, Service};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The version that the agent gives.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How often a start looks whether the cluster serves.
+const READY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What an agent must be given.
+#[derive(Debug)]
+pub struct AgentOptions {
+    /// What it was told.
+    pub config: AgentConfig,
+    /// Who this machine is.
+    pub node: NodeIdentity,
+    /// Its certificate.
+    pub identity: Identity,
+    /// Where this same process serves the quorum, if it does.
+    pub server: Option<SocketAddr>,
+}
+
+/// Why an agent could not be started, or stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Not a value that works.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// It cannot be said who this machine is.
+    #[error(transparent)]
+    Node(#[from] crate::node::NodeError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] lockmesh_net::CertificateError),
+    /// Applications cannot reach it.
+    #[error(transparent)]
+    Listen(#[from] http::ListenError),
+    /// The system refuses something.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was tried.
+        doing: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The embedded server cannot work.
+    #[error("{0}")]
+    Server(String),
+}
+
+impl AgentError {
+    /// What the system refused.
+    pub fn system(doing: impl Into<String>, error: io::Error) -> Self {
+        Self::System { doing: doing.into(), error }
+    }
+}
+
+/// An agent at work.
+#[derive(Debug)]
+pub struct Agent {
+    upstream: Upstream,
+    tcp: Vec<SocketAddr>,
+    socket: Option<PathBuf>,
+    shutdown: watch::Sender<bool>,
+    http: JoinHandle<()>,
+    checks: JoinHandle<()>,
+}
+
+impl Agent {
+    /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before the quorum does.
+    pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
+        let AgentOptions { config, node, identity, server } = options;
+        config.check()?;
+        http::serve::raise_open_files_limit();
+        let listeners = listen(&config.http)?;
+        let tcp = listeners.tcp_addresses();
+        let socket = config.http.socket_path().map(PathBuf::from);
+        let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
+
+        let registration = registration(&config, &node, advertise, server);
+        let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
+        upstream.hold_time = config.upstream.hold_timeout;
+        let upstream = Upstream::start(upstream)
+            .map_err(|error| AgentError::system("cannot open a UDP socket towards the servers", error))?;
+
+        let identity = http::Identity {
+            node: node.name.clone(),
+            node_id: node.id.clone(),
+            datacenter: config.node.datacenter.clone(),
+            version: VERSION.into(),
+            advertise,
+            server_rpc: server,
+        };
+        let checks = Checks::new(upstream.clone(), identity.clone());
+        let limits = limits(&config.http);
+        let api = Arc::new(Api::new(upstream.clone(), identity, limits, Arc::clone(&checks)));
+        let (shutdown, stopping) = watch::channel(false);
+        let checks = tokio::spawn(checks.run(stopping.clone()));
+        let http = tokio::spawn(http::serve(api, listeners, stopping));
+        Ok(Self { upstream, tcp, socket, shutdown, http, checks })
+    }
+
+    /// Waits until a leader serves and this agent is registered.
+    pub async fn ready(&self) {
+        while !self.serves().await {
+            tokio::time::sleep(READY_INTERVAL).await;
+        }
+    }
+
+    async fn serves(&self) -> bool {
+        self.upstream.is_registered() && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
+    }
+
+    /// The TCP addresses that it listens on.
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.tcp
+    }
+
+    /// The Unix socket that it listens on.
+    pub fn socket(&self) -> Option<&PathBuf> {
+        self.socket.as_ref()
+    }
+
+    /// Lets requests that are under way finish, for a while, and takes no new ones.
+    pub async fn stop(self) {
+        // Nobody listens any more when both tasks have ended by themselves.
+        let _ = self.shutdown.send(true);
+        for task in [self.http, self.checks] {
+            if let Err(error) = task.await {
+                tracing::error!("a part of the agent did not end well: {error}");
+            }
+        }
+    }
+}
 
 /// Runs an agent until the process is told to stop.
-pub async fn run(_config: AgentConfig) -> Result<(), String> {
-    Err("this build has no agent to start yet".into())
+pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
+    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
+    let identity = Identity::load(&IdentityFiles {
+        authorities: config.tls.ca.clone(),
+        certificate: config.tls.certificate.clone(),
+        key: config.tls.key.clone(),
+    })?;
+    let agent = Agent::start(AgentOptions { config, node, identity, server: None })?;
+    let mut stop = StopSignals::new()?;
+    tokio::select! {
+        () = agent.ready() => {
+            tracing::info!("ready");
+            stop.received().await;
+        }
+        () = stop.received() => {}
+    }
+    agent.stop().await;
+    Ok(())
+}
+
+/// The signals that ask a process to end.
+#[derive(Debug)]
+pub struct StopSignals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    /// Begins to listen for them; must be called on a runtime.
+    pub fn new() -> Result<Self, AgentError> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| AgentError::system("cannot listen for signals", error))
+        };
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// Waits for one.
+    pub async fn received(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
+            _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
+        }
+    }
+}
+
+fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
+    let unix = config.socket_path().map(|path| UnixSocket {
+        path: path.into(),
+        mode: config.socket_mode.0,
+        group: Some(config.socket_group.clone()).filter(|group| !group.is_empty()),
+    });
+    Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
+}
+
+fn limits(config: &HttpConfig) -> HttpLimits {
+    HttpLimits {
+        kv_max_value_size: config.max_value_bytes,
+        txn_max_req_len: config.max_transaction_bytes,
+        txn_max_operations: config.max_transaction_operations,
+        session_ttl_min: config.session_ttl_min,
+        default_query_time: config.default_query_time,
+        max_query_time: config.max_query_time,
+        header_read_timeout: config.read_timeout,
+        body_read_timeout: config.read_timeout,
+        connections_per_client: config.max_connections_per_address,
+        connections: config.max_connections,
+        ..HttpLimits::default()
+    }
+}
+
+fn registration(
+    config: &AgentConfig,
+    node: &NodeIdentity,
+    advertise: IpAddr,
+    server: Option<SocketAddr>,
+) -> AgentRegistration {
+    let address = advertise.to_string();
+    let families: &[&str] = if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
+    let tags = ["lan", "wan"].iter().chain(families);
+    let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
+    AgentRegistration {
+        node: Node {
+            name: node.name.clone(),
+            id: node.id.clone(),
+            address: address.clone(),
+            datacenter: config.node.datacenter.clone(),
+            tagged_addresses: tags.map(|tag| ((*tag).into(), address.clone())).collect(),
+            meta: meta.map(|(key, value)| (key.into(), value.into())).into(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        },
+        services: server.map(|rpc| server_service(node, rpc)).into_iter().collect(),
+    }
+}
+
+/// A server shows itself in the catalog under the name that Consul's tools look for.
+fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
+    Service {
+        node: node.name.clone(),
+        id: "consul".into(),
+        name: "consul".into(),
+        tags: Vec::new(),
+        address: String::new(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        port: rpc.port(),
+        weights: (1, 1),
+        enable_tag_override: false,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+/// The address from which this host reaches the first server whose name it can look up.
+fn own_address(servers: &[String]) -> IpAddr {
+    let towards = |server: &String| {
+        let server = server.to_socket_addrs().ok()?.next()?;
+        let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(server).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    servers.iter().find_map(towards).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }

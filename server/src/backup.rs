@@ -44,12 +44,12 @@ impl Backups {
     }
 
     /// Begins to serve a backup, with its first question.
-    pub(crate) fn begin(&mut self, backup: Backup, cluster_id: String, first: Question) {
+    pub(crate) fn begin(&mut self, backup: Backup, first: Question) {
         self.last_id += 1;
         let id = self.last_id;
         let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
         sender.try_send(first).expect("the queue is new");
-        let serve = move || serve(id, backup, &cluster_id, &questions);
+        let serve = move || serve(id, backup, &questions);
         let thread = std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve);
         let thread = thread.expect("a thread can be started");
         self.open.insert(id, Open { questions: sender, thread });
@@ -71,14 +71,15 @@ impl Backups {
     }
 }
 
-fn serve(id: u64, mut backup: Backup, cluster_id: &str, questions: &mpsc::Receiver<Question>) {
+fn serve(id: u64, mut backup: Backup, questions: &mpsc::Receiver<Question>) {
     while let Ok(question) = questions.recv_timeout(SILENCE) {
         let Question { number, call, replies } = &question;
         match backup.part(*number) {
-            Ok(part) => {
+            Ok(None) => refuse(&question, "this backup has no such part"),
+            Ok(Some(part)) => {
                 let part = BackupPart {
                     backup: id,
-                    cluster_id: cluster_id.into(),
+                    cluster_id: backup.cluster_id().into(),
                     index: backup.mark().index,
                     term: backup.mark().term,
                     number: *number,

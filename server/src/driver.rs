@@ -14,7 +14,7 @@ use crate::backup::{Backups, Question};
 use crate::config::StorageConfig;
 use crate::mailbox::{Inbox, Mail, Postman, ReplySink};
 use crate::metrics;
-use crate::store::{DirtyRows, RunningStore, StoreEvent, StoreHealth};
+use crate::store::{DirtyRows, StoreHandle, StoreEvent, StoreHealth};
 use crate::watch::{Parked, Watches};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
@@ -49,7 +49,7 @@ pub(crate) struct DriverLimits {
 pub(crate) struct Driver {
     core: Core,
     inbox: Inbox,
-    store: RunningStore,
+    store: StoreHandle,
     portrait: SelfPortrait,
     limits: DriverLimits,
     storage: StorageConfig,
@@ -88,7 +88,7 @@ impl Driver {
     pub(crate) fn new(
         core: Core,
         inbox: Inbox,
-        store: RunningStore,
+        store: StoreHandle,
         portrait: SelfPortrait,
         limits: DriverLimits,
         storage: StorageConfig,
@@ -431,9 +431,8 @@ impl Driver {
         let (ready, later): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(index, _)| *index <= image);
         self.wanted_images = later;
         for (_, question) in ready {
-            let cluster_id = self.core.state().cluster_id().to_string();
             match self.store.backup() {
-                Ok(backup) => self.backups.begin(backup, cluster_id, question),
+                Ok(backup) => self.backups.begin(backup, question),
                 Err(error) => {
                     let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
                     self.postman.answer(&question.replies, question.call, why);

@@ -1,12 +1,16 @@
 //! What the server counts, in the process's one registry: see the agent's `/v1/agent/metrics`.
 
+use crate::rpc::counters::RpcCounters;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Histogram, IntCounter, IntCounterVec, IntGauge, register_histogram, register_int_counter,
     register_int_counter_vec, register_int_gauge,
 };
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 const UNIQUE: &str = "a metric is registered once";
 
@@ -59,4 +63,59 @@ pub(crate) fn count_response(response: &Response) {
         _ => "done",
     };
     WRITES.with_label_values(&[outcome]).inc();
+}
+
+/// Shows a service's counters in the registry. A second server in the same process shares the first one's names
+/// and is not shown.
+pub(crate) fn register_rpc(counters: &Arc<RpcCounters>) {
+    let collector = RpcCollector { counters: Arc::clone(counters), families: families(counters) };
+    if prometheus::register(Box::new(collector)).is_err() {
+        tracing::debug!("another server of this process is shown in the metrics already");
+    }
+}
+
+struct RpcCollector {
+    counters: Arc<RpcCounters>,
+    families: Vec<(IntGauge, u64)>,
+}
+
+impl Collector for RpcCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.families.iter().flat_map(|(gauge, _)| gauge.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let now = families(&self.counters);
+        let shown = self.families.iter().zip(now);
+        shown
+            .flat_map(|((gauge, _), (_, value))| {
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+                gauge.collect()
+            })
+            .collect()
+    }
+}
+
+fn families(counters: &RpcCounters) -> Vec<(IntGauge, u64)> {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    [
+        ("connections", "QUIC connections that stand", load(&counters.connections)),
+        ("call_frames", "Frames of calls that arrived", load(&counters.call_frames)),
+        ("calls", "Calls that arrived", load(&counters.calls)),
+        ("cancels", "Calls that their callers gave up", load(&counters.cancels)),
+        ("reply_frames", "Frames of answers that were sent", load(&counters.reply_frames)),
+        ("replies", "Answers that were sent", load(&counters.replies)),
+        ("overloaded", "Calls turned away because a limit was reached", load(&counters.overloaded)),
+        ("too_long", "Answers that fit no frame", load(&counters.too_long)),
+        ("refused_full", "Peers turned away because all connections were taken", counters.full.count()),
+        ("refused_strangers", "Peers without a trusted certificate", counters.strangers.count()),
+        ("refused_denied", "Peers that wanted what their certificate does not allow", counters.denied.count()),
+        ("refused_malformed", "Peers that sent what cannot be understood", counters.malformed.count()),
+    ]
+    .into_iter()
+    .map(|(name, help, value)| {
+        let gauge = IntGauge::new(format!("lockmesh_rpc_{name}"), help).expect("the names are good");
+        (gauge, value)
+    })
+    .collect()
 }
