@@ -5,7 +5,7 @@ use crate::config::{AgentConfig, HttpConfig};
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::node::NodeIdentity;
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::{Identity, IdentityFiles};
+use lockmesh_net::Identity;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::record::{Node, Service};
@@ -126,7 +126,8 @@ impl Agent {
     }
 
     async fn serves(&self) -> bool {
-        self.upstream.is_registered() && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
+        self.upstream.is_registered()
+            && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
     }
 
     /// The TCP addresses that it listens on.
@@ -154,11 +155,7 @@ impl Agent {
 /// Runs an agent until the process is told to stop.
 pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
-    let identity = Identity::load(&IdentityFiles {
-        authorities: config.tls.ca.clone(),
-        certificate: config.tls.certificate.clone(),
-        key: config.tls.key.clone(),
-    })?;
+    let identity = Identity::load(&crate::server::files(&config.tls))?;
     let agent = Agent::start(AgentOptions { config, node, identity, server: None })?;
     let mut stop = StopSignals::new()?;
     tokio::select! {
@@ -182,9 +179,8 @@ pub struct StopSignals {
 impl StopSignals {
     /// Begins to listen for them; must be called on a runtime.
     pub fn new() -> Result<Self, AgentError> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| AgentError::system("cannot listen for signals", error))
-        };
+        let listen =
+            |kind| signal(kind).map_err(|error| AgentError::system("cannot listen for signals", error));
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
@@ -229,7 +225,8 @@ fn registration(
     server: Option<SocketAddr>,
 ) -> AgentRegistration {
     let address = advertise.to_string();
-    let families: &[&str] = if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
+    let families: &[&str] =
+        if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
     let tags = ["lan", "wan"].iter().chain(families);
     let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
     AgentRegistration {

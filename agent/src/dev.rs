@@ -2,10 +2,9 @@
 
 use crate::agent::{Agent, AgentError, AgentOptions, StopSignals};
 use crate::config::{AgentConfig, DevOptions, HttpConfig, NodeConfig, UpstreamConfig};
-use crate::node::{self, NodeIdentity};
+use crate::node::NodeIdentity;
 use lockmesh_net::{Development, Role};
 use lockmesh_server::config::{RpcConfig, ServerConfig};
-use lockmesh_server::{Server, ServerOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -16,16 +15,8 @@ pub async fn run(options: DevOptions) -> Result<(), AgentError> {
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
     let mut stop = StopSignals::new()?;
 
-    let server = Server::start(ServerOptions {
-        config: server_config(&options.node, &folder.path),
-        node: node.name.to_string(),
-        node_id: node.id.clone(),
-        identity: certificates.identity(Role::Server)?,
-        fresh_cluster_id: node::random_uuid()?,
-        seed: u64::from_le_bytes(node::random_bytes()?[..8].try_into().expect("eight bytes of sixteen")),
-    })
-    .map_err(|error| AgentError::Server(error.to_string()))?;
-
+    let config = server_config(&options.node, &folder.path);
+    let server = crate::server::start(config, &node, certificates.identity(Role::Server)?)?;
     let agent = Agent::start(AgentOptions {
         config: agent_config(&options, &folder.path, server.address()),
         node,

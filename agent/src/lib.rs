@@ -7,5 +7,7 @@ pub mod config;
 pub mod dev;
 pub mod http;
 pub mod metrics;
+pub mod node;
+pub mod server;
 pub mod telemetry;
 pub mod upstream;

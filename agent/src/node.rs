@@ -1,7 +1,7 @@
 //! Who this machine is: its node's name, and the UUID that it keeps for life.
 
-use lockmesh_protocol::id::NodeName;
 use crate::config::NodeConfig;
+use lockmesh_protocol::id::NodeName;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ use crate::backup::{Backups, Question};
 use crate::config::StorageConfig;
 use crate::mailbox::{Inbox, Mail, Postman, ReplySink};
 use crate::metrics;
-use crate::store::{DirtyRows, StoreHandle, StoreEvent, StoreHealth};
+use crate::store::{DirtyRows, StoreEvent, StoreHandle, StoreHealth};
 use crate::watch::{Parked, Watches};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
@@ -45,7 +45,6 @@ pub(crate) struct DriverLimits {
 }
 
 /// The loop with all that it owns.
-#[derive(Debug)]
 pub(crate) struct Driver {
     core: Core,
     inbox: Inbox,
@@ -197,7 +196,10 @@ impl Driver {
     fn objection(&self, request: Option<RequestId>, command: &Command) -> Option<Unavailable> {
         let own = matches!(
             command,
-            Command::ExpireSession { .. } | Command::EndLockDelay { .. } | Command::ReapTombstones { .. } | Command::Bootstrap { .. }
+            Command::ExpireSession { .. }
+                | Command::EndLockDelay { .. }
+                | Command::ReapTombstones { .. }
+                | Command::Bootstrap { .. }
         );
         if own {
             return Some(Unavailable::Denied("only the leader itself may decide this".into()));
@@ -342,7 +344,8 @@ impl Driver {
         let serving = self.core.is_serving();
         if self.serving && !serving {
             for parked in self.watches.take_leaders_readers() {
-                let lost = self.with_leader_hint(Response::Unavailable(Unavailable::NotLeader { leader: None }));
+                let lost =
+                    self.with_leader_hint(Response::Unavailable(Unavailable::NotLeader { leader: None }));
                 self.postman.answer(&parked.replies, parked.call, lost);
             }
         }

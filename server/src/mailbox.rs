@@ -4,6 +4,7 @@
 //! back to whoever posted them, while everything that frees something (a cancel, a vanished connection, a
 //! finished write) always gets in; an answer to a call that was cancelled is dropped here.
 
+use crate::store::StoreEvent;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
@@ -49,8 +50,8 @@ pub enum Mail {
     },
     /// Another server said something; it is the sender that its certificate names.
     Peer(ServerId, PeerMessage),
-    /// Every log write up to this number is on disk.
-    Persisted(u64),
+    /// Something happened in the store.
+    Store(StoreEvent),
     /// The driver shall finish.
     Stop,
 }
@@ -244,6 +245,11 @@ impl ReplySink {
     /// Notes that nobody wants the answer; whether the call was still unanswered.
     pub fn cancel(&self, call: CallId) -> bool {
         lock(&self.0.state).unanswered.remove(&call)
+    }
+
+    /// Whether somebody still waits for the answer to this call.
+    pub fn awaits(&self, call: CallId) -> bool {
+        lock(&self.0.state).unanswered.contains(&call)
     }
 
     /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later answer.

@@ -21,9 +21,8 @@ pub(crate) static WRITES: LazyLock<IntCounterVec> = LazyLock::new(|| {
 });
 
 /// Queries that were answered.
-pub(crate) static READS: LazyLock<IntCounter> = LazyLock::new(|| {
-    register_int_counter!("lockmesh_server_reads_total", "Queries answered").expect(UNIQUE)
-});
+pub(crate) static READS: LazyLock<IntCounter> =
+    LazyLock::new(|| register_int_counter!("lockmesh_server_reads_total", "Queries answered").expect(UNIQUE));
 
 /// How many mails one turn of the driver took.
 pub(crate) static TURN_MAILS: LazyLock<Histogram> = LazyLock::new(|| {
@@ -109,7 +108,11 @@ fn families(counters: &RpcCounters) -> Vec<(IntGauge, u64)> {
         ("too_long", "Answers that fit no frame", load(&counters.too_long)),
         ("refused_full", "Peers turned away because all connections were taken", counters.full.count()),
         ("refused_strangers", "Peers without a trusted certificate", counters.strangers.count()),
-        ("refused_denied", "Peers that wanted what their certificate does not allow", counters.denied.count()),
+        (
+            "refused_denied",
+            "Peers that wanted what their certificate does not allow",
+            counters.denied.count(),
+        ),
         ("refused_malformed", "Peers that sent what cannot be understood", counters.malformed.count()),
     ]
     .into_iter()

@@ -82,7 +82,8 @@ impl Server {
         let store = store.start(move |event| {
             // Events always get in; when the driver is gone nobody is left to hear them.
             let _ = post.post(Mail::Store(event));
-        })?;
+        });
+        let store = store.map_err(ServerError::Thread)?;
         let core = Core::new(
             CoreConfig {
                 id: FIRST,

@@ -128,9 +128,8 @@ impl Watches {
 
     /// Takes everybody who wants a leader's answer: this server no longer leads.
     pub(crate) fn take_leaders_readers(&mut self) -> Vec<Parked> {
-        let of_leader = |(id, parked): (&WatchId, &Parked)| {
-            (parked.consistency != Consistency::Stale).then_some(*id)
-        };
+        let of_leader =
+            |(id, parked): (&WatchId, &Parked)| (parked.consistency != Consistency::Stale).then_some(*id);
         let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
@@ -142,7 +141,8 @@ impl Watches {
 
     fn touch_prefixes(&mut self, key: &Key) {
         let text = key.as_str();
-        let lengths: Vec<usize> = self.prefix_lengths.range(..=text.len()).map(|(length, _)| *length).collect();
+        let lengths: Vec<usize> =
+            self.prefix_lengths.range(..=text.len()).map(|(length, _)| *length).collect();
         for length in lengths {
             if let Some(prefix) = text.get(..length) {
                 self.touch_topic(&Topic::Prefix(prefix.into()));

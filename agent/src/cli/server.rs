@@ -23,6 +23,6 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     let config: ServerConfig =
         load(&Sources::of_process(args.config, args.settings)).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::dev::serve(config).await.map_err(CliError::failed)?;
+    crate::server::run(config).await.map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }
