@@ -2,6 +2,10 @@
 //!
 //! This file, `guard.rs` and `disk.rs` are the ones that name redb. Every table maps bytes to bytes.
 //!
+//! redb keeps two commits, and goes back to the older one where the newer is torn: a crash came before it was
+//! whole, so nobody was told of it. But a page of a finished commit may be lost as well while nobody looks, and redb
+//! cannot tell the two apart. Therefore [`RedbFile::finish`] commits once more, and both hold the same.
+//!
 //! **Invariant:** [`RedbFile::write`] has changed all or nothing, and when it returns `Ok` the change is durable.
 //! After an error it may have become durable all the same: whoever writes must be able to write the same again.
 
@@ -85,6 +89,12 @@ struct Opened {
     guard: Guard,
 }
 
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.guard.shut();
+    }
+}
+
 impl RedbFile {
     /// Opens a file without changing it; none where it is missing. Nothing reaches the disk before
     /// [`RedbFile::release`].
@@ -119,12 +129,7 @@ impl RedbFile {
             drop(meta);
             fill(writing)
         })
-        .map_err(failed)?;
-        drop(database);
-        match guard.last_error() {
-            Some(error) => Err(failed(Fault::Io(io::Error::other(error)))),
-            None => Ok(()),
-        }
+        .map_err(failed)
     }
 
     /// Lets what opening has repaired reach the disk: the file is ours and sound.
@@ -194,6 +199,13 @@ impl RedbFile {
         Ok(())
     }
 
+    /// Before the file is closed: commits what changes nothing, so that both of redb's commits hold the same.
+    pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>) {
+        if let Err(error) = self.write(same) {
+            tracing::warn!(%error, "closed without the last commit, which would have changed nothing");
+        }
+    }
+
     /// A fault of this file, with its name.
     pub(super) fn fault(&self, fault: Fault) -> StoreError {
         Self::failed(self.path(), "cannot read or write the file", fault)
@@ -229,20 +241,16 @@ impl RedbFile {
             guard.rewrite().map_err(io_error(&path, "cannot write the file anew after a failed sync"))?;
         }
         let begun = Instant::now();
-        let repaired = Rc::new(Cell::new(false));
-        let callback = Rc::clone(&repaired);
-        let mut database = Builder::new()
+        let rolled_back = Rc::new(Cell::new(false));
+        let told = Rc::clone(&rolled_back);
+        let database = Builder::new()
             .set_cache_size(self.cache_bytes)
-            .set_repair_callback(move |_| callback.set(true))
+            .set_repair_callback(move |repair| told.set(told.get() || is_roll_back(repair.progress())))
             .create_with_backend(guard.clone())
             .map_err(|error| self.refused(error))?;
-        if repaired.get() {
-            // A repair has looked at every page already.
-            let took_ms = begun.elapsed().as_millis();
-            tracing::warn!(file = %path.display(), took_ms, "repaired a file that was not closed properly");
-        } else if !database.check_integrity().map_err(|error| self.refused(error))? {
-            return Err(self.damaged("it was closed properly, but its pages have changed since"));
-        }
+        let took_ms = begun.elapsed().as_millis();
+        let unfinished_commit = rolled_back.get();
+        tracing::info!(file = %path.display(), took_ms, unfinished_commit, "looked at every page of the file");
         Ok(Some(Opened { database, guard }))
     }
 
@@ -265,6 +273,11 @@ impl RedbFile {
             error => self.fault(error.into()),
         }
     }
+}
+
+/// Whether redb reports, by this progress, that the newest commit is torn and that it goes back to the one before.
+fn is_roll_back(progress: f64) -> bool {
+    progress > 0.2 && progress < 0.5
 }
 
 /// Names the file in an error of the system.

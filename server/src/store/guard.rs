@@ -3,6 +3,9 @@
 //! redb repairs while it opens. A [`Guard`] holds those writes back in memory; only [`Guard::release`] lets them
 //! through, in the order in which they were made. So a file that is refused keeps every byte.
 //!
+//! redb also writes while it closes: a table of free space, which it trusts at the next opening without looking
+//! whether it changed since. A guard that is shut lets none of that through. Then every opening looks at every page.
+//!
 //! **Invariant:** a guard never reorders: what redb wrote before a sync is on disk before what it wrote after it.
 
 use redb::{BackendError, StorageBackend};
@@ -72,6 +75,11 @@ impl Guard {
         }
         *held = None;
         Ok(())
+    }
+
+    /// Lets nothing through from now on: the file stays as the last commit left it.
+    pub(super) fn shut(&self) {
+        self.held().get_or_insert_default();
     }
 
     /// What the system said last when it refused.

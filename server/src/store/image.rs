@@ -70,6 +70,16 @@ impl ImageStore {
         })
     }
 
+    /// Makes the file ready to be closed. What was committed stays, ready or not.
+    pub(super) fn finish(&self) {
+        let mark =
+            self.file.read().and_then(|reading| mark_of(&reading).map_err(|fault| self.file.fault(fault)));
+        match mark {
+            Ok(mark) => self.file.finish(|writing| Self::fill(writing, &mark)),
+            Err(error) => tracing::warn!(%error, "cannot read the image any more"),
+        }
+    }
+
     /// Begins a backup of what the image holds now.
     pub(super) fn backup(&self) -> Result<Backup, StoreError> {
         let reading = self.file.read()?;

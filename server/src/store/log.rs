@@ -124,6 +124,11 @@ impl LogStore {
         Ok(())
     }
 
+    /// Makes the file ready to be closed. What was committed stays, ready or not.
+    pub(super) fn finish(&self) {
+        self.file.finish(|writing| Self::fill(writing, &self.head));
+    }
+
     /// Marks everything up to an index, which the durable image holds already, as to be cut off: a portion with
     /// each commit.
     pub(super) fn cut(&mut self, up_to: LogIndex) {

@@ -321,6 +321,7 @@ fn write_log(mut log: LogStore, shared: &Shared) {
             (shared.listener)(StoreEvent::Persisted(write.number));
         }
     }
+    log.finish();
 }
 
 /// Waits for something to commit: writes, a commit index, or rows to cut off. None where there will be nothing more.
@@ -365,6 +366,7 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         shared.changed.notify_all();
         (shared.listener)(StoreEvent::Image(index));
     }
+    image.finish();
 }
 
 /// Waits for a checkpoint, and until it may be made. None where there will be no more.

@@ -24,7 +24,8 @@ fn run(disk: &FaultyDisk, mut model: Model, steps: &[Step]) -> Run {
             return Run { possible: vec![before, model], left: steps[place..].to_vec() };
         }
     }
-    drop(store);
+    store.log.finish();
+    store.image.finish();
     Run { possible: vec![model], left: Vec::new() }
 }
 

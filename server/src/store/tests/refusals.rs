@@ -1,1 +1,229 @@
 //! Files that must be refused, by name and without changing a byte.
+
+use super::disk::{Draw, FaultyDisk, Survival};
+use super::script::{Model, Step, Writer, open_disk, options};
+use crate::store::file::{Identity, Kind, RedbFile, TableName};
+use crate::store::open::{self, IMAGE, LOG};
+use crate::store::{Store, StoreError, StoreOptions};
+use lockmesh_protocol::id::ServerId;
+use std::sync::Arc;
+
+/// A store of some age, closed properly or not, and what is in it.
+fn aged(seed: u64, closed: bool) -> (FaultyDisk, Model) {
+    let disk = FaultyDisk::default();
+    let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let mut model = Model::new();
+    for step in Writer::new(seed).steps(30) {
+        step.run(&mut store).expect("nothing is wrong with it");
+        model.apply(&step);
+    }
+    if closed {
+        store.log.finish();
+        store.image.finish();
+    }
+    drop(store);
+    (disk.after_power_cut(Survival::Nothing), model)
+}
+
+/// Opens what must be refused, and sees that nothing was changed.
+fn refusal(disk: &FaultyDisk) -> StoreError {
+    let before = disk.contents();
+    let error = open_disk(disk).expect_err("this must be refused");
+    assert!(disk.contents() == before, "something was changed: {error}");
+    assert!(!error.is_transient(), "trying again cannot help: {error}");
+    error
+}
+
+/// Such a refusal, in words that name the file and tell what to do.
+fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
+    let text = refusal(disk).to_string();
+    assert!(text.contains(&format!("/faulty/{name}:")), "it names {name}: {text}");
+    assert!(text.contains(words), "it says {words:?}: {text}");
+    assert!(text.contains("nothing was changed"), "it says what became of the files: {text}");
+}
+
+#[test]
+fn what_is_no_file_of_ours_is_refused() {
+    let (disk, _) = aged(1, true);
+    for name in [LOG, IMAGE] {
+        for (bytes, words) in [
+            (b"#!/bin/sh\necho precious\n".to_vec(), "not a file of lockmesh"),
+            (b"x".to_vec(), "not a file of lockmesh"),
+            (vec![0; 1 << 20], "not a file of lockmesh"),
+            (Vec::new(), "it is empty"),
+        ] {
+            let disk = disk.copy();
+            disk.put(name, bytes);
+            refusal_of(&disk, name, words);
+        }
+    }
+}
+
+#[test]
+fn a_redb_file_of_something_else_is_refused() {
+    let (disk, _) = aged(2, true);
+    for name in [LOG, IMAGE] {
+        let other = tempfile::NamedTempFile::new().expect("a file for the test");
+        drop(redb::Database::create(other.path()).expect("a file for the test"));
+        let disk = disk.copy();
+        disk.put(name, std::fs::read(other.path()).expect("a file for the test"));
+        refusal_of(&disk, name, "a redb file of something else");
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_by_its_number() {
+    for name in [LOG, IMAGE] {
+        let (disk, _) = aged(3, true);
+        let file =
+            RedbFile::open(Arc::new(disk.clone()), name, 1 << 20).expect("it opens").expect("it is there");
+        file.release().expect("the disk is good");
+        let meta = TableName::new("meta");
+        file.write(|writing| writing.table(meta)?.put(b"format", &7_u32.to_le_bytes()))
+            .expect("the disk is good");
+        drop(file);
+        refusal_of(&disk, name, "format version 7, but this build knows versions up to 1");
+    }
+}
+
+#[test]
+fn files_that_do_not_belong_together_are_refused() {
+    let (disk, _) = aged(4, true);
+    let (other, _) = aged(4, true);
+    disk.put(IMAGE, other.contents()[IMAGE].clone());
+    assert!(matches!(refusal(&disk), StoreError::Mismatched { .. }));
+
+    let (disk, _) = aged(4, true);
+    let contents = disk.contents();
+    disk.put(IMAGE, contents[LOG].clone());
+    disk.put(LOG, contents[IMAGE].clone());
+    refusal_of(&disk, LOG, "by its name it should be the log, but it is the image");
+}
+
+#[test]
+fn the_files_of_another_server_are_refused() {
+    let (disk, _) = aged(5, true);
+    let before = disk.contents();
+    let other = StoreOptions { server: ServerId(2), ..options() };
+    let error = open::open(Arc::new(disk.clone()), &other).expect_err("it is another server's");
+    assert!(matches!(error, StoreError::OtherServer { found: ServerId(1), expected: ServerId(2), .. }));
+    assert!(disk.contents() == before);
+}
+
+#[test]
+fn one_file_without_the_other_is_refused() {
+    for (name, other) in [(LOG, IMAGE), (IMAGE, LOG)] {
+        let (disk, _) = aged(6, true);
+        disk.remove(name);
+        refusal_of(&disk, name, &format!("the file is missing, though /faulty/{other} is there"));
+    }
+}
+
+#[test]
+fn a_log_that_was_being_made_for_another_image_does_not_stand_in() {
+    let (disk, _) = aged(7, true);
+    let identity = Identity { kind: Kind::Log, pair: 7, server: ServerId(1) };
+    RedbFile::create(&disk, "log.redb.new", &identity, |_| Ok(())).expect("the disk is good");
+    disk.remove(LOG);
+    refusal_of(&disk, LOG, "the file is missing");
+}
+
+#[test]
+fn an_older_image_under_a_log_that_was_cut_is_refused() {
+    let disk = FaultyDisk::default();
+    let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let mut image = None;
+    let mut writer = Writer::new(8);
+    while store.log.head().base.0.0 < 3 {
+        for step in writer.steps(10) {
+            step.run(&mut store).expect("nothing is wrong with it");
+            // The image as it was before anything was cut off.
+            if image.is_none() && matches!(step, Step::Checkpoint(..)) {
+                image = Some(disk.contents()[IMAGE].clone());
+            }
+        }
+    }
+    let cut_at = store.log.head().base.0;
+    drop(store);
+    disk.put(IMAGE, image.expect("there was a checkpoint"));
+    match refusal(&disk) {
+        StoreError::Gap { base, image_index, .. } => assert!(base == cut_at && image_index < base),
+        error => panic!("another error: {error}"),
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_refused_or_whole() {
+    for closed in [true, false] {
+        let (disk, model) = aged(9, closed);
+        for name in [LOG, IMAGE] {
+            let bytes = &disk.contents()[name];
+            let lengths = (0..bytes.len()).step_by(bytes.len() / 61);
+            for length in
+                lengths.chain([1, 63, 320, 4_095, 4_096, 8_192, bytes.len() - 1, bytes.len() - 4_096])
+            {
+                let disk = disk.copy();
+                disk.put(name, bytes[..length].to_vec());
+                let opened = refused_or_whole(&disk, &model, &format!("{name} of {length} bytes"));
+                assert!(!opened || length > bytes.len() / 4, "{name} of {length} bytes was opened");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_with_a_wrong_byte_is_refused_or_whole() {
+    let (disk, model) = aged(10, true);
+    let mut draw = Draw(10);
+    let mut refused = 0;
+    for name in [LOG, IMAGE] {
+        let bytes = &disk.contents()[name];
+        let used: Vec<usize> = (0..bytes.len()).filter(|place| bytes[*place] != 0).collect();
+        let anywhere: Vec<usize> = (0..300).map(|_| used[draw.below(used.len() as u64) as usize]).collect();
+        for place in (0..320).step_by(2).chain(anywhere) {
+            let disk = disk.copy();
+            let mut wrong = bytes.clone();
+            wrong[place] ^= 1 << draw.below(8);
+            disk.put(name, wrong);
+            let context = format!("{name} with a wrong byte at {place}");
+            refused += u32::from(!refused_or_whole(&disk, &model, &context));
+        }
+    }
+    // The others are in pages that are free, or in one of two commits that hold the same.
+    assert!(refused > 30, "wrong bytes were found: {refused}");
+}
+
+/// Whether a store that somebody damaged was opened: then it holds all that it must.
+fn refused_or_whole(disk: &FaultyDisk, model: &Model, context: &str) -> bool {
+    let before = disk.contents();
+    match open_disk(disk) {
+        Ok((store, recovered)) => {
+            let explained = model.explains(&store, &recovered);
+            assert!(explained.is_ok(), "{context}: opened, but {explained:?}");
+            true
+        }
+        Err(error) => {
+            assert!(disk.contents() == before, "{context}: something was changed: {error}");
+            assert!(error.to_string().contains("/faulty/"), "{context}: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_folder_admits_one_store() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (store, _) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+    let error = Store::open(folder.path(), &options()).expect_err("it is held");
+    assert!(error.to_string().contains("another lockmesh runs on this folder"), "{error}");
+    assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+    drop(store);
+    drop(Store::open(folder.path(), &options()).expect("it is free again"));
+
+    // Somebody else may hold one of the files without knowing of the folder's lock.
+    let reader = redb::Database::open(folder.path().join(IMAGE)).expect("it is free");
+    let error = Store::open(folder.path(), &options()).expect_err("a file is held");
+    assert!(matches!(&error, StoreError::Held(path) if path.ends_with(IMAGE)), "{error}");
+    drop(reader);
+    drop(Store::open(folder.path(), &options()).expect("it is free again"));
+}
