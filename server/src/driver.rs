@@ -19,7 +19,7 @@ use crate::watch::{Parked, Watches};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, NodeName, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -162,7 +162,7 @@ impl Driver {
             }
             Request::Renew(session) => self.renew(call, replies, session),
             Request::Status => {
-                let status = Response::Status(self.status());
+                let status = Response::Status(self.status(&replies.peer().node));
                 self.postman.answer(&replies, call, status);
             }
             Request::BackupPart { backup: Some(id), number, .. } => {
@@ -366,8 +366,10 @@ impl Driver {
         (server == self.portrait.id).then(|| self.portrait.address.clone())
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, asker: &NodeName) -> Status {
         let log = self.core.log_status();
+        let asker = asker.folded();
+        let mut agents = self.core.state().agents();
         Status {
             cluster_id: self.core.state().cluster_id().to_string(),
             server: self.portrait.id,
@@ -379,8 +381,8 @@ impl Driver {
             first_index: log.first_index,
             membership_index: log.membership_index,
             servers: self.servers(),
-            agents: self.core.state().agents().count() as u64,
-            asker: None,
+            agents: agents.len() as u64,
+            asker: agents.find(|agent| agent.node.folded() == asker).map(|agent| agent.number),
         }
     }
 
