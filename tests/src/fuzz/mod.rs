@@ -7,11 +7,15 @@
 //! |---|---|
 //! | [`wire`] | messages between machines, and rows and log entries on disk |
 //! | [`text`] | what people and HTTP clients write: durations, certificates' names |
+//! | [`http`] | what HTTP clients send: words, bodies, whole requests |
+//! | [`command_line`] | what people type, and configuration files |
 //! | [`samples`] | well-formed values to begin with |
 //! | [`mutate`] | a small mutator with a seed, for the bounded round in `cargo test` |
 //! | [`corpus`] | the inputs that are kept, in `tests/corpus` |
 
+pub mod command_line;
 pub mod corpus;
+pub mod http;
 pub mod mutate;
 pub mod samples;
 pub mod text;
@@ -38,9 +42,28 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },
     Target { name: "text_duration", check: text::text_duration, seeds: text::duration_seeds },
     Target { name: "text_peer_uri", check: text::text_peer_uri, seeds: text::peer_uri_seeds },
+    Target { name: "http_query", check: http::http_query, seeds: http::query_seeds },
+    Target { name: "http_path", check: http::http_path, seeds: http::path_seeds },
+    Target { name: "http_session_body", check: http::http_session_body, seeds: http::session_body_seeds },
+    Target { name: "http_request", check: http::http_request, seeds: http::request_seeds },
+    Target { name: "cli_arguments", check: command_line::cli_arguments, seeds: command_line::argument_seeds },
+    Target {
+        name: "config_server",
+        check: command_line::config_server,
+        seeds: command_line::server_config_seeds,
+    },
+    Target {
+        name: "config_agent",
+        check: command_line::config_agent,
+        seeds: command_line::agent_config_seeds,
+    },
 ];
 
 /// The input as text; a check of text has nothing to say about other bytes.
 fn as_text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
+}
+
+fn bytes_of(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

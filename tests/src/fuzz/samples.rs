@@ -229,7 +229,8 @@ fn queries() -> Vec<Query> {
     ]
 }
 
-fn responses() -> Vec<Response> {
+/// One response of each kind, and of each kind of answer and reply.
+pub fn responses() -> Vec<Response> {
     let applied =
         replies().into_iter().map(|reply| Response::Applied(Applied { index: LogIndex(65_536), reply }));
     let answers = rows().into_iter().map(|rows| {

@@ -1,6 +1,6 @@
 //! What people and HTTP clients write, and names in certificates.
 
-use super::as_text;
+use super::{as_text, bytes_of};
 use lockmesh_net::Peer;
 use lockmesh_protocol::duration;
 
@@ -58,8 +58,4 @@ pub fn peer_uri_seeds() -> Vec<Vec<u8>> {
         "spiffe://x/y",
     ];
     bytes_of(&texts)
-}
-
-fn bytes_of(texts: &[&str]) -> Vec<Vec<u8>> {
-    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

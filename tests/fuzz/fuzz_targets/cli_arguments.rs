@@ -1,0 +1,4 @@
+//! libFuzzer on [`lockmesh_tests::fuzz::command_line::cli_arguments`], and nothing else.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lockmesh_tests::fuzz::command_line::cli_arguments(data));
