@@ -282,3 +282,15 @@ fn one_of_many_watchers_of_a_key_may_leave_and_the_rest_are_woken() {
         assert!(watch.answer().index() > index);
     }
 }
+
+#[test]
+fn assertion_58_watchers_that_hang_up_are_let_go_of() {
+    if shared().is_foreign() {
+        return;
+    }
+    let crowd = std::process::Command::new(env!("CARGO_BIN_EXE_crowd")).arg("1000").output();
+    let crowd = crowd.expect("the crowd can be started");
+    let said = String::from_utf8_lossy(&crowd.stdout);
+    assert!(crowd.status.success(), "{said}\n{}", String::from_utf8_lossy(&crowd.stderr));
+    println!("{said}");
+}

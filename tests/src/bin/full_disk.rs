@@ -1,0 +1,119 @@
+//! Fills the disk under `lockmesh dev`, and holds it to what it must do then: `full_disk FOLDER`.
+//!
+//! FOLDER lies on a small disk of its own that may be filled, such as a tmpfs of 64 MiB; `.ci/run` mounts one. Writes
+//! must be refused with a 500 that says why, reads must go on, nothing acknowledged may be lost, and writes must work
+//! again, without a restart, once there is room.
+
+use lockmesh_tests::dev::Dev;
+use lockmesh_tests::dialect::let_pass;
+use lockmesh_tests::http::{Answer, Client};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// More room than this is no small disk, and filling it would take too long or hurt somebody.
+const LARGEST: usize = 1 << 30;
+/// How many writes may still succeed on a full disk, in room that the files had already.
+const LAST_WRITES: usize = 20_000;
+
+fn main() {
+    let folder = std::env::args().nth(1).expect("usage: full_disk FOLDER (on a small disk of its own)");
+    let folder = Path::new(&folder);
+    let server = Dev::start_with_data(&folder.join("data"), &[]);
+    let client = server.client();
+    let session = client.session();
+    assert!(client.acquire("disk/lock", &session));
+    let mut kept: Vec<String> = Vec::new();
+    for number in 0..50 {
+        write(&client, number).expect(200);
+        kept.push(key(number));
+    }
+
+    let filler = folder.join("filler");
+    println!("filled the disk with {} bytes", fill(&filler));
+    let refused = write_until_refused(&client, &mut kept);
+    println!("after {} writes: {} {}", kept.len(), refused.status, refused.text());
+    assert_eq!(refused.status, 500, "{refused:?}");
+    let reason = refused.text().to_lowercase();
+    assert!(reason.contains("disk") || reason.contains("space"), "it must say why: {refused:?}");
+
+    verify(&client, &kept, &session);
+    let create = client.put("/v1/session/create", "");
+    assert_eq!(create.status, 500, "no session can be promised now: {create:?}");
+    println!("reads go on: all {} keys are there", kept.len());
+
+    std::fs::remove_file(&filler).expect("the filler can be removed");
+    let waited = write_until_taken(&client, &mut kept);
+    println!("writes again, {} ms after there was room", waited.as_millis());
+    verify(&client, &kept, &session);
+    assert!(client.release("disk/lock", &session));
+    assert!(client.acquire("disk/lock", &session));
+
+    let server = server.restart();
+    verify(&server.client(), &kept, &session);
+    println!("after a kill: all {} keys are there, and the lock", kept.len());
+}
+
+fn key(number: usize) -> String {
+    format!("disk/{number:06}")
+}
+
+fn value(key: &str) -> String {
+    key.repeat(4096 / key.len())
+}
+
+fn write(client: &Client, number: usize) -> Answer {
+    client.put(&format!("/v1/kv/{}", key(number)), value(&key(number)))
+}
+
+/// Fills the disk to its last byte.
+fn fill(path: &Path) -> usize {
+    let mut file = File::create(path).expect("a file can be made on the small disk");
+    let mut written = 0;
+    for size in [1 << 20, 4096, 1] {
+        let block = vec![0_u8; size];
+        while file.write_all(&block).is_ok() {
+            written += size;
+            assert!(written < LARGEST, "this is no small disk: mount a tmpfs of 64 MiB there");
+        }
+    }
+    written
+}
+
+fn write_until_refused(client: &Client, kept: &mut Vec<String>) -> Answer {
+    let first = kept.len();
+    for number in first..first + LAST_WRITES {
+        let answer = write(client, number);
+        if answer.status != 200 {
+            return answer;
+        }
+        kept.push(key(number));
+    }
+    panic!("{LAST_WRITES} writes were taken on a full disk: it cannot have been full");
+}
+
+fn write_until_taken(client: &Client, kept: &mut Vec<String>) -> Duration {
+    let begun = Instant::now();
+    loop {
+        let answer = write(client, kept.len());
+        if answer.status == 200 {
+            kept.push(key(kept.len()));
+            return begun.elapsed();
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "there is room, but it does not write: {answer:?}"
+        );
+        let_pass(Duration::from_millis(50));
+    }
+}
+
+fn verify(client: &Client, kept: &[String], session: &str) {
+    for key in kept {
+        let answer = client.get(&format!("/v1/kv/{key}?raw")).expect(200);
+        assert_eq!(answer.text(), value(key), "{key}");
+    }
+    assert_eq!(client.holder("disk/lock").as_deref(), Some(session));
+    assert!(client.session_info(session).is_some());
+}
