@@ -38,8 +38,6 @@ mod rows;
 mod service;
 mod session;
 mod step;
-#[cfg(test)]
-mod tests;
 mod tombstone;
 mod txn;
 mod txn_catalog;

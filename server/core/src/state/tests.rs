@@ -1,1 +1,0 @@
-//! Corner cases of the rules.

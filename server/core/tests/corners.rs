@@ -1,0 +1,295 @@
+//! Limits and odd corners of the state machine, each on its own.
+
+use bytes::Bytes;
+use lockmesh_core::state::{LOSS_KEYS_KEPT, LOSSES_KEPT, REPLIES_KEPT, RESTORE_PARTS_MAX};
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession, RestoreStep};
+use lockmesh_protocol::id::{
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
+};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, Node};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A cluster with one agent, number 1 in its first life, on node `n1`.
+struct Cluster {
+    state: State,
+    index: u64,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let mut cluster = Self { state: State::new(), index: 0 };
+        cluster.apply(Command::Bootstrap { cluster_id: "here".into() });
+        cluster.apply(Command::RegisterAgent(AgentRegistration { node: node(), services: Vec::new() }));
+        cluster
+    }
+
+    fn apply(&mut self, command: Command) -> Reply {
+        self.request(None, command)
+    }
+
+    fn request(&mut self, request: Option<RequestId>, command: Command) -> Reply {
+        self.index += 1;
+        let proposal = Proposal { request, at: WallTime(7), command };
+        self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new()).reply.clone()
+    }
+
+    fn create_session(&mut self, id: &str) {
+        let session = NewSession {
+            id: SessionId::from(id),
+            name: String::new(),
+            node: NodeName::from("n1"),
+            lock_delay: Duration::from_secs(15),
+            behavior: Behavior::Release,
+            ttl_text: String::new(),
+            ttl: Duration::ZERO,
+            checks: Vec::new(),
+            node_checks: vec![CheckId::from("serfHealth")],
+            service_checks: None,
+        };
+        assert_eq!(self.apply(Command::CreateSession(session)), Reply::Session(SessionId::from(id)));
+    }
+
+    fn losses(&self) -> Vec<Arc<Loss>> {
+        let (_, Rows::Losses(losses)) = self.state.query(&Query::Losses) else { panic!("not losses") };
+        losses
+    }
+
+    fn locks(&self) -> usize {
+        let (_, Rows::Locks(locks)) = self.state.query(&Query::Locks(Key::from(""))) else {
+            panic!("not locks")
+        };
+        locks.len()
+    }
+}
+
+fn node() -> Node {
+    Node {
+        name: NodeName::from("n1"),
+        id: "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa".into(),
+        address: "10.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+fn put(key: &str) -> Command {
+    Command::Kv(KvCommand::Set(entry(key)))
+}
+
+fn acquire(key: &str, session: &str) -> Command {
+    Command::Kv(KvCommand::Acquire(entry(key), SessionId::from(session)))
+}
+
+fn entry(key: &str) -> NewEntry {
+    NewEntry { key: Key::from(key), value: Bytes::from_static(b"1"), flags: 0 }
+}
+
+fn request(sequence: u64) -> Option<RequestId> {
+    Some(RequestId { agent: AgentNumber(1), generation: Generation(1), sequence, lowest: 1 })
+}
+
+fn forgotten() -> Reply {
+    Reply::Refused(Refusal::Forgotten)
+}
+
+/// An agent that never says what it no longer wants loses its oldest replies, and may not use their numbers again.
+#[test]
+fn an_agent_has_a_bounded_number_of_replies() {
+    let mut cluster = Cluster::new();
+    let most = REPLIES_KEPT as u64;
+    for sequence in 1..=most + 10 {
+        assert_eq!(cluster.request(request(sequence), put("a")), Reply::Flag(true));
+    }
+    let kept = cluster.state.rows().filter(|row| matches!(row, Change::Reply(..))).count();
+    assert_eq!(kept, REPLIES_KEPT);
+    assert_eq!(cluster.state.check(), Ok(()));
+    assert_eq!(cluster.request(request(10), put("b")), forgotten());
+    assert_eq!(cluster.request(request(11), put("b")), Reply::Flag(true), "the oldest one that is kept");
+    let absent = cluster.state.query(&Query::Entry(Key::from("b"))).1;
+    assert_eq!(absent, Rows::Entries(Vec::new()), "it was answered from the kept reply, not done");
+}
+
+/// Numbers of an agent that never registered, or of a life that it does not have yet, are nobody's.
+#[test]
+fn only_a_registered_life_may_ask() {
+    let mut cluster = Cluster::new();
+    let of = |agent, generation| {
+        Some(RequestId {
+            agent: AgentNumber(agent),
+            generation: Generation(generation),
+            sequence: 1,
+            lowest: 1,
+        })
+    };
+    for stranger in [of(2, 1), of(1, 0), of(1, 2)] {
+        assert_eq!(cluster.request(stranger, put("a")), forgotten());
+    }
+    assert_eq!(cluster.request(of(1, 1), put("a")), Reply::Flag(true));
+}
+
+/// A session with very many locks frees them all at one index, and names only some in its loss.
+#[test]
+fn a_session_of_ten_thousand_locks_ends_at_once() {
+    let mut cluster = Cluster::new();
+    cluster.create_session("s1");
+    for number in 0..10_000 {
+        let granted = cluster.apply(acquire(&format!("lock/{number:05}"), "s1"));
+        assert_eq!(granted, Reply::Granted { fence: Fence(number + 1) });
+    }
+    assert_eq!(cluster.apply(Command::DestroySession(SessionId::from("s1"))), Reply::Done);
+    let ended_at = LogIndex(cluster.index);
+    let (index, Rows::Entries(entries)) = cluster.state.query(&Query::Entries(Key::from("lock/"))) else {
+        panic!("not entries")
+    };
+    assert_eq!((index, entries.len()), (ended_at, 10_000));
+    assert!(entries.iter().all(|entry| entry.session.is_none() && entry.modify_index == ended_at));
+    assert_eq!(cluster.state.delays().filter(|(_, delay)| delay.mark == ended_at).count(), 10_000);
+    let loss = &cluster.losses()[0];
+    assert_eq!((loss.keys.len(), loss.key_count), (LOSS_KEYS_KEPT, 10_000));
+    assert_eq!(loss.keys[1], (Key::from("lock/00001"), Fence(2)));
+    assert_eq!(cluster.state.check(), Ok(()));
+}
+
+/// The loss history keeps the newest.
+#[test]
+fn the_loss_history_is_a_ring() {
+    let mut cluster = Cluster::new();
+    for number in 0..LOSSES_KEPT + 5 {
+        cluster.create_session(&format!("s{number}"));
+        cluster.apply(Command::DestroySession(SessionId::from(format!("s{number}"))));
+    }
+    let losses = cluster.losses();
+    assert_eq!(losses.len() as u64, LOSSES_KEPT);
+    assert_eq!(losses[0].session, SessionId::from(format!("s{}", LOSSES_KEPT + 4)));
+    assert_eq!(losses.last().map(|loss| loss.session.clone()), Some(SessionId::from("s5")));
+}
+
+/// What a restore has gathered survives a restart in the middle of it.
+#[test]
+fn a_restore_goes_on_after_a_restart() {
+    let mut cluster = Cluster::new();
+    cluster.create_session("s1");
+    cluster.apply(acquire("a", "s1"));
+    let rows: Vec<Change> = cluster.state.rows().collect();
+    let half = rows.len() / 2;
+    cluster.apply(Command::DestroySession(SessionId::from("s1")));
+    let step = |cluster: &mut Cluster, step| {
+        assert_eq!(cluster.apply(Command::Restore(step)), Reply::Done);
+        let mut restarted = State::new();
+        cluster.state.rows().for_each(|row| restarted.load(row));
+        cluster.state = restarted;
+    };
+    step(&mut cluster, RestoreStep::Begin { id: 4 });
+    // Parts may come in any order, and twice.
+    step(&mut cluster, RestoreStep::Part { id: 4, number: 1, rows: rows[half..].to_vec() });
+    step(&mut cluster, RestoreStep::Part { id: 4, number: 0, rows: rows[..half].to_vec() });
+    step(&mut cluster, RestoreStep::Part { id: 4, number: 1, rows: rows[half..].to_vec() });
+    step(&mut cluster, RestoreStep::Commit { id: 4, parts: 2 });
+    assert_eq!(cluster.locks(), 1);
+    assert!(cluster.state.session(&SessionId::from("s1")).is_some());
+    assert_eq!(cluster.state.check(), Ok(()));
+    assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))), "nothing is left over");
+}
+
+/// A backup that was made while another was being restored is as good as any.
+#[test]
+fn the_parts_of_another_restore_are_not_restored() {
+    let mut cluster = Cluster::new();
+    cluster.apply(put("a"));
+    cluster.apply(Command::Restore(RestoreStep::Begin { id: 1 }));
+    let rows: Vec<Change> = cluster.state.rows().collect();
+    assert!(rows.iter().any(|row| matches!(row, Change::RestorePart(..))));
+    cluster.apply(Command::Restore(RestoreStep::Begin { id: 2 }));
+    cluster.apply(Command::Restore(RestoreStep::Part { id: 2, number: 0, rows }));
+    assert_eq!(cluster.apply(Command::Restore(RestoreStep::Commit { id: 2, parts: 1 })), Reply::Done);
+    assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))));
+}
+
+/// Nothing in a backup may harm the cluster that takes it.
+#[test]
+fn a_harmful_backup_is_refused() {
+    let mut cluster = Cluster::new();
+    cluster.apply(put("a"));
+    let good: Vec<Change> = cluster.state.rows().collect();
+    cluster.apply(Command::Restore(RestoreStep::Begin { id: 1 }));
+    for (number, row) in [(0, Change::Cleared), (1, Change::Entry(Key::from("a"), None))] {
+        let step = RestoreStep::Part { id: 1, number, rows: vec![row] };
+        assert!(matches!(cluster.apply(Command::Restore(step)), Reply::Refused(Refusal::Restore(_))));
+    }
+    let far = RestoreStep::Part { id: 1, number: RESTORE_PARTS_MAX, rows: Vec::new() };
+    assert!(matches!(cluster.apply(Command::Restore(far)), Reply::Refused(Refusal::Restore(_))));
+    let stray = |key: &str, fence| Change::Entry(Key::from(key), Some(Arc::new(unlocked(key, fence))));
+    let harmful = [
+        Change::TableIndex(Table::Entries, LogIndex(u64::MAX)),
+        Change::Fence(Fence(u64::MAX)),
+        stray("b", Fence(9)),
+        Change::LockDelay(
+            Key::from("b"),
+            Some(LockDelay { mark: LogIndex(1), duration: Duration::from_secs(61) }),
+        ),
+    ];
+    for row in harmful {
+        let before: Vec<Change> =
+            cluster.state.rows().filter(|row| !matches!(row, Change::RestorePart(..))).collect();
+        let rows = good.iter().cloned().chain([row.clone()]).collect();
+        cluster.apply(Command::Restore(RestoreStep::Part { id: 1, number: 0, rows }));
+        let reply = cluster.apply(Command::Restore(RestoreStep::Commit { id: 1, parts: 1 }));
+        assert!(matches!(reply, Reply::Refused(Refusal::Restore(_))), "{row:?}: {reply:?}");
+        let after: Vec<Change> =
+            cluster.state.rows().filter(|row| !matches!(row, Change::RestorePart(..))).collect();
+        assert_eq!(before, after);
+    }
+}
+
+/// The invariants are no formality: rows that break one are found out.
+#[test]
+fn broken_rows_are_found_out() {
+    let sentence = |rows: Vec<Change>| {
+        let mut cluster = Cluster::new();
+        cluster.create_session("s1");
+        cluster.apply(acquire("a", "s1"));
+        assert_eq!(cluster.state.check(), Ok(()));
+        rows.into_iter().for_each(|row| cluster.state.load(row));
+        cluster.state.check().expect_err("an invariant is broken")
+    };
+    let delay = LockDelay { mark: LogIndex(1), duration: Duration::from_secs(1) };
+    let node = NodeName::from("n1");
+    let cases = [
+        (Change::Session(SessionId::from("s1"), None), "every holder of a lock"),
+        (Change::Entry(Key::from("b"), Some(Arc::new(unlocked("c", Fence(0))))), "under its own key"),
+        (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
+        (Change::Fence(Fence(0)), "fencing token"),
+        (Change::LockDelay(Key::from("a"), Some(delay)), "held by nobody"),
+        (Change::Check(node.clone(), CheckId::from("serfhealth"), None), "every session's node"),
+        (Change::NodeIndex(node, None), "no two nodes"),
+        (Change::TableIndex(Table::Sessions, LogIndex(0)), "a session never changes"),
+        (Change::LastAgent(AgentNumber(0)), "replies are kept"),
+    ];
+    for (row, words) in cases {
+        let found = sentence(vec![row.clone()]);
+        assert!(found.contains(words), "{row:?}: {found}");
+    }
+}
+
+fn unlocked(key: &str, fence: Fence) -> Entry {
+    Entry {
+        key: Key::from(key),
+        value: Bytes::new(),
+        flags: 0,
+        lock_index: 0,
+        session: None,
+        fence,
+        granted_at: WallTime(0),
+        create_index: LogIndex(1),
+        modify_index: LogIndex(1),
+    }
+}

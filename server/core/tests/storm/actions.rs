@@ -1,0 +1,237 @@
+//! Random actions over few names, so that they meet often.
+
+use super::model::Model;
+use bytes::Bytes;
+use lockmesh_protocol::command::{
+    Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
+};
+use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service};
+use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop};
+use proptest::prop_oneof;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+pub(crate) const KEYS: [&str; 6] = ["a", "a/b", "a/b/c", "a/d", "b", "c"];
+pub(crate) const SESSIONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
+pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+const CHECKS: [&str; 3] = ["alive", "disk", "web-ok"];
+
+/// A command, except that some of its numbers depend on what is there when it is sent.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Ready(Command),
+    /// A conditional command, and whether its condition shall hold.
+    Cas(NewEntry, bool),
+    DeleteCas(Key, bool),
+    EndDelay(Key, bool),
+    Reap(u64),
+    Txn(Vec<(TxnKv, bool)>),
+}
+
+impl Action {
+    /// The command, now that it is known what is there.
+    pub(crate) fn command(&self, model: &Model) -> Command {
+        let expected = |key: &Key, holds: bool| {
+            let current = model.modify_index(key);
+            if holds { current } else { LogIndex(current.0 + 1) }
+        };
+        match self {
+            Self::Ready(command) => command.clone(),
+            Self::Cas(new, holds) => Command::Kv(KvCommand::Cas(new.clone(), expected(&new.key, *holds))),
+            Self::DeleteCas(key, holds) => {
+                Command::Kv(KvCommand::DeleteCas(key.clone(), expected(key, *holds)))
+            }
+            Self::EndDelay(key, holds) => {
+                let mark = model.delay(key).map_or(LogIndex(0), |delay| delay.mark);
+                Command::EndLockDelay { key: key.clone(), mark: LogIndex(mark.0 + u64::from(!holds)) }
+            }
+            Self::Reap(back) => {
+                Command::ReapTombstones { up_to: LogIndex(model.newest().saturating_sub(*back)) }
+            }
+            Self::Txn(ops) => Command::Txn(
+                ops.iter()
+                    .map(|(op, holds)| TxnOp::Kv(TxnKv { index: expected(&op.key, *holds), ..op.clone() }))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+/// Some actions, after those that make locks possible.
+pub(crate) fn actions(count: Range<usize>) -> impl Strategy<Value = Vec<Action>> {
+    let begin = Action::Ready(register("n1", vec![("alive", CheckStatus::Passing)], false));
+    let session =
+        Action::Ready(Command::CreateSession(new_session("s1", "n1", vec!["alive"], 2, Behavior::Release)));
+    prop::collection::vec(action(), count).prop_map(move |mut actions| {
+        actions.splice(0..0, [begin.clone(), session.clone()]);
+        actions
+    })
+}
+
+fn action() -> BoxedStrategy<Action> {
+    let ready = |command: BoxedStrategy<Command>| command.prop_map(Action::Ready);
+    prop_oneof![
+        4 => (new_entry()).prop_map(|new| Action::Ready(Command::Kv(KvCommand::Set(new)))),
+        3 => (new_entry(), any::<bool>()).prop_map(|(new, holds)| Action::Cas(new, holds)),
+        10 => (new_entry(), session_id()).prop_map(|(new, id)| Action::Ready(Command::Kv(KvCommand::Acquire(new, id)))),
+        4 => (new_entry(), session_id()).prop_map(|(new, id)| Action::Ready(Command::Kv(KvCommand::Release(new, id)))),
+        2 => key().prop_map(|key| Action::Ready(Command::Kv(KvCommand::Delete(key)))),
+        2 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::DeleteCas(key, holds)),
+        1 => prefix().prop_map(|prefix| Action::Ready(Command::Kv(KvCommand::DeleteTree(prefix)))),
+        6 => ready(session_command()),
+        3 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::EndDelay(key, holds)),
+        1 => (0u64..10).prop_map(Action::Reap),
+        4 => ready(catalog_command()),
+        6 => prop::collection::vec((txn_op(), prop::bool::weighted(0.85)), 0..5).prop_map(Action::Txn),
+    ]
+    .boxed()
+}
+
+fn session_command() -> BoxedStrategy<Command> {
+    let checks = prop::sample::subsequence(CHECKS.to_vec(), 0..=2);
+    let behavior = prop_oneof![Just(Behavior::Release), Just(Behavior::Delete)];
+    let create = (prop::sample::select(&SESSIONS), prop::sample::select(&NODES), checks, 0u64..90, behavior);
+    let create = create.prop_map(|(id, node, checks, delay, behavior)| {
+        // Half of all sessions have no lock-delay, or nothing would ever be granted.
+        Command::CreateSession(new_session(id, node, checks, delay.saturating_sub(45) * 2, behavior))
+    });
+    let expire = (session_id(), 2u64..4)
+        .prop_map(|(session, term)| Command::ExpireSession { session, term: Term(term) });
+    prop_oneof![6 => create, 2 => session_id().prop_map(Command::DestroySession), 1 => expire].boxed()
+}
+
+fn catalog_command() -> BoxedStrategy<Command> {
+    let status = prop_oneof![
+        4 => Just(CheckStatus::Passing),
+        1 => Just(CheckStatus::Warning),
+        1 => Just(CheckStatus::Critical),
+    ];
+    let checks = prop::collection::vec((prop::sample::select(&CHECKS), status), 0..3);
+    let named = prop::sample::select(&NODES);
+    let register =
+        (named, checks, any::<bool>()).prop_map(|(node, checks, service)| register(node, checks, service));
+    let gone = |node: &str, service: Option<&str>, check: Option<&str>| {
+        Command::Deregister(Deregistration {
+            node: NodeName::from(node),
+            service: service.map(ServiceId::from),
+            check: check.map(CheckId::from),
+        })
+    };
+    let named = prop::sample::select(&NODES);
+    let check = (named.clone(), prop::sample::select(&CHECKS));
+    prop_oneof![
+        8 => register,
+        1 => named.clone().prop_map(move |node| gone(node, None, None)),
+        1 => named.prop_map(move |node| gone(node, Some("web"), None)),
+        2 => check.prop_map(move |(node, check)| gone(node, None, Some(check))),
+    ]
+    .boxed()
+}
+
+fn txn_op() -> impl Strategy<Value = TxnKv> {
+    let verbs: Vec<KvVerb> = KvVerb::WORDS.into_iter().map(|(_, verb)| verb).collect();
+    let verb = prop_oneof![
+        12 => prop::sample::select(verbs),
+        12 => prop::sample::select(vec![KvVerb::Set, KvVerb::Lock, KvVerb::Cas, KvVerb::CheckIndex]),
+        1 => Just(KvVerb::Unknown("launch".into())),
+    ];
+    let session = prop_oneof![10 => session_id(), 1 => Just(SessionId::from(""))];
+    (verb, new_entry(), session).prop_map(|(verb, new, session)| TxnKv {
+        verb,
+        key: new.key,
+        value: new.value,
+        flags: new.flags,
+        index: LogIndex(0),
+        session,
+    })
+}
+
+fn new_entry() -> impl Strategy<Value = NewEntry> {
+    (key(), 0u8..3, 0u64..2).prop_map(|(key, value, flags)| {
+        let value = if value == 0 { Bytes::new() } else { Bytes::from(value.to_string()) };
+        NewEntry { key, value, flags }
+    })
+}
+
+fn key() -> impl Strategy<Value = Key> + Clone {
+    prop::sample::select(&KEYS).prop_map(Key::from)
+}
+
+fn prefix() -> impl Strategy<Value = Key> {
+    prop::sample::select(&["a", "a/", "a/b", "b", "none", ""]).prop_map(Key::from)
+}
+
+fn session_id() -> impl Strategy<Value = SessionId> + Clone {
+    prop::sample::select(&SESSIONS).prop_map(SessionId::from)
+}
+
+fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Behavior) -> NewSession {
+    NewSession {
+        id: SessionId::from(id),
+        name: String::new(),
+        node: NodeName::from(node),
+        lock_delay: Duration::from_secs(delay),
+        behavior,
+        ttl_text: String::new(),
+        ttl: Duration::ZERO,
+        checks: Vec::new(),
+        node_checks: checks.into_iter().map(CheckId::from).collect(),
+        service_checks: None,
+    }
+}
+
+/// A node with an id; `id` is one hexadecimal digit.
+pub(crate) fn node(name: &str, id: &str) -> Node {
+    Node {
+        name: NodeName::from(name),
+        id: [8, 4, 4, 4, 12].map(|length| id.repeat(length)).join("-"),
+        address: "10.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+fn register(name: &str, checks: Vec<(&str, CheckStatus)>, service: bool) -> Command {
+    let service = service.then(|| Service {
+        node: NodeName::from(""),
+        id: ServiceId::from("web"),
+        name: "web".into(),
+        tags: Vec::new(),
+        address: String::new(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        port: 80,
+        weights: (1, 1),
+        enable_tag_override: false,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    });
+    let checks = checks.into_iter().map(|(id, status)| check(id, status, service.is_some())).collect();
+    Command::Register(Registration { node: node(name, &name[1..]), skip_node_update: false, service, checks })
+}
+
+fn check(id: &str, status: CheckStatus, with_service: bool) -> Check {
+    Check {
+        node: NodeName::from(""),
+        id: CheckId::from(id),
+        name: id.into(),
+        status,
+        notes: String::new(),
+        output: String::new(),
+        service_id: if with_service && id == "web-ok" { "web".into() } else { String::new() },
+        service_name: String::new(),
+        service_tags: Vec::new(),
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+        exposed_port: 0,
+        definition: String::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}

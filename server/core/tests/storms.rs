@@ -1,0 +1,209 @@
+//! Random commands, against a naive model and against sentences that must hold of any run.
+
+mod storm;
+
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::id::{
+    AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
+};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use proptest::prelude::{Just, Strategy, any, prop};
+use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
+use std::sync::Arc;
+use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, node};
+use storm::model::Model;
+
+/// A state with everything that is known of it.
+#[derive(Default)]
+struct Run {
+    state: State,
+    rebuilt: State,
+    index: u64,
+}
+
+impl Run {
+    fn apply(&mut self, request: Option<RequestId>, command: Command) -> (Arc<Applied>, Vec<Change>) {
+        self.index += 1;
+        let proposal = Proposal { request, at: WallTime(self.index), command };
+        let mut changes = Vec::new();
+        let applied = self.state.apply(LogIndex(self.index), TERM, &proposal, &mut changes);
+        changes.iter().for_each(|change| self.rebuilt.load(change.clone()));
+        (applied, changes)
+    }
+}
+
+const TERM: Term = Term(3);
+
+proptest! {
+    /// Whatever is asked in whatever order, the state answers like the model, and holds what the model holds.
+    #[test]
+    fn the_state_does_what_the_model_does(actions in actions(1..80)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        for action in actions {
+            let command = action.command(&model);
+            let expected = model.apply(LogIndex(run.index + 1), TERM, &command);
+            let (applied, _) = run.apply(None, command.clone());
+            prop_assert_eq!(&applied.reply, &expected, "{:?}", command);
+            prop_assert_eq!(rows(&run.state, Query::Entries(Key::from(""))), Rows::Entries(model.sorted_entries()));
+            prop_assert_eq!(rows(&run.state, Query::Sessions), Rows::Sessions(model.sorted_sessions()));
+            let delays: Vec<_> = run.state.delays().map(|(key, delay)| (key.clone(), *delay)).collect();
+            prop_assert_eq!(delays, model.sorted_delays());
+        }
+    }
+
+    /// After every command the invariants hold, and changes and rows tell the whole state.
+    #[test]
+    fn the_state_is_the_sum_of_its_changes(actions in actions(1..60)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        for action in actions {
+            let command = action.command(&model);
+            model.apply(LogIndex(run.index + 1), TERM, &command);
+            run.apply(None, command);
+            prop_assert_eq!(run.state.check(), Ok(()));
+            prop_assert_eq!(&run.state, &run.rebuilt);
+        }
+        let mut from_rows = State::new();
+        run.state.rows().for_each(|row| from_rows.load(row));
+        prop_assert_eq!(&run.state, &from_rows);
+    }
+
+    /// The same log gives the same answers, changes and state.
+    #[test]
+    fn a_replay_is_the_same_run(actions in actions(1..60)) {
+        let (mut once, mut twice, mut model) = (Run::default(), Run::default(), Model::default());
+        for action in actions {
+            let command = action.command(&model);
+            model.apply(LogIndex(once.index + 1), TERM, &command);
+            prop_assert_eq!(once.apply(None, command.clone()), twice.apply(None, command));
+        }
+        prop_assert_eq!(once.state, twice.state);
+    }
+
+    /// Whoever waits for an index beyond the one he knows misses nothing: what changed has a higher index. Nor
+    /// does an index go back, except where tombstones are forgotten.
+    #[test]
+    fn an_index_tells_of_every_change(actions in actions(1..60)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        let mut known: Vec<_> = queries().iter().map(|query| run.state.query(query)).collect();
+        for action in actions {
+            let command = action.command(&model);
+            model.apply(LogIndex(run.index + 1), TERM, &command);
+            let forgets = matches!(command, Command::ReapTombstones { .. });
+            run.apply(None, command);
+            for (query, (known_index, known_rows)) in queries().iter().zip(&mut known) {
+                let (index, rows) = run.state.query(query);
+                prop_assert!(rows == *known_rows || index > *known_index, "{:?} from {}", query, known_index);
+                prop_assert!(index >= *known_index || forgets, "{:?} went back from {}", query, known_index);
+                (*known_index, *known_rows) = (index, rows);
+            }
+        }
+    }
+
+    /// A repeated command changes nothing and is answered as before, unless the lock that it took is lost.
+    #[test]
+    fn a_repeated_command_is_done_once(actions in actions(1..60), deliveries in deliveries()) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
+        let mut sent: Vec<(RequestId, Command, Option<Arc<Applied>>)> = Vec::new();
+        for (action, delivery) in actions.into_iter().zip(deliveries.into_iter().cycle()) {
+            let command = action.command(&model);
+            model.apply(LogIndex(run.index + 1), TERM, &command);
+            let sequence = sent.len() as u64 + 1;
+            let lowest = if delivery.forgets { sequence.saturating_sub(5).max(1) } else { 1 };
+            let request = RequestId { agent: AgentNumber(1), generation: Generation(1), sequence, lowest };
+            let answer = delivery.arrives.then(|| run.apply(Some(request), command.clone()).0);
+            sent.push((request, command, answer));
+            let (request, command, answer) = sent[delivery.again.index(sent.len())].clone();
+            if let Some(answer) = answer {
+                let before = run.state.clone();
+                let (again, _) = run.apply(Some(request), command);
+                prop_assert_eq!(&run.state, &before);
+                prop_assert!(is_as_good(&run.state, &answer, &again), "{:?} then {:?}", answer, again);
+            }
+            prop_assert_eq!(run.state.check(), Ok(()));
+        }
+    }
+}
+
+/// What the network does with a command.
+#[derive(Clone, Debug)]
+struct Delivery {
+    arrives: bool,
+    forgets: bool,
+    /// Which of all commands comes again.
+    again: prop::sample::Index,
+}
+
+fn deliveries() -> impl Strategy<Value = Vec<Delivery>> {
+    let arrives = prop_oneof![4 => Just(true), 1 => Just(false)];
+    let delivery = (arrives, any::<bool>(), any::<prop::sample::Index>());
+    let delivery = delivery.prop_map(|(arrives, forgets, again)| Delivery { arrives, forgets, again });
+    prop::collection::vec(delivery, 1..60)
+}
+
+/// Whether a second answer may follow a first one.
+fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
+    match (&first.reply, &again.reply) {
+        (_, Reply::Refused(Refusal::Forgotten)) => true,
+        (Reply::Granted { fence }, Reply::Flag(false)) => {
+            let Rows::Locks(locks) = rows(state, Query::Locks(Key::from(""))) else { return false };
+            locks.iter().all(|lock| lock.fence != *fence || lock.session.is_none())
+        }
+        _ => first == again,
+    }
+}
+
+fn rows(state: &State, query: Query) -> Rows {
+    state.query(&query).1
+}
+
+fn queries() -> Vec<Query> {
+    let keys = KEYS.iter().map(|key| Query::Entry(Key::from(*key)));
+    let prefixes = ["", "a", "a/", "a/b", "b", "c"];
+    let entries = prefixes.iter().map(|prefix| Query::Entries(Key::from(*prefix)));
+    let names =
+        prefixes.iter().map(|prefix| Query::Keys { prefix: Key::from(*prefix), separator: "/".into() });
+    let sessions = SESSIONS.iter().map(|session| Query::Session(SessionId::from(*session)));
+    let nodes = NODES.iter().flat_map(|name| {
+        let name = NodeName::from(*name);
+        [Query::Node(name.clone()), Query::NodeChecks(name.clone()), Query::NodeSessions(name)]
+    });
+    let whole = [
+        Query::Sessions,
+        Query::Nodes,
+        Query::ChecksInState(None),
+        Query::Services,
+        Query::ServiceInstances("web".into()),
+        Query::ServiceChecks("web".into()),
+    ];
+    keys.chain(entries).chain(names).chain(sessions).chain(nodes).chain(whole).collect()
+}
+
+/// Every kind of action is played often enough to mean something.
+#[test]
+fn the_storms_reach_every_kind_of_answer() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut granted, mut delayed, mut held, mut failed, mut done) = (0, 0, 0, 0, 0);
+    for _ in 0..200 {
+        let actions: Vec<Action> =
+            proptest::strategy::ValueTree::current(&actions(40..80).new_tree(&mut runner).expect("actions"));
+        let (mut run, mut model) = (Run::default(), Model::default());
+        for action in actions {
+            let command = action.command(&model);
+            model.apply(LogIndex(run.index + 1), TERM, &command);
+            match &run.apply(None, command).0.reply {
+                Reply::Granted { .. } => granted += 1,
+                Reply::Delayed { .. } => delayed += 1,
+                Reply::Flag(false) => held += 1,
+                Reply::TxnFailed(_) => failed += 1,
+                Reply::Txn(_) => done += 1,
+                _ => {}
+            }
+        }
+    }
+    let counts = [granted, delayed, held, failed, done];
+    assert!(counts.iter().all(|count| *count > 50), "granted, delayed, held, failed, done: {counts:?}");
+}
