@@ -14,7 +14,7 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Delayed { remaining } => format!("false, closed for {remaining:?}"),
         Reply::Session(id) => format!("session {id}"),
         Reply::Txn(results) if results.is_empty() => "no results".into(),
-        Reply::Txn(results) => return results.iter().map(|result| txn_result(result)).collect(),
+        Reply::Txn(results) => return results.iter().map(txn_result).collect(),
         Reply::TxnFailed(errors) => return txn_errors(errors),
         Reply::Agent { number, generation } => format!("agent {number}, life {generation}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
