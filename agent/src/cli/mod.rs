@@ -21,13 +21,19 @@ pub mod context;
 pub mod dev;
 pub mod elect;
 pub mod error;
+mod instant;
 pub mod kv;
 pub mod lock;
+pub mod locks;
+pub mod members;
+pub mod operator;
 pub mod output;
 pub mod semaphore;
 pub mod server;
+pub mod session;
 pub mod spelling;
 pub mod version;
+pub mod watch;
 
 pub use context::{Address, Context};
 pub use error::CliError;
@@ -56,7 +62,14 @@ enum Command {
     Lock(Online<lock::Args>),
     Elect(Online<elect::Args>),
     Semaphore(Online<semaphore::Args>),
+    Locks(Online<locks::Args>),
+    Session(Online<session::Args>),
     Kv(Online<kv::Args>),
+    Watch(Online<watch::Args>),
+    Members(Online<members::Args>),
+    Operator(Online<operator::Args>),
+    #[command(hide = true)]
+    Snapshot(Online<operator::snapshot::Args>),
     Bench(Online<bench::Args>),
     Config(config::Args),
     Version(version::Args),
@@ -122,9 +135,18 @@ fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocatio
 }
 
 impl Command {
-    /// Whether the command stays, or measures: one that asks once starts faster without.
+    /// Whether the command stays, or measures: one that asks a little starts faster without.
     fn wants_threads(&self) -> bool {
-        !matches!(self, Self::Config(_) | Self::Version(_) | Self::Completions(_))
+        matches!(
+            self,
+            Self::Dev(_)
+                | Self::Agent(_)
+                | Self::Server(_)
+                | Self::Lock(_)
+                | Self::Elect(_)
+                | Self::Semaphore(_)
+                | Self::Bench(_)
+        )
     }
 
     async fn run(self) -> Result<ExitCode, CliError> {
@@ -136,6 +158,14 @@ impl Command {
             Self::Elect(online) => elect::run(online.args, &online.connection.context()?).await,
             Self::Semaphore(online) => semaphore::run(online.args, &online.connection.context()?).await,
             Self::Kv(online) => kv::run(online.args, &online.connection.context()?).await,
+            Self::Locks(online) => locks::run(online.args, &online.connection.context()?).await,
+            Self::Session(online) => session::run(online.args, &online.connection.context()?).await,
+            Self::Watch(online) => watch::run(online.args, &online.connection.context()?).await,
+            Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
+            Self::Operator(online) => operator::run(online.args, &online.connection.context()?).await,
+            Self::Snapshot(online) => {
+                operator::snapshot::run(online.args, &online.connection.context()?).await
+            }
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,

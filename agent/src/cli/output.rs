@@ -4,7 +4,7 @@
 
 use super::error::CliError;
 use serde::Serialize;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 
 /// Prints bytes as they are.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
@@ -23,10 +23,21 @@ pub fn print_line(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints a value as JSON, indented.
+/// Prints a value as JSON, indented like the agent's `?pretty`.
 pub fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(value).map_err(CliError::failed)?;
-    print_line(&text)
+    let mut text = Vec::new();
+    let indented = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    value
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut text, indented))
+        .map_err(CliError::failed)?;
+    text.push(b'\n');
+    print_bytes(&text)
+}
+
+/// Says on stderr what does not end the command.
+pub fn warn(text: &str) {
+    // Nobody is left to tell when even this cannot be printed.
+    let _ = writeln!(stderr(), "lockmesh: {text}");
 }
 
 /// Aligned columns under a heading.

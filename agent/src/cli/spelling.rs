@@ -3,7 +3,7 @@
 //! A pure pass over the arguments that knows the commands and their options. Only options that the command in
 //! question has are rewritten; short options, values and whatever belongs to a child process are left alone.
 
-use clap::Command;
+use clap::{Arg, Command};
 use std::ffi::OsString;
 
 /// Rewrites the arguments of a built command, the first one being the program's own name.
@@ -49,19 +49,20 @@ fn rewrite_option(
         Some((name, value)) => (name, Some(value)),
         None => (bare, None),
     };
-    let Some(takes_value) = long_option(command, name) else {
+    let Some(option) = long_option(command, name) else {
         let waits = is_short_with_value(command, text);
         rewritten.push(argument);
         rewritten.extend(waits.then(|| rest.next()).flatten());
         return;
     };
+    let is_flag = !option.get_action().takes_values();
     let mut spelled = OsString::from(format!("--{name}"));
     match value {
-        Some("true") if !takes_value => {}
-        Some("false") if !takes_value => return,
+        Some("true") if is_flag => {}
+        Some("false") if is_flag => return,
         Some(value) => spelled.push(format!("={value}")),
         // Joined, so that a value may begin with a dash.
-        None if takes_value => {
+        None if takes_value(option) => {
             if let Some(next) = rest.next() {
                 spelled.push("=");
                 spelled.push(next);
@@ -72,21 +73,27 @@ fn rewrite_option(
     rewritten.push(spelled);
 }
 
-/// Whether the command has the option, and if so, whether it takes a value.
-fn long_option(command: &Command, name: &str) -> Option<bool> {
-    let has_name = |argument: &&clap::Arg| {
+/// The command's option of that name.
+fn long_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let has_name = |argument: &&Arg| {
         argument.get_long() == Some(name)
             || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
     };
-    command.get_arguments().find(has_name).map(|argument| argument.get_action().takes_values())
+    command.get_arguments().find(has_name)
+}
+
+/// Whether the option needs a value; one that may stand alone takes none from the next argument.
+fn takes_value(argument: &Arg) -> bool {
+    let may_stand_alone = argument.get_num_args().is_some_and(|values| values.min_values() == 0);
+    argument.get_action().takes_values() && !may_stand_alone
 }
 
 /// Whether this is `-n` alone, of an option whose value is the next argument.
 fn is_short_with_value(command: &Command, text: &str) -> bool {
     let mut characters = text.chars().skip(1);
     let (Some(short), None) = (characters.next(), characters.next()) else { return false };
-    let is_it = |argument: &&clap::Arg| argument.get_short() == Some(short);
-    command.get_arguments().find(is_it).is_some_and(|argument| argument.get_action().takes_values())
+    let is_it = |argument: &&Arg| argument.get_short() == Some(short);
+    command.get_arguments().find(is_it).is_some_and(takes_value)
 }
 
 /// Whether everything from this positional on belongs to a child process.
@@ -99,7 +106,7 @@ fn begins_a_child(command: &Command, positional: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{Arg, ArgAction};
+    use clap::ArgAction;
 
     fn command() -> Command {
         let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
@@ -109,6 +116,7 @@ mod tests {
             .args([Arg::new("key"), Arg::new("value")]);
         let lock = Command::new("lock")
             .args([Arg::new("n").short('n'), flag("try"), Arg::new("name")])
+            .arg(option("shell").num_args(0..=1).require_equals(true))
             .arg(Arg::new("child").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true));
         let mut root = Command::new("lockmesh")
             .arg(option("http-addr").global(true))
@@ -139,6 +147,8 @@ mod tests {
         assert_eq!(rewritten("x kv put -cas=false k v"), "x kv put k v");
         assert_eq!(rewritten("x kv put -cas=maybe k v"), "x kv put --cas=maybe k v");
         assert_eq!(rewritten("x kv put -flags=true k v"), "x kv put --flags=true k v");
+        assert_eq!(rewritten("x lock -shell name sh"), "x lock --shell name sh");
+        assert_eq!(rewritten("x lock -shell=false name"), "x lock --shell=false name");
     }
 
     #[test]

@@ -1,0 +1,24 @@
+//! Points in time for people: the wall clock of whoever stamped them, in UTC.
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+/// `2026-11-21 08:41:12Z`; empty for 0, which stands for no time.
+pub(super) fn utc(milliseconds: u64) -> String {
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]Z");
+    let seconds = i64::try_from(milliseconds / 1000).ok().filter(|seconds| *seconds > 0);
+    let instant = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    instant.and_then(|instant| instant.format(&format).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_shown_in_utc_and_none_as_nothing() {
+        assert_eq!(utc(1_795_250_472_999), "2026-11-21 08:41:12Z");
+        assert_eq!(utc(0), "");
+        assert_eq!(utc(u64::MAX), "");
+    }
+}

@@ -1,0 +1,32 @@
+//! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its certificates.
+
+pub mod raft;
+pub mod snapshot;
+pub mod tls;
+
+use super::context::Context;
+use super::error::CliError;
+use std::process::ExitCode;
+
+/// Look after the quorum, its backups and its certificates
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Raft(raft::Args),
+    Snapshot(snapshot::Args),
+    Tls(tls::Args),
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    match args.command {
+        Command::Raft(args) => raft::run(args, context).await,
+        Command::Snapshot(args) => snapshot::run(args, context).await,
+        Command::Tls(args) => tls::run(args).await,
+    }
+}

@@ -1,0 +1,236 @@
+//! `lockmesh session`: sessions by hand. A command that needs one for as long as it runs is `lockmesh lock`.
+
+use super::context::{ConsistencyArgs, Context};
+use super::error::CliError;
+use super::output::{Table, print_json, print_line};
+use lockmesh_client::Client;
+use lockmesh_client::shape::session::{NewSession, ServiceCheck, Session};
+use lockmesh_protocol::duration;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Create, show, renew and end sessions
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Create(CreateArgs),
+    /// List sessions
+    List {
+        /// Only those of this node
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// Print JSON as the agent's API has it
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        consistency: ConsistencyArgs,
+    },
+    /// Show one session
+    Info {
+        /// Which
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Print JSON as the agent's API has it
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        consistency: ConsistencyArgs,
+    },
+    /// Renew a session once, so that its TTL begins again
+    Renew {
+        /// Which
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Print JSON as the agent's API has it
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session; its keys are released or deleted, and closed for its lock-delay
+    Destroy {
+        /// Which
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+/// Create a session and print its id
+///
+/// It lives until it is destroyed, a check it rests on turns critical, its node goes, or, with a TTL, until nobody
+/// renews it.
+#[derive(clap::Args, Debug, Default)]
+struct CreateArgs {
+    /// A name, for people; several sessions may share one
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The node that it rests on [default: the agent's own]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// How long its keys stay closed when it ends other than by release [default: 15s; 0s for none]
+    #[arg(long, value_name = "DUR")]
+    lock_delay: Option<String>,
+    /// What happens to its keys when it ends: release or delete [default: release]
+    #[arg(long, value_name = "WORD", value_parser = ["release", "delete"])]
+    behavior: Option<String>,
+    /// How long it lives without being renewed [default: for ever]
+    #[arg(long, value_name = "DUR")]
+    ttl: Option<String>,
+    /// A check of the node that it rests on; may be given again [default: serfHealth]
+    #[arg(long = "node-check", value_name = "ID")]
+    node_checks: Vec<String>,
+    /// A check of a service that it rests on; may be given again
+    #[arg(long = "service-check", value_name = "ID")]
+    service_checks: Vec<String>,
+    /// Let it rest on no check of the node at all
+    #[arg(long, conflicts_with = "node_checks")]
+    no_node_checks: bool,
+    /// Print JSON as the agent's API has it
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    let client = context.client()?;
+    let sessions = client.sessions();
+    match args.command {
+        Command::Create(args) => create(args, &client).await?,
+        Command::List { node, json, consistency } => {
+            let read = consistency.read();
+            let found = match node {
+                Some(node) => sessions.of_node(&node, &read).await?.value,
+                None => sessions.list(&read).await?.value,
+            };
+            print_sessions(&found, json)?;
+        }
+        Command::Info { id, json, consistency } => {
+            let found = sessions.info(&id, &consistency.read()).await?.value;
+            print_session(found, &id, json)?;
+        }
+        Command::Renew { id, json } => print_session(sessions.renew(&id).await?, &id, json)?,
+        Command::Destroy { id } => {
+            sessions.destroy(&id).await?;
+            print_line(&format!("Destroyed: {id}"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(args: CreateArgs, client: &Client) -> Result<(), CliError> {
+    let json = args.json;
+    let id = client.sessions().create(&new_session(args)).await?;
+    match json {
+        true => print_json(&serde_json::json!({ "ID": id })),
+        false => print_line(&id),
+    }
+}
+
+fn new_session(args: CreateArgs) -> NewSession {
+    let service_check = |id| ServiceCheck { id, ..ServiceCheck::default() };
+    let service_checks: Vec<_> = args.service_checks.into_iter().map(service_check).collect();
+    NewSession {
+        name: args.name,
+        node: args.node,
+        lock_delay: args.lock_delay,
+        behavior: args.behavior,
+        ttl: args.ttl,
+        node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
+        service_checks: (!service_checks.is_empty()).then_some(service_checks),
+        checks: None,
+    }
+}
+
+fn print_sessions(sessions: &[Session], json: bool) -> Result<(), CliError> {
+    match json {
+        true => print_json(sessions),
+        false => table(sessions).print(),
+    }
+}
+
+fn print_session(session: Option<Session>, id: &str, json: bool) -> Result<(), CliError> {
+    let Some(session) = session else {
+        let text =
+            format!("there is no session {id}: it ended, or never was; `lockmesh session list` has all");
+        return Err(CliError::failed(text));
+    };
+    match json {
+        true => print_json(&session),
+        false => details(&session).print(),
+    }
+}
+
+fn table(sessions: &[Session]) -> Table {
+    let mut table = Table::new(["ID", "Name", "Node", "TTL", "Behavior", "LockDelay", "Checks"]);
+    for session in sessions {
+        table.row([
+            session.id.clone(),
+            session.name.clone(),
+            session.node.clone(),
+            session.ttl.clone(),
+            session.behavior.clone(),
+            lock_delay(session),
+            checks(session),
+        ]);
+    }
+    table
+}
+
+fn details(session: &Session) -> Table {
+    let mut table = Table::new(["ID", &session.id]);
+    for (name, value) in [
+        ("Name", session.name.clone()),
+        ("Node", session.node.clone()),
+        ("TTL", session.ttl.clone()),
+        ("Behavior", session.behavior.clone()),
+        ("LockDelay", lock_delay(session)),
+        ("Checks", checks(session)),
+        ("CreateIndex", session.create_index.to_string()),
+    ] {
+        table.row([name.into(), value]);
+    }
+    table
+}
+
+fn lock_delay(session: &Session) -> String {
+    duration::format(Duration::from_nanos(u64::try_from(session.lock_delay).unwrap_or(0)))
+}
+
+fn checks(session: &Session) -> String {
+    let services = session.service_checks.iter().flatten().map(|check| &check.id);
+    let all = session.node_checks.iter().chain(&session.checks).chain(services);
+    all.map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_agent() {
+        assert_eq!(new_session(CreateArgs::default()), NewSession::default());
+        let none = new_session(CreateArgs { no_node_checks: true, ..CreateArgs::default() });
+        assert_eq!(none.node_checks, Some(vec![]));
+        let some = new_session(CreateArgs { service_checks: vec!["web".into()], ..CreateArgs::default() });
+        assert_eq!(some.service_checks.map(|checks| checks[0].id.clone()), Some("web".into()));
+    }
+
+    #[test]
+    fn a_session_fits_a_row() {
+        let session = Session {
+            id: "s1".into(),
+            node: "n1".into(),
+            behavior: "release".into(),
+            lock_delay: 15_000_000_000,
+            node_checks: vec!["serfHealth".into()],
+            service_checks: Some(vec![ServiceCheck { id: "web".into(), ..ServiceCheck::default() }]),
+            ..Session::default()
+        };
+        let expected = "ID  Name  Node  TTL  Behavior  LockDelay  Checks\n\
+                        s1  -     n1    -    release   15s        serfHealth,web";
+        assert_eq!(table(&[session]).render(), expected);
+    }
+}
