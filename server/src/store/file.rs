@@ -89,6 +89,13 @@ struct Opened {
     guard: Guard,
 }
 
+impl Opened {
+    fn new(builder: &Builder, guard: Guard) -> Result<Self, DatabaseError> {
+        let database = builder.create_with_backend(guard.clone())?;
+        Ok(Self { database, guard })
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
         self.guard.shut();
@@ -120,9 +127,8 @@ impl RedbFile {
         let backend = disk.create(name).map_err(io_error(&path, "cannot make the file"))?;
         let failed = |fault| Self::failed(path.clone(), "cannot fill the new file", fault);
         let guard = Guard::open(backend);
-        let database =
-            Builder::new().create_with_backend(guard.clone()).map_err(|error| failed(error.into()))?;
-        commit(&database, |writing| {
+        let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
+        commit(&made.database, |writing| {
             let mut meta = writing.table(TableName(META))?;
             meta.put(FORMAT_KEY, &FORMAT_VERSION.to_le_bytes())?;
             meta.put(IDENTITY_KEY, &wire::encode(identity))?;
@@ -243,15 +249,14 @@ impl RedbFile {
         let begun = Instant::now();
         let rolled_back = Rc::new(Cell::new(false));
         let told = Rc::clone(&rolled_back);
-        let database = Builder::new()
-            .set_cache_size(self.cache_bytes)
-            .set_repair_callback(move |repair| told.set(told.get() || is_roll_back(repair.progress())))
-            .create_with_backend(guard.clone())
-            .map_err(|error| self.refused(error))?;
+        let mut builder = Builder::new();
+        builder.set_cache_size(self.cache_bytes);
+        builder.set_repair_callback(move |repair| told.set(told.get() || is_roll_back(repair.progress())));
+        let opened = Opened::new(&builder, guard).map_err(|error| self.refused(error))?;
         let took_ms = begun.elapsed().as_millis();
         let unfinished_commit = rolled_back.get();
         tracing::info!(file = %path.display(), took_ms, unfinished_commit, "looked at every page of the file");
-        Ok(Some(Opened { database, guard }))
+        Ok(Some(opened))
     }
 
     /// Why redb would not open the file.

@@ -4,4 +4,5 @@ mod disk;
 mod power;
 mod refusals;
 mod script;
+mod speed;
 mod work;

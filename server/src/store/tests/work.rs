@@ -1,1 +1,249 @@
-//! The store's threads at work on a real folder.
+//! The store's threads at work: group commits, checkpoints, cuts, backups, trouble with the disk, the end.
+
+use super::disk::{Failure, FaultyDisk};
+use super::script::{Model, Step, Writer, open_disk, options};
+use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
+use bytes::Bytes;
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+/// Longer than anything here takes: only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn start(store: Store) -> (StoreHandle, Receiver<StoreEvent>) {
+    let (sender, events) = sync_channel(10_000);
+    let handle = store.start(move |event| drop(sender.send(event))).expect("there are threads enough");
+    (handle, events)
+}
+
+fn wait_for(events: &Receiver<StoreEvent>, wanted: impl Fn(&StoreEvent) -> bool) -> Vec<StoreEvent> {
+    let mut seen = Vec::new();
+    loop {
+        let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("only {seen:?} happened"));
+        seen.push(event.clone());
+        if wanted(&event) {
+            return seen;
+        }
+    }
+}
+
+/// A write of one entry; the commit index follows it by one.
+fn write(number: u64) -> LogWrite {
+    let entry = LogEntry {
+        index: LogIndex(number + 1),
+        term: Term(1),
+        kind: EntryKind::Normal,
+        data: Bytes::from(vec![number as u8; 200]),
+        context: Bytes::new(),
+    };
+    let hard_state = HardState { term: Term(1), vote: ServerId(1), commit: LogIndex(number) };
+    LogWrite { number, reset: None, entries: vec![entry], hard_state: Some(hard_state) }
+}
+
+fn mark(index: u64) -> ImageMark {
+    ImageMark { index: LogIndex(index), ..options().first_image }
+}
+
+fn reply(sequence: u64, length: usize) -> Change {
+    let reply = Applied { index: LogIndex(1), reply: Reply::Session("x".repeat(length).into()) };
+    Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
+}
+
+fn dirty(changes: impl IntoIterator<Item = Change>) -> DirtyRows {
+    let mut dirty = DirtyRows::default();
+    dirty.extend(changes);
+    dirty
+}
+
+#[test]
+fn writes_that_wait_together_share_a_commit() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    disk.fail(None);
+    store.write((1..=1_000).map(write)).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(1_000));
+    // Each commit syncs once; alone they would have been a thousand.
+    assert!(disk.operations() < 500, "{} operations", disk.operations());
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.entries.len(), 1_000);
+    assert_eq!(recovered.hard_state.commit, LogIndex(1_000));
+}
+
+#[test]
+fn a_server_finds_on_a_real_folder_what_it_left() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let mut model = Model::new();
+    let mut writer = Writer::new(77);
+    for _ in 0..3 {
+        let (store, recovered) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+        model.explains(&store, &recovered).expect("what was left is found");
+        let (store, events) = start(store);
+        for step in writer.steps(40) {
+            model.apply(&step);
+            run_step(&store, &events, step);
+        }
+        store.close();
+    }
+    let (store, recovered) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+    model.explains(&store, &recovered).expect("what was left is found");
+}
+
+/// Gives a step to the threads; the commit index before a checkpoint is their own affair.
+fn run_step(store: &StoreHandle, events: &Receiver<StoreEvent>, step: Step) {
+    match step {
+        Step::Write(writes) => {
+            let last = writes.last().expect("no step is empty").number;
+            store.write(writes).expect("it is open");
+            wait_for(events, |event| *event == StoreEvent::Persisted(last));
+        }
+        Step::Checkpoint(mark, changes) => {
+            let index = mark.index;
+            match changes.first() {
+                Some(Change::Cleared) => store.install(mark, dirty(changes)),
+                _ => store.checkpoint(mark, dirty(changes)),
+            }
+            wait_for(events, |event| *event == StoreEvent::Image(index));
+        }
+        Step::Cut(up_to) => store.cut(up_to),
+        Step::Commit(_) => {}
+    }
+}
+
+#[test]
+fn a_checkpoint_makes_its_commit_index_durable_first() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write((1..=5).map(write)).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(5));
+    // Index 6 was applied, but the newest hard state on disk knows of 5 only.
+    store.checkpoint(mark(6), dirty([reply(1, 10)]));
+    wait_for(&events, |event| *event == StoreEvent::Image(LogIndex(6)));
+    // An older one on its way does not take it back.
+    store.write([LogWrite { entries: Vec::new(), number: 6, ..write(5) }]).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(6));
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.hard_state.commit, LogIndex(6));
+    assert_eq!(recovered.image.index, LogIndex(6));
+}
+
+#[test]
+fn the_log_is_cut_behind_the_durable_image_only() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    for number in 1..=300 {
+        store.write([write(number)]).expect("it is open");
+        wait_for(&events, |event| *event == StoreEvent::Persisted(number));
+    }
+    store.cut(LogIndex(200));
+    store.checkpoint(mark(100), DirtyRows::default());
+    wait_for(&events, |event| *event == StoreEvent::Image(LogIndex(100)));
+    store.cut(LogIndex(200));
+    store.write([write(301)]).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(301));
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert!(recovered.base.0 > LogIndex(1), "something was cut off: {:?}", recovered.base);
+    assert!(recovered.base.0 <= LogIndex(100), "not beyond the image: {:?}", recovered.base);
+    assert_eq!(recovered.entries.last().map(|entry| entry.index), Some(LogIndex(302)));
+}
+
+#[test]
+fn a_reset_waits_for_its_image() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    let reset = LogWrite { number: 2, reset: Some(mark(50)), entries: Vec::new(), hard_state: None };
+    store.write([write(1), reset]).expect("it is open");
+    let seen = wait_for(&events, |event| matches!(event, StoreEvent::Persisted(_)));
+    assert_eq!(seen, [StoreEvent::Persisted(1)]);
+    assert_eq!(store.queued_writes(), 1);
+    store.install(mark(50), dirty([Change::Cleared, reply(1, 10)]));
+    let seen = wait_for(&events, |event| matches!(event, StoreEvent::Persisted(_)));
+    assert!(seen.contains(&StoreEvent::Persisted(2)), "{seen:?}");
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.base, (LogIndex(50), Term(1)));
+    assert_eq!(recovered.hard_state.commit, LogIndex(50));
+}
+
+#[test]
+fn a_full_disk_is_told_and_outlived() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write([write(1)]).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(1));
+    disk.fail(Some(Failure::Full(0, u64::MAX)));
+    store.write((2..=10).map(write)).expect("it is open");
+    store.checkpoint(mark(2), dirty([reply(1, 10)]));
+    let seen = wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
+    assert!(!seen.contains(&StoreEvent::Persisted(10)), "nothing was acknowledged: {seen:?}");
+    let StoreHealth::Failing(reason) = store.health() else { panic!("the disk is full") };
+    assert!(reason.contains("log.redb") && reason.contains("no storage space"), "{reason}");
+    disk.fail(None);
+    let mut seen = wait_for(&events, |event| *event == StoreEvent::Persisted(10));
+    if !seen.contains(&StoreEvent::Image(LogIndex(2))) {
+        seen.extend(wait_for(&events, |event| *event == StoreEvent::Image(LogIndex(2))));
+    }
+    assert!(seen.contains(&StoreEvent::Health(StoreHealth::Good)), "{seen:?}");
+    assert_eq!(store.health(), StoreHealth::Good);
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.entries.len(), 10);
+}
+
+#[test]
+fn closing_does_not_wait_for_a_disk_that_refuses() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write([write(1)]).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(1));
+    disk.fail(Some(Failure::PowerCut(0)));
+    store.write([write(2)]).expect("it is open");
+    store.checkpoint(mark(2), DirtyRows::default());
+    wait_for(&events, |event| matches!(event, StoreEvent::Health(_)));
+    store.close();
+    assert!(events.iter().all(|event| event != StoreEvent::Persisted(2)));
+    let found = disk.after_power_cut(super::disk::Survival::Nothing);
+    let (_, recovered) = open_disk(&found).expect("nothing is wrong with it");
+    assert_eq!(recovered.entries, write(1).entries);
+}
+
+#[test]
+fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write((1..=9).map(write)).expect("it is open");
+    let rows = |length| (0..2_000).map(move |sequence| reply(sequence, length));
+    let gathered = Change::RestorePart(1, 0, Some(Bytes::from_static(b"rows")));
+    let cluster = Change::ClusterId("of-the-test".to_owned());
+    store.checkpoint(mark(5), dirty(rows(2_000).chain([gathered, cluster.clone()])));
+    wait_for(&events, |event| *event == StoreEvent::Image(LogIndex(5)));
+    let mut backup = store.backup().expect("the image can be read");
+    assert_eq!((backup.mark(), backup.cluster_id()), (&mark(5), "of-the-test"));
+    let first = backup.part(0).expect("it can be read").expect("there is a first part");
+    assert!(!first.last);
+    assert_eq!(backup.part(2).expect("it can be read"), None, "parts follow each other");
+
+    store.checkpoint(mark(6), dirty(rows(1)));
+    wait_for(&events, |event| *event == StoreEvent::Image(LogIndex(6)));
+    let mut found = Vec::new();
+    for number in 0.. {
+        let part = backup.part(number).expect("it can be read").expect("the part follows");
+        let bytes: usize = part.rows.iter().map(|row| crate::store::rows::encode(row).len()).sum();
+        assert!(bytes <= 1 << 20, "a part of {bytes} bytes");
+        found.extend(part.rows);
+        if part.last {
+            break;
+        }
+    }
+    assert_eq!(backup.part(0).expect("it can be read"), Some(first), "the first part again");
+    let mut expected: Vec<Change> = rows(2_000).collect();
+    expected.push(cluster);
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,98 @@
+//! How long the store takes, on the disk of the machine that runs it. For people: nothing here can fail by time.
+//!
+//! `cargo test --release -p lockmesh-server --lib store::tests::speed -- --ignored --nocapture`
+
+use super::script::options;
+use crate::store::{DirtyRows, Store};
+use bytes::Bytes;
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR"))).expect("a folder for the test")
+}
+
+fn write(last: &mut u64, entries: u64) -> LogWrite {
+    let first = *last + 1;
+    *last += entries;
+    let entry = |index| LogEntry {
+        index: LogIndex(index),
+        term: Term(1),
+        kind: EntryKind::Normal,
+        data: Bytes::from(vec![7; 200]),
+        context: Bytes::new(),
+    };
+    let hard_state = HardState { term: Term(1), vote: ServerId(1), commit: LogIndex(first - 1) };
+    LogWrite {
+        number: first,
+        reset: None,
+        entries: (first..=*last).map(entry).collect(),
+        hard_state: Some(hard_state),
+    }
+}
+
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |share: f64| times[(times.len() as f64 * share) as usize];
+    println!("{what}: median {:?}, 99 % {:?}, longest {:?}", at(0.5), at(0.99), times[times.len() - 1]);
+}
+
+fn reply(sequence: u64) -> Change {
+    let reply = Applied { index: LogIndex(sequence), reply: Reply::Session("x".repeat(120).into()) };
+    Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
+}
+
+#[test]
+#[ignore = "prints figures of this machine's disk"]
+fn commits_checkpoints_and_opening() {
+    let folder = folder();
+    let (mut store, _) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+    let mut last = 1;
+    for (entries, rounds) in [(1, 4_000), (64, 1_000), (256, 400)] {
+        for cutting in [false, true] {
+            let mut times = Vec::new();
+            for round in 0..rounds {
+                if cutting && round % 500 == 0 {
+                    store.log.cut(LogIndex(last));
+                }
+                let write = write(&mut last, entries);
+                let begun = Instant::now();
+                store.log.commit(&[write], LogIndex(0)).expect("the disk takes it");
+                times.push(begun.elapsed());
+            }
+            report(&format!("commit of {entries} entries of 200 bytes, cutting {cutting}"), times);
+        }
+    }
+    let mut dirty = DirtyRows::default();
+    dirty.extend((0..200_000).map(reply));
+    let mut index = 1;
+    let mut checkpoint = |store: &Store, dirty: &DirtyRows| {
+        index += 1;
+        let mark = ImageMark { index: LogIndex(index), ..options().first_image };
+        let begun = Instant::now();
+        store.image.checkpoint(&mark, dirty).expect("the disk takes it");
+        begun.elapsed()
+    };
+    println!("checkpoint of 200,000 new rows: {:?}", checkpoint(&store, &dirty));
+    for rows in [64, 4_096] {
+        let times = (0..50).map(|round| {
+            let mut dirty = DirtyRows::default();
+            dirty.extend((0..rows).map(|row| reply((row * 7_919 + round * 104_729) % 200_000)));
+            checkpoint(&store, &dirty)
+        });
+        report(&format!("checkpoint of {rows} of 200,000 rows"), times.collect());
+    }
+    drop(store);
+    for name in ["log.redb", "state.redb"] {
+        let length = std::fs::metadata(folder.path().join(name)).expect("it is there").len();
+        println!("{name}: {} MiB", length >> 20);
+    }
+    let begun = Instant::now();
+    let (_, recovered) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+    println!("opened with {} entries and 200,000 rows in {:?}", recovered.entries.len(), begun.elapsed());
+}
