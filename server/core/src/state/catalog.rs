@@ -78,14 +78,17 @@ pub(super) fn service_is_well_formed(service: &Service) -> Result<(), String> {
     Ok(())
 }
 
-fn uuid_is_well_formed(text: &str) -> Result<(), &'static str> {
+fn uuid_is_well_formed(text: &str) -> Result<(), String> {
     const HYPHENS: [usize; 4] = [8, 13, 18, 23];
     if text.len() != 36 {
-        return Err("uuid string is wrong length");
+        return Err("uuid string is wrong length".into());
     }
-    let is_well_formed = text.bytes().enumerate().all(|(place, byte)| match HYPHENS.contains(&place) {
-        true => byte == b'-',
-        false => byte.is_ascii_hexdigit(),
-    });
-    if is_well_formed { Ok(()) } else { Err("uuid is improperly formatted") }
+    if HYPHENS.iter().any(|place| text.as_bytes()[*place] != b'-') {
+        return Err("uuid is improperly formatted".into());
+    }
+    let digits = text.bytes().enumerate().filter(|(place, _)| !HYPHENS.contains(place));
+    match digits.map(|(_, byte)| byte).find(|byte| !byte.is_ascii_hexdigit()) {
+        Some(byte) => Err(format!("encoding/hex: invalid byte: U+{byte:04X} '{}'", char::from(byte))),
+        None => Ok(()),
+    }
 }

@@ -15,6 +15,9 @@ impl Step<'_> {
             return Err("Missing node registration".into());
         };
         let id = check_id(check);
+        if id.as_str().is_empty() {
+            return Err("Must provide a check ID or name".into());
+        }
         let place = CheckPlace::new(&check.node, &id);
         let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
         self.fill_in_service(&mut stored)?;

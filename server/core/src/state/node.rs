@@ -19,8 +19,7 @@ impl Step<'_> {
         let known_as = self.state.derived.node_ids.get(&id).cloned();
         let mut existing = known_as.as_ref().and_then(|name| self.state.nodes.get(name)).cloned();
         if !id.is_empty() && known_as.as_ref() != Some(&folded) {
-            self.name_is_free(node, &id, known_as.is_none())
-                .map_err(|reason| format!("Error while renaming Node ID: {id:?}: {reason}"))?;
+            self.name_is_free(node, &id, known_as.is_none())?;
             if let Some(old_name) = &known_as {
                 self.delete_node(old_name);
             }
@@ -79,17 +78,20 @@ impl Step<'_> {
         self.touch_node(&folded);
     }
 
-    /// A name belongs to the node that has it, unless that one is dead, or has no UUID to be told apart by.
-    fn name_is_free(&self, node: &Node, id: &str, nameless_yields: bool) -> Result<(), String> {
+    /// A name belongs to the node that has it as long as that one's agent is alive. A node without an agent, or
+    /// without a UUID to be told apart by, gives it up.
+    fn name_is_free(&self, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
         let folded = node.name.folded();
         let Some(owner) = self.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
         let health = self.state.check_of(&folded, &CheckId::from(SERF_HEALTH));
-        let is_dead = health.is_some_and(|check| check.status == CheckStatus::Critical);
-        if is_dead || (owner.id.is_empty() && nameless_yields) {
+        let is_alive = health.is_some_and(|check| check.status != CheckStatus::Critical);
+        if !is_alive || (owner.id.is_empty() && is_new) {
             return Ok(());
         }
+        let whom = if is_new { format!("{id:?}") } else { format!("{id:?} ({})", node.address) };
         let Node { id, name, address, .. } = &**owner;
-        Err(format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name))
+        let reason = format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name);
+        Err(format!("Error while renaming Node ID: {whom}: {reason}"))
     }
 }
 

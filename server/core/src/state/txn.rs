@@ -40,8 +40,8 @@ impl State {
         match op {
             TxnOp::Kv(op) => self.read_kv(op),
             TxnOp::Node { node, .. } => self.read_node(node),
-            TxnOp::Service { service, .. } => self.read_service(service),
-            TxnOp::Check { check, .. } => self.read_check(check),
+            TxnOp::Service { service, .. } => self.read_service(&service.node, &service.id),
+            TxnOp::Check { check, .. } => self.read_check(&check.node, &check.id),
         }
     }
 

@@ -6,7 +6,7 @@ use super::check::check_id;
 use super::service::service_id;
 use super::step::Step;
 use lockmesh_protocol::command::CatalogVerb;
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, Node, Service};
 use lockmesh_protocol::reply::TxnResult;
 
@@ -31,7 +31,7 @@ impl Step<'_> {
                 Ok(Vec::new())
             }
             CatalogVerb::Get => self.state.read_node(node),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Node operation {word:?}")),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Node verb {word:?}")),
         }
     }
 
@@ -49,14 +49,14 @@ impl Step<'_> {
             CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
             CatalogVerb::Set | CatalogVerb::Cas => {
                 self.ensure_service(service)?;
-                self.state.read_service(service)
+                self.state.read_service(node, &id)
             }
             CatalogVerb::Delete | CatalogVerb::DeleteCas => {
                 self.delete_service(node, &id);
                 Ok(Vec::new())
             }
-            CatalogVerb::Get => self.state.read_service(service),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Service operation {word:?}")),
+            CatalogVerb::Get => self.state.read_service(node, &id),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Service verb {word:?}")),
         }
     }
 
@@ -74,14 +74,14 @@ impl Step<'_> {
             CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
             CatalogVerb::Set | CatalogVerb::Cas => {
                 self.ensure_check(check)?;
-                self.state.read_check(check)
+                self.state.read_check(node, &id)
             }
             CatalogVerb::Delete | CatalogVerb::DeleteCas => {
                 self.delete_check(node, &id);
                 Ok(Vec::new())
             }
-            CatalogVerb::Get => self.state.read_check(check),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Check operation {word:?}")),
+            CatalogVerb::Get => self.state.read_check(node, &id),
+            CatalogVerb::Unknown(word) => Err(format!("unknown Check verb {word:?}")),
         }
     }
 }
@@ -93,16 +93,14 @@ impl State {
         Ok(vec![TxnResult::Node(found.clone())])
     }
 
-    pub(super) fn read_service(&self, service: &Service) -> Result<Vec<TxnResult>, String> {
-        let (node, id) = (&service.node, service_id(service));
-        let found = self.service(node, &id);
+    pub(super) fn read_service(&self, node: &NodeName, id: &ServiceId) -> Result<Vec<TxnResult>, String> {
+        let found = self.service(node, id);
         let found = found.ok_or_else(|| format!("service {id:?} on node {node:?} doesn't exist"))?;
         Ok(vec![TxnResult::Service(found.clone())])
     }
 
-    pub(super) fn read_check(&self, check: &Check) -> Result<Vec<TxnResult>, String> {
-        let (node, id) = (&check.node, check_id(check));
-        let found = self.check_of(node, &id);
+    pub(super) fn read_check(&self, node: &NodeName, id: &CheckId) -> Result<Vec<TxnResult>, String> {
+        let found = self.check_of(node, id);
         let found = found.ok_or_else(|| format!("check {id:?} on node {node:?} doesn't exist"))?;
         Ok(vec![TxnResult::Check(found.clone())])
     }
