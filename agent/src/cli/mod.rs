@@ -186,8 +186,49 @@ impl ConnectionArgs {
 mod tests {
     use super::*;
 
+    fn understood(line: &[&str]) -> Result<Invocation, clap::Error> {
+        understand(["lockmesh"].iter().chain(line).map(OsString::from))
+    }
+
     #[test]
     fn the_commands_fit_together() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn lines_are_understood_as_consuls_users_write_them() {
+        for line in [
+            ["kv", "put", "-cas", "-modify-index=5", "-http-addr=h:1", "key", "value"].as_slice(),
+            &["kv", "put", "-flags", "18446744073709551615", "key", "-"],
+            &["kv", "put", "key", "-5"],
+            &["kv", "get", "-recurse=true", "-stale", "-http-addr", "unix:///s", "prefix"],
+            &["kv", "delete", "-recurse", ""],
+            &["session", "create", "-ttl=10s", "-behavior=delete", "-node-check=a", "-node-check=b"],
+            &["watch", "-type=key", "-key=a", "-shell=false", "/bin/sh", "-c", "cat -key"],
+            &["operator", "raft", "list-peers", "-stale"],
+            &["operator", "raft", "remove-peer", "-address=10.0.0.5:8300"],
+            &["snapshot", "save", "file"],
+            &["locks", "-losses", "-json"],
+        ] {
+            let understood = understood(line);
+            assert!(understood.is_ok(), "{line:?}: {understood:?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_exit_code_two() {
+        for line in [
+            ["kv", "put", "-acquire", "-release", "key"].as_slice(),
+            &["kv", "put", "-acquire", "-cas", "key"],
+            &["kv", "get", "-namespace=x", "key"],
+            &["operator", "raft", "remove-peer"],
+            &["operator", "raft", "remove-peer", "-id=a", "-address=b:1"],
+            &["session", "create", "--no-node-checks", "--node-check", "a"],
+            &["-http-addr=h:1", "kv", "get", "key"],
+            &["nonsense"],
+            &[],
+        ] {
+            assert_eq!(understood(line).expect_err("it makes no sense").exit_code(), 2, "{line:?}");
+        }
     }
 }

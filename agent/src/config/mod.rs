@@ -92,8 +92,6 @@ pub struct UpstreamConfig {
     /// How long a request is tried again while there is no leader. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
-    /// Requests on their way at once. 1 to 1,048,576.
-    pub max_requests: usize,
 }
 
 /// Health checks that run in the agent.
@@ -227,11 +225,7 @@ impl HttpConfig {
 
 impl Default for UpstreamConfig {
     fn default() -> Self {
-        Self {
-            servers: vec!["127.0.0.1:8300".into()],
-            hold_timeout: Duration::from_secs(7),
-            max_requests: 4_096,
-        }
+        Self { servers: vec!["127.0.0.1:8300".into()], hold_timeout: Duration::from_secs(7) }
     }
 }
 
@@ -247,8 +241,7 @@ impl UpstreamConfig {
                 return Err(ConfigError::new("upstream.servers", problem));
             }
         }
-        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, Duration::from_secs(600))?;
-        check_range("upstream.max_requests", self.max_requests as u64, 1, 1 << 20)
+        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, Duration::from_secs(600))
     }
 }
 
