@@ -21,9 +21,9 @@ pub enum Change {
     Session(SessionId, Option<Arc<Session>>),
     /// A node, under its folded name.
     Node(NodeName, Option<Arc<Node>>),
-    /// A service, under its node's folded name.
+    /// A service, under its node's folded name and its own folded id.
     Service(NodeName, ServiceId, Option<Arc<Service>>),
-    /// A check, under its node's folded name.
+    /// A check, under its node's folded name and its own folded id.
     Check(NodeName, CheckId, Option<Arc<Check>>),
     /// A tombstone with the index of the delete; the key may be a prefix.
     Tombstone(Key, Option<LogIndex>),

@@ -17,8 +17,8 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
 
-/// How many parts a backup may have.
-pub const RESTORE_PARTS_MAX: u32 = 65_536;
+/// How many parts a backup may have, each of about 1 MiB.
+pub const RESTORE_PARTS_MAX: u32 = 16_384;
 
 /// The number under which it is noted that a restore has begun, so that this too survives a restart.
 const BEGUN: u32 = u32::MAX;
