@@ -25,6 +25,15 @@ fn build() -> PathBuf {
     // The whole workspace is named so that dependencies keep the features that `cargo test --workspace` gave them.
     cargo.args(["build", "--quiet", "--workspace", "--bin", "lockmesh"]);
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    // What cargo tells a test about its package would make some build scripts run, and their dependents build, again.
+    let told = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|start| name.starts_with(start))
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(told) {
+            cargo.env_remove(name);
+        }
+    }
     match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => {}
         Some(profile) => {
