@@ -71,10 +71,13 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
     whole(bytes, bincode::serde::decode_from_slice(bytes, config))
 }
 
-/// Decodes what [`encode_into`] wrote to our own disk: whatever could be written there can be read again, so there
-/// is no limit. Never for bytes of a peer.
+/// What a decoder of stored bytes may claim: far more than any row holds, and less than a damaged length asks for.
+const STORED_CLAIM_LIMIT: usize = 1 << 30;
+
+/// Decodes what [`encode_into`] wrote to our own disk, however many bytes that are. Never for bytes of a peer.
 pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
-    whole(bytes, bincode::serde::decode_from_slice(bytes, bincode::config::standard()))
+    let config = bincode::config::standard().with_limit::<STORED_CLAIM_LIMIT>();
+    whole(bytes, bincode::serde::decode_from_slice(bytes, config))
 }
 
 fn whole<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeError>) -> Result<T, WireError> {
@@ -107,6 +110,8 @@ mod tests {
         assert!(bytes.len() > MAX_FRAME_BYTES);
         assert_eq!(decode_stored::<Vec<String>>(&bytes), Ok(long));
         assert!(matches!(decode_stored::<Vec<String>>(&bytes[1..]), Err(WireError::Malformed(_))));
+        let damaged = [253, 0, 0, 0, 0, 0, 0, 0, 16];
+        assert!(matches!(decode_stored::<String>(&damaged), Err(WireError::Malformed(_))));
     }
 
     #[test]
