@@ -8,6 +8,7 @@ use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Re
 use crate::readers::{Reader, Readers};
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
+use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, ServerId, SessionId, Term, WallTime};
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 /// A turn that comes later than this was not running: its deadlines move.
 const LATE: Duration = Duration::from_millis(200);
+/// The longest command that is taken: what is in the log must fit into a frame for the other servers.
+const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 /// How long a transfer of leadership may take before it is called off.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the leader waits before it proposes an end again that came to nothing.
@@ -267,11 +270,10 @@ impl Core {
     }
 
     fn propose_gathered(&mut self, now: Time, outbox: &mut Outbox) {
-        if self.gathered.is_empty() {
+        let (batch, gathered) = self.encode_gathered(now, outbox);
+        if batch.is_empty() {
             return;
         }
-        let gathered = std::mem::take(&mut self.gathered);
-        let batch = gathered.iter().map(|(proposal, _)| wire::encode(proposal).into()).collect();
         match self.engine.propose(batch) {
             Ok(first) => {
                 let (term, indexes) = (self.engine.term(), first.0..);
@@ -293,6 +295,24 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// What was gathered, and its bytes, but for what is too long for the log.
+    fn encode_gathered(&mut self, now: Time, outbox: &mut Outbox) -> (Vec<Bytes>, Vec<(Proposal, Asker)>) {
+        let mut batch = Vec::with_capacity(self.gathered.len());
+        let mut gathered = Vec::with_capacity(self.gathered.len());
+        for (proposal, asker) in std::mem::take(&mut self.gathered) {
+            let data = wire::encode(&proposal);
+            if data.len() > MAX_PROPOSAL_BYTES {
+                let what =
+                    format!("a command of {} bytes, but at most {MAX_PROPOSAL_BYTES} are taken", data.len());
+                self.disappoint(now, asker, Unavailable::Denied(what), outbox);
+                continue;
+            }
+            batch.push(Bytes::from(data));
+            gathered.push((proposal, asker));
+        }
+        (batch, gathered)
     }
 
     fn disappoint(&mut self, now: Time, asker: Asker, why: Unavailable, outbox: &mut Outbox) {
@@ -458,6 +478,7 @@ impl Core {
         match to.or(most_advanced) {
             _ if !self.is_serving() => fail(outbox, ticket, not_leader()),
             Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
+            Some(_) if self.transfer.is_some() => deny(outbox, ticket, "another transfer is under way"),
             Some(to) if others.contains(&to) => {
                 self.engine.transfer_leader(to);
                 self.transfer = Some((ticket, now));

@@ -3,10 +3,10 @@
 use crate::solo::{Solo, entry};
 use lockmesh_core::Input;
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::Reply;
-use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -190,4 +190,15 @@ fn a_leader_that_is_alone_reads_at_once() {
     assert!(solo.may_read(Consistency::Default));
     assert!(solo.may_read(Consistency::Consistent));
     assert!(solo.may_read(Consistency::Stale));
+}
+
+#[test]
+fn a_command_that_no_frame_could_carry_is_refused_and_the_others_of_its_turn_are_taken() {
+    let mut solo = Solo::start();
+    let long = NewEntry { value: vec![0; 5 << 20].into(), ..entry("long") };
+    let ticket = solo.propose(Command::Kv(KvCommand::Set(long)));
+    assert!(matches!(solo.replies.get(&ticket), Some(Response::Unavailable(Unavailable::Denied(_)))));
+    assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("short")))), Reply::Flag(true));
+    solo.crash();
+    assert!(solo.has("short") && !solo.has("long"));
 }
