@@ -1,7 +1,7 @@
 //! The one file that starts what an agent consists of, and stops it in the reverse order.
 
-use crate::checks::Checks;
-use crate::config::{AgentConfig, HttpConfig};
+use crate::checks::{CheckLimits, Checks};
+use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::node::NodeIdentity;
 use crate::upstream::{Upstream, UpstreamOptions};
@@ -103,13 +103,13 @@ impl Agent {
 
         let identity = http::Identity {
             node: node.name.clone(),
-            node_id: node.id.clone(),
+            node_id: node.id,
             datacenter: config.node.datacenter.clone(),
             version: VERSION.into(),
             advertise,
             server_rpc: server,
         };
-        let checks = Checks::new(upstream.clone(), identity.clone());
+        let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http);
         let api = Arc::new(Api::new(upstream.clone(), identity, limits, Arc::clone(&checks)));
         let (shutdown, stopping) = watch::channel(false);
@@ -215,6 +215,14 @@ fn limits(config: &HttpConfig) -> HttpLimits {
         connections_per_client: config.max_connections_per_address,
         connections: config.max_connections,
         ..HttpLimits::default()
+    }
+}
+
+fn check_limits(config: &CheckConfig) -> CheckLimits {
+    CheckLimits {
+        update_interval: config.update_interval,
+        max_output_bytes: config.max_output_bytes,
+        max_checks: config.max_checks,
     }
 }
 

@@ -21,6 +21,8 @@
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
+//! | [`archive`] | the file that a backup is |
+//! | `file_body` | a response that is read from a file |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
 //! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
@@ -29,6 +31,7 @@
 //! text comes from the state. A handler whose client is gone is dropped, and with it what it waits for.
 
 pub mod api;
+pub mod archive;
 pub mod endpoint;
 pub mod go;
 pub mod listener;
@@ -37,6 +40,7 @@ pub mod serve;
 
 mod answer;
 mod call;
+mod file_body;
 mod guard;
 mod shapes;
 

@@ -8,9 +8,6 @@ use lockmesh_protocol::reply::TxnResult;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The field of a definition in which an agent keeps what it needs to take its own check up again.
-pub(crate) const DEFINITION_TTL: &str = "TTL";
-
 pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
     shape::kv::Entry {
         lock_index: entry.lock_index,
@@ -148,7 +145,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
-    definition.remove(DEFINITION_TTL);
+    definition.remove(crate::checks::DEFINITION_TTL);
     definition
 }
 

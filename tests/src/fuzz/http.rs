@@ -170,7 +170,8 @@ fn api(upstream: Upstream) -> Api {
         advertise: Ipv4Addr::LOCALHOST.into(),
         server_rpc: None,
     };
-    let checks = Checks::new(upstream.clone(), identity.clone());
+    let checks =
+        Checks::new(upstream.clone(), identity.clone(), lockmesh_agent::checks::CheckLimits::default());
     Api::new(upstream, identity, HttpLimits::default(), checks)
 }
 

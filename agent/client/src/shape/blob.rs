@@ -1,11 +1,17 @@
 //! Bytes that travel through JSON as padded standard base64; the one file that names the base64 crate for shapes.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use base64::{DecodeError, Engine, alphabet};
 use bytes::Bytes;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
+
+/// Reads what Go reads: bits behind the last byte are not looked at.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 /// Bytes, written as base64.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,9 +24,19 @@ impl Blob {
     }
 }
 
-/// Decodes padded standard base64. The error says what is wrong with it.
+/// Decodes padded standard base64; line breaks inside are skipped. The error is in the words of Go.
 pub fn decode_base64(text: &str) -> Result<Bytes, String> {
-    STANDARD.decode(text).map(Bytes::from).map_err(|error| error.to_string())
+    let illegal = |offset: usize| format!("illegal base64 data at input byte {offset}");
+    let unbroken: Cow<'_, str> = match text.contains(['\r', '\n']) {
+        true => Cow::Owned(text.replace(['\r', '\n'], "")),
+        false => Cow::Borrowed(text),
+    };
+    LENIENT.decode(unbroken.as_ref()).map(Bytes::from).map_err(|error| match error {
+        DecodeError::InvalidByte(offset, _) | DecodeError::InvalidLastSymbol { offset, .. } => {
+            illegal(offset)
+        }
+        _ => illegal(unbroken.len() & !3),
+    })
 }
 
 /// Encodes as padded standard base64.
@@ -44,5 +60,21 @@ impl<'de> Deserialize<'de> for Blob {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<'de, str>::deserialize(deserializer)?;
         decode_base64(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_refuses_as_go_does() {
+        assert_eq!(decode_base64("dGVz\r\ndA==").as_deref(), Ok(&b"test"[..]));
+        assert_eq!(decode_base64("dGVzdB==").as_deref(), Ok(&b"test"[..]), "bits behind the end");
+        assert_eq!(decode_base64("").as_deref(), Ok(&b""[..]));
+        for (text, offset) in [("!", 0), ("dGVz!A==", 4), ("dGVzdA", 4)] {
+            let error = format!("illegal base64 data at input byte {offset}");
+            assert_eq!(decode_base64(text), Err(error), "{text}");
+        }
     }
 }

@@ -127,7 +127,8 @@ mod tests {
                 prop_assert!(params.all(name).any(|read| read == value));
             }
             let encoded = params.encode();
-            prop_assert_eq!(parse(&encoded).unwrap().encode(), encoded.clone());
+            let again = parse(&encoded).unwrap().encode();
+            prop_assert_eq!(again, encoded);
         }
 
         #[test]

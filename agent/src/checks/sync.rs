@@ -1,0 +1,190 @@
+//! Keeps the catalog equal to the agent's list of checks.
+//!
+//! One task. It expires checks, tells the catalog of changes at once, tries again with growing pauses, and now and
+//! then compares the whole, so that a catalog that lost a check (a restored backup, a node taken out by hand) has it
+//! again.
+
+use super::{Checks, LocalCheck};
+use lockmesh_protocol::command::{Command, Deregistration, Registration};
+use lockmesh_protocol::id::{CheckId, LogIndex};
+use lockmesh_protocol::query::{Consistency, Query, Rows};
+use lockmesh_protocol::record::{Check, Node};
+use lockmesh_protocol::reply::Reply;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What one round tells the catalog.
+struct Round {
+    version: u64,
+    changed: Vec<LocalCheck>,
+    departed: Vec<CheckId>,
+}
+
+/// When the task acts next, and how patient it is.
+struct Pace {
+    compare_at: Instant,
+    retry_at: Option<Instant>,
+    pause: Duration,
+    /// Whether the checks of an earlier life were looked for.
+    adopted: bool,
+}
+
+impl Checks {
+    /// Keeps the catalog equal to this list, until `shutdown` holds `true`.
+    pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
+        let now = Instant::now();
+        let mut pace = Pace { compare_at: now, retry_at: None, pause: FIRST_PAUSE, adopted: false };
+        loop {
+            let wake_at = self.step(&mut pace).await;
+            tokio::select! {
+                () = tokio::time::sleep_until(wake_at) => {}
+                () = self.changed.notified() => {}
+                _ = shutdown.wait_for(|closing| *closing) => return,
+            }
+        }
+    }
+
+    /// Does what is due, and says when to come back.
+    async fn step(&self, pace: &mut Pace) -> Instant {
+        let now = Instant::now();
+        self.table().expire(now, self.limits.update_interval);
+        if pace.retry_at.is_none_or(|at| at <= now) {
+            match self.tell_and_compare(pace, now).await {
+                Ok(()) => (pace.retry_at, pace.pause) = (None, FIRST_PAUSE),
+                Err(error) => {
+                    crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
+                    tracing::warn!(%error, pause = ?pace.pause, "the catalog was not told of this agent's checks: trying again");
+                    pace.retry_at = Some(Instant::now() + pace.pause);
+                    pace.pause = (pace.pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+        let next = self.table().next_deadline().map_or(pace.compare_at, |at| at.min(pace.compare_at));
+        // While the catalog cannot be told, only expiries are worth an earlier look.
+        match pace.retry_at {
+            Some(retry) => self.table().next_expiry().map_or(retry, |at| at.min(retry)),
+            None => next,
+        }
+    }
+
+    async fn tell_and_compare(&self, pace: &mut Pace, now: Instant) -> Result<(), String> {
+        self.tell(now).await?;
+        if pace.compare_at <= now {
+            self.compare(&mut pace.adopted).await?;
+            self.tell(Instant::now()).await?;
+            pace.compare_at = Instant::now() + COMPARE_INTERVAL;
+        }
+        Ok(())
+    }
+
+    /// Writes what changed into the catalog.
+    async fn tell(&self, now: Instant) -> Result<(), String> {
+        let round = self.due(now);
+        for id in &round.departed {
+            self.tell_departed(id).await?;
+        }
+        if !round.changed.is_empty() {
+            let checks = round.changed.iter().map(|check| check.record.clone()).collect();
+            let registration =
+                Registration { node: self.own_node(), skip_node_update: true, service: None, checks };
+            self.propose(Command::Register(registration)).await?;
+            self.note_told(&round.changed);
+        }
+        self.told.send_if_modified(|told| {
+            let news = *told < round.version;
+            *told = (*told).max(round.version);
+            news
+        });
+        Ok(())
+    }
+
+    fn due(&self, now: Instant) -> Round {
+        let table = self.table();
+        let due = |check: &&LocalCheck| check.tell_at.is_some_and(|at| at <= now);
+        Round {
+            version: table.version,
+            changed: table.checks.values().filter(due).cloned().collect(),
+            departed: table.departed.iter().cloned().collect(),
+        }
+    }
+
+    async fn tell_departed(&self, id: &CheckId) -> Result<(), String> {
+        let node = self.identity.node.clone();
+        let deregistration = Deregistration { node, service: None, check: Some(id.clone()) };
+        self.propose(Command::Deregister(deregistration)).await?;
+        let mut table = self.table();
+        table.departed.remove(id);
+        // Registered again while the catalog was told of its end: it has to hear of its new beginning.
+        if let Some(check) = table.checks.get_mut(id) {
+            check.tell_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    async fn propose(&self, command: Command) -> Result<(), String> {
+        let applied = self.upstream.propose(command).await.map_err(|error| error.to_string())?;
+        match applied.reply {
+            Reply::Refused(refusal) => Err(refusal.to_string()),
+            _ => {
+                crate::metrics::CHECK_SYNCS.with_label_values(&["ok"]).inc();
+                Ok(())
+            }
+        }
+    }
+
+    fn note_told(&self, checks: &[LocalCheck]) {
+        let mut table = self.table();
+        for known in checks {
+            let same = table.checks.get_mut(&known.record.id).filter(|now| now.version == known.version);
+            if let Some(check) = same {
+                check.tell_at = None;
+            }
+        }
+    }
+
+    /// Marks every check that the catalog does not have as it stands here; at first also takes up what is left there.
+    async fn compare(&self, adopted: &mut bool) -> Result<(), String> {
+        let before = self.table().version;
+        let query = Query::NodeChecks(self.identity.node.clone());
+        let answer = self.upstream.read(query, Consistency::Default, None).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let Rows::Checks(known) = &answer.rows else {
+            return Err("the server answered with no checks".into());
+        };
+        let now = Instant::now();
+        let mut table = self.table();
+        if !*adopted {
+            known.iter().for_each(|left| self.adopt(&mut table, left, now));
+            *adopted = true;
+        }
+        let known: BTreeMap<&CheckId, &Arc<Check>> = known.iter().map(|check| (&check.id, check)).collect();
+        for (id, check) in &mut table.checks {
+            let differs = known.get(id).is_none_or(|known| known.status != check.record.status);
+            if differs && check.version <= before && check.tell_at.is_none() {
+                check.tell_at = Some(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// This agent's node, for a catalog that does not have it.
+    fn own_node(&self) -> Node {
+        Node {
+            name: self.identity.node.clone(),
+            id: self.identity.node_id.clone(),
+            address: self.identity.advertise.to_string(),
+            datacenter: self.identity.datacenter.clone(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
+}

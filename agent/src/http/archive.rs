@@ -1,0 +1,372 @@
+//! The file that a backup is: a gzip'd tar of `meta.json`, `rows.bin` and `SHA256SUMS`.
+//!
+//! `rows.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows. Nothing
+//! is held in memory but one part: writing spools to unnamed temporary files, reading walks through the file.
+//!
+//! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before anybody acts on a
+//! part, so that a damaged or a foreign file changes nothing.
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
+use lockmesh_protocol::wire;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tar::{Archive, Builder, Entry, Header};
+
+/// The format that this build writes and reads.
+pub const FORMAT: u32 = 1;
+const META: &str = "meta.json";
+const ROWS: &str = "rows.bin";
+const SUMS: &str = "SHA256SUMS";
+/// The longest that the two small files may be.
+const SMALL_LIMIT: u64 = 64 * 1024;
+/// What may stand behind the three files: the end marks of a tar, padded.
+const PADDING_LIMIT: u64 = 1 << 20;
+
+/// What a backup says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// The format of the archive.
+    pub format: u32,
+    /// The version of the protocol in which the rows are written.
+    pub wire: u8,
+    /// The build that wrote it.
+    pub version: String,
+    /// The cluster that it is of.
+    pub cluster_id: String,
+    /// The index that it stands for.
+    pub index: u64,
+    /// That index's term.
+    pub term: u64,
+    /// How many parts the rows come in.
+    pub parts: u32,
+    /// How many rows there are.
+    pub rows: u64,
+    /// When it was made: milliseconds since 1970 by the agent's clock.
+    pub made_at_ms: u64,
+}
+
+/// Why a file cannot be used. Nothing was taken from it.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// It cannot be read or written.
+    #[error("the backup cannot be read: {0}")]
+    Io(io::Error),
+    /// It is something else, or damaged.
+    #[error("this is no backup of Lockmesh, or it is damaged: {0}")]
+    Malformed(String),
+    /// A later build wrote it.
+    #[error(
+        "this backup is of format {0}, but this build reads format {FORMAT}: use the build that wrote it"
+    )]
+    Format(u32),
+    /// A build with another protocol wrote it.
+    #[error(
+        "this backup's rows are of version {found}, but this build reads version {known}: \
+         use the build that wrote it",
+        known = wire::VERSION
+    )]
+    Wire {
+        /// The version of its rows.
+        found: u8,
+    },
+    /// Its bytes are not those that were written.
+    #[error("the checksum of {0} is wrong: the backup is damaged")]
+    Checksum(&'static str),
+}
+
+fn malformed(reason: impl ToString) -> ArchiveError {
+    ArchiveError::Malformed(reason.to_string())
+}
+
+/// Writes a backup part by part.
+#[derive(Debug)]
+pub struct Writer {
+    rows: BufWriter<File>,
+    digest: Sha256,
+    parts: u32,
+    count: u64,
+}
+
+impl Writer {
+    /// Begins, with a temporary file for the rows.
+    pub fn new() -> io::Result<Self> {
+        let rows = BufWriter::new(tempfile::tempfile()?);
+        Ok(Self { rows, digest: Sha256::new(), parts: 0, count: 0 })
+    }
+
+    /// Adds the next part.
+    pub fn push(&mut self, rows: &Vec<Change>) -> io::Result<()> {
+        let bytes = wire::encode(rows);
+        let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a part of 4 GiB"))?;
+        for piece in [&length.to_le_bytes()[..], &bytes] {
+            self.digest.update(piece);
+            self.rows.write_all(piece)?;
+        }
+        self.parts += 1;
+        self.count += rows.len() as u64;
+        Ok(())
+    }
+
+    /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with its length.
+    pub fn finish(self, mut meta: Meta) -> io::Result<(File, u64)> {
+        meta.format = FORMAT;
+        meta.wire = wire::VERSION;
+        meta.parts = self.parts;
+        meta.rows = self.count;
+        let meta = serde_json::to_vec_pretty(&meta)?;
+        let mut rows = self.rows.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let length = rows.stream_position()?;
+        rows.rewind()?;
+        let sums =
+            format!("{}  {META}\n{}  {ROWS}\n", hex(&Sha256::digest(&meta)), hex(&self.digest.finalize()));
+
+        let packed = GzEncoder::new(BufWriter::new(tempfile::tempfile()?), Compression::fast());
+        let mut builder = Builder::new(packed);
+        builder.append_data(&mut header(meta.len() as u64), META, &meta[..])?;
+        builder.append_data(&mut header(length), ROWS, BufReader::new(rows))?;
+        builder.append_data(&mut header(sums.len() as u64), SUMS, sums.as_bytes())?;
+        let mut file =
+            builder.into_inner()?.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let length = file.stream_position()?;
+        file.rewind()?;
+        Ok((file, length))
+    }
+}
+
+fn header(length: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_size(length);
+    header.set_mode(0o600);
+    header.set_mtime(now_ms() / 1000);
+    header
+}
+
+/// Milliseconds since 1970, for people.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads a whole backup and looks at every byte of it. Leaves the file where it ends.
+pub fn verify<R: Read>(file: R) -> Result<Meta, ArchiveError> {
+    walk(file, |_, _| Ok(()))
+}
+
+/// Reads a backup and hands out its parts in order; `take` ends the reading by an error. Only for a file that was
+/// verified: the checksum comes last.
+pub fn read_parts<R: Read>(
+    file: R,
+    mut take: impl FnMut(u32, Vec<Change>) -> io::Result<()>,
+) -> Result<Meta, ArchiveError> {
+    walk(file, |number, rows| take(number, rows).map_err(ArchiveError::Io))
+}
+
+fn walk<R: Read>(
+    file: R,
+    take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
+) -> Result<Meta, ArchiveError> {
+    let mut archive = Archive::new(GzDecoder::new(file));
+    let mut entries = archive.entries().map_err(malformed)?;
+    let mut next = |name: &'static str| -> Result<Entry<'_, GzDecoder<R>>, ArchiveError> {
+        let entry =
+            entries.next().ok_or_else(|| malformed(format!("{name} is missing")))?.map_err(malformed)?;
+        match entry.path_bytes().as_ref() == name.as_bytes() {
+            true => Ok(entry),
+            false => Err(malformed(format!("{name} is not where it should be"))),
+        }
+    };
+    let meta_bytes = small(next(META)?)?;
+    let meta = parse_meta(&meta_bytes)?;
+    let digest = read_rows(next(ROWS)?, &meta, take)?;
+    let sums = small(next(SUMS)?)?;
+    if entries.next().is_some() {
+        return Err(malformed("there is more in it than there should be"));
+    }
+    let sums = String::from_utf8(sums).map_err(malformed)?;
+    check_sum(&sums, META, &Sha256::digest(&meta_bytes))?;
+    check_sum(&sums, ROWS, &digest)?;
+    // The gzip's own checksum is looked at when its end is read.
+    let rest = io::copy(&mut archive.into_inner().take(PADDING_LIMIT), &mut io::sink()).map_err(malformed)?;
+    if rest == PADDING_LIMIT {
+        return Err(malformed("there is more in it than there should be"));
+    }
+    Ok(meta)
+}
+
+fn small<R: Read>(entry: Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
+    let mut bytes = Vec::new();
+    entry.take(SMALL_LIMIT).read_to_end(&mut bytes).map_err(malformed)?;
+    Ok(bytes)
+}
+
+fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
+    #[derive(Deserialize)]
+    struct Versions {
+        format: u32,
+        wire: u8,
+    }
+    let versions: Versions = serde_json::from_slice(bytes).map_err(malformed)?;
+    if versions.format != FORMAT {
+        return Err(ArchiveError::Format(versions.format));
+    }
+    if versions.wire != wire::VERSION {
+        return Err(ArchiveError::Wire { found: versions.wire });
+    }
+    serde_json::from_slice(bytes).map_err(malformed)
+}
+
+/// Reads every part and gives the checksum of all.
+fn read_rows<R: Read>(
+    mut entry: Entry<'_, R>,
+    meta: &Meta,
+    mut take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
+) -> Result<Vec<u8>, ArchiveError> {
+    let mut digest = Sha256::new();
+    let (mut left, mut number, mut count) = (entry.size(), 0_u32, 0_u64);
+    while left > 0 {
+        let mut length = [0; 4];
+        entry.read_exact(&mut length).map_err(malformed)?;
+        let size = u32::from_le_bytes(length) as usize;
+        if size > MAX_FRAME_BYTES || size as u64 + 4 > left {
+            return Err(malformed(format!("part {number} claims {size} bytes")));
+        }
+        let mut bytes = vec![0; size];
+        entry.read_exact(&mut bytes).map_err(malformed)?;
+        digest.update(length);
+        digest.update(&bytes);
+        let rows: Vec<Change> = wire::decode::<_, MAX_FRAME_BYTES>(&bytes)
+            .map_err(|error| malformed(format!("part {number} is {error}")))?;
+        count += rows.len() as u64;
+        take(number, rows)?;
+        left -= size as u64 + 4;
+        number += 1;
+    }
+    if (number, count) != (meta.parts, meta.rows) {
+        return Err(malformed(format!(
+            "{number} parts with {count} rows, but {} and {} are due",
+            meta.parts, meta.rows
+        )));
+    }
+    Ok(digest.finalize().to_vec())
+}
+
+fn check_sum(sums: &str, name: &'static str, digest: &[u8]) -> Result<(), ArchiveError> {
+    let line = format!("{}  {name}", hex(digest));
+    sums.lines().any(|known| known == line).then_some(()).ok_or(ArchiveError::Checksum(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::Fence;
+    use proptest::prelude::*;
+
+    fn backup() -> Vec<u8> {
+        let mut writer = Writer::new().unwrap();
+        for part in 0..3 {
+            writer.push(&(0..100).map(|row| Change::Fence(Fence(part * 100 + row))).collect()).unwrap();
+        }
+        let meta = Meta { cluster_id: "c".into(), index: 42, term: 7, ..Meta::default() };
+        let (mut file, length) = writer.finish(meta).unwrap();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, length);
+        bytes
+    }
+
+    /// Packs any three files as a backup is packed.
+    fn packed(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        for (name, bytes) in files {
+            builder.append_data(&mut header(bytes.len() as u64), name, *bytes).unwrap();
+        }
+        builder.into_inner().unwrap().finish().unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let bytes = backup();
+        let meta = verify(&bytes[..]).unwrap();
+        assert_eq!((meta.index, meta.term, meta.parts, meta.rows), (42, 7, 3, 300));
+        let mut seen = Vec::new();
+        read_parts(&bytes[..], |number, rows| {
+            seen.push((number, rows.len()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(0, 100), (1, 100), (2, 100)]);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_seen() {
+        let bytes = backup();
+        let unpacked = |bytes: &[u8]| {
+            let mut tar = Vec::new();
+            GzDecoder::new(bytes).read_to_end(&mut tar).map(|_| tar)
+        };
+        let whole = unpacked(&bytes).unwrap();
+        // The head of a gzip holds a time stamp and a system, which mean nothing; so do a few bits that pad its end.
+        for at in (10..bytes.len()).step_by(7) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            let harmless = unpacked(&damaged).is_ok_and(|tar| tar == whole);
+            assert!(harmless || verify(&damaged[..]).is_err(), "byte {at}");
+        }
+        for length in (0..bytes.len()).step_by(11) {
+            assert!(verify(&bytes[..length]).is_err(), "cut to {length}");
+        }
+    }
+
+    #[test]
+    fn foreign_files_are_refused_with_a_reason() {
+        assert!(matches!(verify(&b"nonsense"[..]), Err(ArchiveError::Malformed(_))));
+        assert!(matches!(verify(&b""[..]), Err(ArchiveError::Malformed(_))));
+        let other = packed(&[("metadata.json", b"{}"), ("state.bin", b""), (SUMS, b"")]);
+        let error = verify(&other[..]).unwrap_err().to_string();
+        assert!(error.contains("meta.json is not where it should be"), "{error}");
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_number() {
+        let later = packed(&[(META, br#"{"format":2,"wire":1,"future":[]}"#)]);
+        assert!(matches!(verify(&later[..]), Err(ArchiveError::Format(2))));
+        let later = packed(&[(META, br#"{"format":1,"wire":9}"#)]);
+        assert!(matches!(verify(&later[..]), Err(ArchiveError::Wire { found: 9 })));
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_seen_where_gzip_is_content() {
+        let meta =
+            serde_json::to_vec(&Meta { format: FORMAT, wire: wire::VERSION, ..Meta::default() }).unwrap();
+        let sums = format!("{}  {META}\n{}  {ROWS}\n", hex(&Sha256::digest(&meta)), hex(&[0; 32]));
+        let bytes = packed(&[(META, &meta), (ROWS, b""), (SUMS, sums.as_bytes())]);
+        assert!(matches!(verify(&bytes[..]), Err(ArchiveError::Checksum(ROWS))));
+        let bytes = packed(&[(META, &meta), (ROWS, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
+        assert!(verify(&bytes[..]).unwrap_err().to_string().contains("part 0 claims"));
+    }
+
+    #[test]
+    fn an_error_of_the_taker_ends_the_reading() {
+        let outcome = read_parts(&backup()[..], |_, _| Err(io::Error::other("enough")));
+        assert!(matches!(outcome, Err(ArchiveError::Io(error)) if error.to_string() == "enough"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let _ = verify(&bytes[..]);
+            let _ = verify(&packed(&[(META, &bytes[..])])[..]);
+        }
+    }
+}

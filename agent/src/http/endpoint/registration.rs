@@ -1,0 +1,358 @@
+//! `/v1/catalog/register` and `/v1/catalog/deregister`, and how nodes, services and checks are read from JSON.
+//!
+//! Reads words only: what a registration may say is judged by the state, in its own words.
+
+use super::super::answer::{self, Failure};
+use super::super::call::{Call, check_datacenter};
+use super::super::go::duration;
+use super::super::go::json::{JsonError, Object, first_value};
+use axum::body::Body;
+use http::Response;
+use lockmesh_protocol::command::{Command, Deregistration, Registration};
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
+use lockmesh_protocol::record::{Check, CheckStatus, Node, Service, ServiceAddress};
+use lockmesh_protocol::reply::Reply;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const REGISTRATION_FIELDS: &[&str] = &[
+    "Datacenter",
+    "ID",
+    "Node",
+    "Address",
+    "TaggedAddresses",
+    "NodeMeta",
+    "Service",
+    "Check",
+    "Checks",
+    "SkipNodeUpdate",
+    "WriteRequest",
+    "CreateIndex",
+    "ModifyIndex",
+];
+const NODE_FIELDS: &[&str] =
+    &["ID", "Node", "Address", "Datacenter", "TaggedAddresses", "Meta", "CreateIndex", "ModifyIndex"];
+const SERVICE_FIELDS: &[&str] = &[
+    "ID",
+    "Service",
+    "Tags",
+    "Address",
+    "TaggedAddresses",
+    "Meta",
+    "Port",
+    "Weights",
+    "EnableTagOverride",
+    "CreateIndex",
+    "ModifyIndex",
+];
+/// Parts of a service mesh, which is not here: taken where they say nothing.
+const SERVICE_MESH_FIELDS: &[&str] = &["Kind", "SocketPath", "Proxy", "Connect", "PeerName", "Locality"];
+const CHECK_FIELDS: &[&str] = &[
+    "Node",
+    "CheckID",
+    "Name",
+    "Status",
+    "Notes",
+    "Output",
+    "ServiceID",
+    "ServiceName",
+    "ServiceTags",
+    "Type",
+    "Interval",
+    "Timeout",
+    "ExposedPort",
+    "Definition",
+    "CreateIndex",
+    "ModifyIndex",
+];
+/// What only the enterprise edition has: taken where it says nothing.
+const ENTERPRISE_FIELDS: &[&str] = &["Namespace", "Partition"];
+/// Fields of a check's definition that are durations.
+const DEFINITION_DURATIONS: &[&str] = &["Interval", "Timeout", "DeregisterCriticalServiceAfter"];
+
+pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let body = call.small_body(body).await?;
+    let (datacenter, registration) = parse_registration(&body).map_err(undecodable)?;
+    check_datacenter(call.api, &datacenter)?;
+    let mut registration = registration;
+    registration.node.datacenter.clone_from(&call.api.identity.datacenter);
+    done(call, Command::Register(registration)).await
+}
+
+pub(super) async fn deregister(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let body = call.small_body(body).await?;
+    let (datacenter, deregistration) = parse_deregistration(&body).map_err(undecodable)?;
+    check_datacenter(call.api, &datacenter)?;
+    done(call, Command::Deregister(deregistration)).await
+}
+
+async fn done(call: &Call<'_>, command: Command) -> Result<Response<Body>, Failure> {
+    let applied = call.propose(command).await?;
+    match applied.reply {
+        Reply::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(answer::with_write_index(answer::flag(true, call.layout()), applied.index)),
+    }
+}
+
+fn undecodable(error: JsonError) -> Failure {
+    let about_enterprise = match &error {
+        JsonError::UnknownField(name) if name.eq_ignore_ascii_case("Namespace") => {
+            " - Namespaces are a Consul Enterprise feature"
+        }
+        JsonError::UnknownField(name) if name.eq_ignore_ascii_case("Partition") => {
+            " - Partitions are a Consul Enterprise feature"
+        }
+        _ => "",
+    };
+    Failure::bad_request(format!("Request decode failed: {error}{about_enterprise}"))
+}
+
+/// Reads the body of a registration: the datacenter that it is for, and what it registers.
+pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonError> {
+    let value = first_value(body)?;
+    let object = Object::new("RegisterRequest", &value)?;
+    refuse_unknown(&object, REGISTRATION_FIELDS, &[])?;
+    let node = Node {
+        name: NodeName::from(object.string("Node")?),
+        id: object.string("ID")?.to_ascii_lowercase(),
+        address: object.string("Address")?.into(),
+        datacenter: String::new(),
+        tagged_addresses: object.string_map("TaggedAddresses")?.collect(),
+        meta: object.string_map("NodeMeta")?.collect(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    };
+    let service = object.value("Service").map(|value| parse_service(value, node.name.clone())).transpose()?;
+    let mut checks = Vec::new();
+    for value in object.value("Check").into_iter().chain(object.list("Checks")?) {
+        checks.push(parse_check(value)?);
+    }
+    let skip_node_update = object.bool("SkipNodeUpdate")?;
+    Ok((object.string("Datacenter")?.into(), Registration { node, skip_node_update, service, checks }))
+}
+
+/// Reads the body of a deregistration: the datacenter that it is for, and what it takes out.
+pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), JsonError> {
+    let value = first_value(body)?;
+    let object = Object::new("DeregisterRequest", &value)?;
+    // Clients still send the address that a much older version wanted.
+    refuse_unknown(
+        &object,
+        &["Datacenter", "Node", "Address", "ServiceID", "CheckID", "WriteRequest"],
+        ENTERPRISE_FIELDS,
+    )?;
+    let named = |name: &str| object.string(name).map(|id| (!id.is_empty()).then_some(id));
+    let deregistration = Deregistration {
+        node: NodeName::from(object.string("Node")?),
+        service: named("ServiceID")?.map(ServiceId::from),
+        check: named("CheckID")?.map(CheckId::from),
+    };
+    Ok((object.string("Datacenter")?.into(), deregistration))
+}
+
+/// Reads a node as transactions write it.
+pub(super) fn parse_node(value: &Value) -> Result<Node, JsonError> {
+    let object = Object::new("Node", value)?;
+    refuse_unknown(&object, NODE_FIELDS, &["PeerName", "Partition", "Locality"])?;
+    Ok(Node {
+        name: NodeName::from(object.string("Node")?),
+        id: object.string("ID")?.to_ascii_lowercase(),
+        address: object.string("Address")?.into(),
+        datacenter: object.string("Datacenter")?.into(),
+        tagged_addresses: object.string_map("TaggedAddresses")?.collect(),
+        meta: object.string_map("Meta")?.collect(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(object.u64("ModifyIndex")?),
+    })
+}
+
+/// Reads a service; its node is named outside of it.
+pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, JsonError> {
+    let object = Object::new("NodeService", value)?;
+    let silent: Vec<&str> = SERVICE_MESH_FIELDS.iter().chain(ENTERPRISE_FIELDS).copied().collect();
+    refuse_unknown(&object, SERVICE_FIELDS, &silent)?;
+    Ok(Service {
+        node,
+        id: ServiceId::from(object.string("ID")?),
+        name: object.string("Service")?.into(),
+        tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
+        address: object.string("Address")?.into(),
+        tagged_addresses: parse_tagged_addresses(&object)?,
+        meta: object.string_map("Meta")?.collect(),
+        port: object.port("Port")?,
+        weights: parse_weights(&object)?,
+        enable_tag_override: object.bool("EnableTagOverride")?,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(object.u64("ModifyIndex")?),
+    })
+}
+
+fn parse_tagged_addresses(service: &Object<'_>) -> Result<BTreeMap<String, ServiceAddress>, JsonError> {
+    let map = service.object("TaggedAddresses", "map[string]ServiceAddress")?;
+    let mut addresses = BTreeMap::new();
+    for tag in map.names() {
+        let address = map.object(tag, "ServiceAddress")?;
+        refuse_unknown(&address, &["Address", "Port"], &[])?;
+        let known =
+            ServiceAddress { address: address.string("Address")?.into(), port: address.port("Port")? };
+        addresses.insert(tag.to_owned(), known);
+    }
+    Ok(addresses)
+}
+
+fn parse_weights(service: &Object<'_>) -> Result<(u32, u32), JsonError> {
+    if service.value("Weights").is_none() {
+        return Ok((1, 1));
+    }
+    let weights = service.object("Weights", "Weights")?;
+    refuse_unknown(&weights, &["Passing", "Warning"], &[])?;
+    let weight = |name: &str| {
+        let number = weights.u64(name)?;
+        u32::try_from(number).map_err(|_| JsonError::Value(format!("{name} must be at most {}", u32::MAX)))
+    };
+    Ok((weight("Passing")?, weight("Warning")?))
+}
+
+/// Reads a check as the catalog knows it. Its id is its name where it has none; its status is critical where none is
+/// said.
+pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
+    let object = Object::new("HealthCheck", value)?;
+    refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
+    let name = object.string("Name")?;
+    let id = Some(object.string("CheckID")?).filter(|id| !id.is_empty()).unwrap_or(name);
+    Ok(Check {
+        node: NodeName::from(object.string("Node")?),
+        id: CheckId::from(id),
+        name: name.into(),
+        status: parse_status(object.string("Status")?)?,
+        notes: object.string("Notes")?.into(),
+        output: object.string("Output")?.into(),
+        service_id: object.string("ServiceID")?.into(),
+        service_name: object.string("ServiceName")?.into(),
+        service_tags: object.strings("ServiceTags")?.into_iter().map(str::to_owned).collect(),
+        kind: object.string("Type")?.into(),
+        interval: object.string("Interval")?.into(),
+        timeout: object.string("Timeout")?.into(),
+        exposed_port: object.port("ExposedPort")?,
+        definition: parse_definition(&object)?,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(object.u64("ModifyIndex")?),
+    })
+}
+
+fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
+    if word.is_empty() {
+        return Ok(CheckStatus::default());
+    }
+    let invalid =
+        || JsonError::Value(format!("Invalid check status: '{word}': use passing, warning or critical"));
+    CheckStatus::parse(word).ok_or_else(invalid)
+}
+
+/// A definition is carried as it is, but for durations: these are taken as numbers of nanoseconds too and shown as
+/// words.
+fn parse_definition(check: &Object<'_>) -> Result<String, JsonError> {
+    let Some(value) = check.value("Definition") else { return Ok(String::new()) };
+    let Value::Object(fields) = value else {
+        return Err(check.wrong("Definition", value, "HealthCheckDefinition"));
+    };
+    let mut definition = fields.clone();
+    definition.retain(|_, value| !value.is_null());
+    for (name, value) in &mut definition {
+        if DEFINITION_DURATIONS.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            *value = parse_duration_field(value)?;
+        }
+    }
+    Ok(if definition.is_empty() { String::new() } else { Value::Object(definition).to_string() })
+}
+
+fn parse_duration_field(value: &Value) -> Result<Value, JsonError> {
+    let nanoseconds = match value {
+        Value::String(text) => duration::parse(text).map_err(|error| JsonError::Value(error.to_string()))?,
+        other => other.as_i64().ok_or_else(|| JsonError::Value(format!("invalid duration {other}")))?,
+    };
+    Ok(Value::String(duration::format_duration(duration::clamped(nanoseconds))))
+}
+
+/// Refuses fields that are neither known nor silent ones that say nothing.
+fn refuse_unknown(object: &Object<'_>, known: &[&str], silent: &[&str]) -> Result<(), JsonError> {
+    for name in object.names() {
+        let is = |list: &[&str]| list.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let silent = is(silent) && object.sent(name).is_none_or(says_nothing);
+        if !is(known) && !silent {
+            return Err(JsonError::UnknownField(name.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a value is what Go writes for a field that nobody set.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.values().all(says_nothing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_whole_registration_is_read() {
+        let body = br#"{"node":"n1","Address":"10.0.0.1","ID":"40E4A748-2192-161A-0510-9BF59FE950B5",
+            "TaggedAddresses":{"lan":"10.0.0.1"},"NodeMeta":{"rack":"a"},
+            "Service":{"ID":"s1","Service":"web","Tags":["a"],"Port":80,"Weights":{"Passing":3,"Warning":2},
+                "TaggedAddresses":{"lan":{"Address":"10.0.0.2","Port":81}},"Proxy":{"MeshGateway":{}},"Kind":""},
+            "Check":{"Name":"alive","Status":"passing","Definition":{"Interval":10000000000,"HTTP":null}},
+            "Checks":[{"CheckID":"c2","ServiceID":"s1"}]}"#;
+        let (datacenter, registration) = parse_registration(body).unwrap();
+        assert_eq!(datacenter, "");
+        assert_eq!(registration.node.id, "40e4a748-2192-161a-0510-9bf59fe950b5");
+        let service = registration.service.unwrap();
+        assert_eq!((service.port, service.weights), (80, (3, 2)));
+        assert_eq!(service.tagged_addresses["lan"].port, 81);
+        assert_eq!(registration.checks[0].id.as_str(), "alive");
+        assert_eq!(registration.checks[0].definition, r#"{"Interval":"10s"}"#);
+        assert_eq!(registration.checks[1].status, CheckStatus::Critical);
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        for (body, text) in [
+            (r#"{"Node":"n","Nonsense":1}"#, "json: unknown field \"Nonsense\""),
+            (r#"{"Node":"n","Check":{"Nonsense":1}}"#, "json: unknown field \"Nonsense\""),
+            (r#"{"Node":"n","Service":{"Kind":"connect-proxy"}}"#, "json: unknown field \"Kind\""),
+        ] {
+            assert_eq!(parse_registration(body.as_bytes()).unwrap_err().to_string(), text);
+        }
+        let failure = undecodable(JsonError::UnknownField("Namespace".into()));
+        let text = "json: unknown field \\\"Namespace\\\" - Namespaces are a Consul Enterprise feature";
+        assert!(format!("{failure:?}").contains(text), "{failure:?}");
+    }
+
+    #[test]
+    fn an_old_address_does_not_disturb_a_deregistration() {
+        let (_, node) = parse_deregistration(br#"{"Node":"n","Address":"x"}"#).unwrap();
+        assert_eq!((node.service, node.check), (None, None));
+        let (_, check) = parse_deregistration(br#"{"Node":"n","CheckID":"c","ServiceID":""}"#).unwrap();
+        assert_eq!(check.check, Some(CheckId::from("c")));
+        assert!(parse_deregistration(br#"{"Node":"n","Nonsense":""}"#).is_err());
+        assert!(parse_deregistration(b"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_is_a_panic(body in r#"\{("(Node|Check|Service|Checks|Weights)":[{}\[\]",:a-z0-9]{0,16},?){0,3}\}"#) {
+            let _ = parse_registration(body.as_bytes());
+            let _ = parse_deregistration(body.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `/v1/snapshot`: backups of the whole state, and their restore.
+//!
+//! A backup is gathered into a temporary file and then sent; a restore is received into one, looked at as a whole, and
+//! only then put in the place of what is there. Neither is ever held in memory.
+
+use super::super::answer::{self, Failure};
+use super::super::archive::{self, ArchiveError, Meta};
+use super::super::call::Call;
+use super::super::file_body::FileBody;
+use axum::body::Body;
+use http::header::{self, HeaderValue};
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, RestoreStep};
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::reply::Reply;
+use std::fs::File;
+use std::io::{self, BufReader, Seek};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+
+pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    match *call.method() {
+        Method::PUT => restore(call, body).await,
+        _ => save(call).await,
+    }
+}
+
+async fn save(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let (file, length, index) = gather(call).await?;
+    let body = FileBody::new(tokio::fs::File::from_std(file), length);
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-gzip"));
+    answer::write_meta(headers, index, true, Duration::ZERO);
+    Ok(response)
+}
+
+/// Fetches every part into an archive.
+async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
+    let stale = call.params.has("stale");
+    let mut writer = blocking(archive::Writer::new).await?;
+    let (mut backup, mut number) = (None, 0);
+    loop {
+        let part = call.api.upstream.backup_part(backup, number, stale).await?;
+        if part.number != number || backup.is_some_and(|backup| backup != part.backup) {
+            return Err(Failure::internal("the server sent another part of the backup than was asked for"));
+        }
+        let rows = part.rows;
+        writer = blocking(move || {
+            writer.push(&rows)?;
+            Ok(writer)
+        })
+        .await?;
+        if part.last {
+            let meta = Meta {
+                version: call.api.identity.version.clone(),
+                cluster_id: part.cluster_id,
+                index: part.index.0,
+                term: part.term.0,
+                made_at_ms: archive::now_ms(),
+                ..Meta::default()
+            };
+            let (file, length) = blocking(move || writer.finish(meta)).await?;
+            return Ok((file, length, part.index));
+        }
+        (backup, number) = (Some(part.backup), number + 1);
+    }
+}
+
+async fn restore(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    if call.params.has("stale") {
+        return Err(Failure::internal("stale not allowed for restore"));
+    }
+    let mut file = receive(call, body).await?;
+    let (verified, file) = tokio::task::spawn_blocking(move || {
+        let outcome = file.rewind().map_err(ArchiveError::Io);
+        (outcome.and_then(|()| archive::verify(BufReader::new(&file))), file)
+    })
+    .await
+    .map_err(|_| Failure::internal("the agent is shutting down"))?;
+    let meta = verified.map_err(|error| Failure::internal(error.to_string()))?;
+    let index = put_in_place(call, file, &meta).await?;
+    Ok(answer::with_write_index(answer::nothing(), index))
+}
+
+/// Takes the client's bytes into a temporary file.
+async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
+    let limits = &call.api.limits;
+    let mut file = tokio::fs::File::from_std(blocking(tempfile::tempfile).await?);
+    let mut length = 0_u64;
+    loop {
+        let frame = tokio::time::timeout(limits.body_read_timeout, body.frame()).await;
+        let frame = frame.map_err(|_| {
+            crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
+            Failure::new(StatusCode::REQUEST_TIMEOUT, "the backup took too long to arrive")
+        })?;
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|error| Failure::bad_request(format!("the backup broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len() as u64;
+        if length > limits.max_snapshot_size {
+            crate::metrics::LIMITS.with_label_values(&["snapshot_size"]).inc();
+            let text = format!("the backup is larger than {} bytes", limits.max_snapshot_size);
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        file.write_all(&data).await.map_err(spool_failed)?;
+    }
+    file.flush().await.map_err(spool_failed)?;
+    Ok(file.into_std().await)
+}
+
+/// Sends a verified backup to the quorum, part by part; the state changes at the last step.
+async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<LogIndex, Failure> {
+    let id = getrandom::u64()
+        .map_err(|error| Failure::internal(format!("this machine has no random numbers: {error}")))?;
+    step(call, RestoreStep::Begin { id }).await?;
+    let (sender, mut parts) = mpsc::channel::<(u32, Vec<Change>)>(2);
+    let reading = tokio::task::spawn_blocking(move || {
+        file.rewind().map_err(ArchiveError::Io)?;
+        let hand_over = |number, rows| {
+            sender
+                .blocking_send((number, rows))
+                .map_err(|_| io::Error::other("nobody takes the parts any more"))
+        };
+        archive::read_parts(BufReader::new(&file), hand_over)
+    });
+    while let Some((number, rows)) = parts.recv().await {
+        step(call, RestoreStep::Part { id, number, rows }).await?;
+    }
+    let read = reading.await.map_err(|_| Failure::internal("the agent is shutting down"))?;
+    read.map_err(|error| Failure::internal(error.to_string()))?;
+    step(call, RestoreStep::Commit { id, parts: meta.parts }).await
+}
+
+async fn step(call: &Call<'_>, step: RestoreStep) -> Result<LogIndex, Failure> {
+    let applied = call.propose(Command::Restore(step)).await?;
+    match applied.reply {
+        Reply::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(applied.index),
+    }
+}
+
+/// Runs file work where it holds up nobody.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map_err(spool_failed),
+        Err(_) => Err(Failure::internal("the agent is shutting down")),
+    }
+}
+
+fn spool_failed(error: io::Error) -> Failure {
+    let folder = std::env::temp_dir();
+    Failure::internal(format!(
+        "no room for the backup in {}: {error}: free some, or set TMPDIR",
+        folder.display()
+    ))
+}

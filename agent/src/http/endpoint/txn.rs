@@ -1,0 +1,233 @@
+//! `/v1/txn`: several operations, all or none.
+
+use super::super::answer::{self, Failure};
+use super::super::call::Call;
+use super::super::go::json::{JsonError, Object, first_value, kind};
+use super::super::shapes;
+use super::registration::{parse_check, parse_node, parse_service};
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use lockmesh_client::shape::blob::decode_base64;
+use lockmesh_client::shape::json::render;
+use lockmesh_client::shape::txn::{TxnAnswer, TxnError as TxnErrorShape, TxnReadAnswer};
+use lockmesh_protocol::command::{CatalogVerb, Command, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
+use serde_json::Value;
+
+/// Where a client may read about the limit; part of a text that clients know.
+const BODY_SIZE_HELP: &str = "https://developer.hashicorp.com/docs/agent/config/config-files#txn_max_req_len";
+
+pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let limits = &call.api.limits;
+    let body_limit = limits.txn_max_req_len.max(limits.kv_max_value_size);
+    let too_large = |length: Option<u64>| {
+        let measured = length.map(|length| format!("({length} bytes)")).unwrap_or_default();
+        format!("Request body{measured} too large, max size: {body_limit} bytes. See {BODY_SIZE_HELP}.")
+    };
+    let body = call.body(body, body_limit, too_large).await?;
+    let operations =
+        parse_body(&body).map_err(|error| Failure::bad_request(format!("Failed to parse body: {error}")))?;
+    check_sizes(call, &operations)?;
+    let operations: Vec<TxnOp> = operations.into_iter().flatten().collect();
+    if operations.iter().any(TxnOp::is_write) {
+        write(call, operations).await
+    } else {
+        read(call, operations).await
+    }
+}
+
+fn check_sizes(call: &Call<'_>, operations: &[Option<TxnOp>]) -> Result<(), Failure> {
+    let limits = &call.api.limits;
+    let too_large = |limit: &str, text: String| {
+        crate::metrics::LIMITS.with_label_values(&[limit]).inc();
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    };
+    let (count, most) = (operations.len(), limits.txn_max_operations);
+    if count > most {
+        let text = format!("Transaction contains too many operations ({count} > {most})");
+        return Err(too_large("txn_operations", text));
+    }
+    for operation in operations.iter().flatten() {
+        let TxnOp::Kv(TxnKv { key, value, .. }) = operation else { continue };
+        let (length, longest) = (value.len(), limits.kv_max_value_size);
+        if length > longest {
+            let text = format!("Value for key {:?} is too large ({length} > {longest} bytes)", key.as_str());
+            return Err(too_large("value_size", text));
+        }
+    }
+    Ok(())
+}
+
+async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>, Failure> {
+    let applied = call.propose(Command::Txn(operations)).await?;
+    let response = match applied.reply {
+        Reply::Txn(results) => {
+            let answer = TxnAnswer { results: Some(shaped(&results)), errors: None };
+            answer::json(&answer, call.layout())
+        }
+        Reply::TxnFailed(errors) => failed(call, &errors),
+        Reply::Refused(refusal) => return Err(refusal.into()),
+        other => return Err(super::wrong_reply(&other)),
+    };
+    Ok(answer::with_write_index(response, applied.index))
+}
+
+/// A transaction without a write is a read: any consistency, no waiting, no index among its headers.
+async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>, Failure> {
+    let options = super::super::call::ReadOptions { consistency: call.consistency()?, blocking: None };
+    let answer = call.read(Query::Txn(operations), options, None).await?;
+    let Rows::Txn(outcome) = &answer.rows else { return Err(super::wrong_rows()) };
+    let response = match outcome {
+        Ok(results) => {
+            let shape = TxnReadAnswer {
+                results: shaped(results),
+                index: answer.index.0.max(1),
+                last_contact: u64::try_from(answer.last_contact.as_nanos()).unwrap_or(u64::MAX),
+                known_leader: answer.known_leader,
+                ..TxnReadAnswer::default()
+            };
+            answer::json(&shape, call.layout())
+        }
+        Err(errors) => failed(call, errors),
+    };
+    Ok(answer::with_contact(response, &answer))
+}
+
+fn shaped(results: &[TxnResult]) -> Vec<lockmesh_client::shape::txn::TxnResult> {
+    results.iter().map(shapes::txn_result).collect()
+}
+
+fn failed(call: &Call<'_>, errors: &[TxnError]) -> Response<Body> {
+    crate::metrics::REFUSALS.with_label_values(&["txn"]).inc();
+    let shape = |error: &TxnError| TxnErrorShape { op_index: error.op_index, what: error.what.clone() };
+    let answer = TxnAnswer { results: None, errors: Some(errors.iter().map(shape).collect()) };
+    answer::json_bytes(StatusCode::CONFLICT, render(&answer, call.layout()))
+}
+
+/// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then it is dropped.
+pub fn parse_body(body: &[u8]) -> Result<Vec<Option<TxnOp>>, JsonError> {
+    match first_value(body)? {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(elements) => elements.iter().map(parse_operation).collect(),
+        other => Err(JsonError::Type { found: kind(&other), place: "TxnOps".into(), wanted: "TxnOps" }),
+    }
+}
+
+fn parse_operation(element: &Value) -> Result<Option<TxnOp>, JsonError> {
+    let object = Object::new("TxnOp", element)?;
+    object.refuse_unknown(&["KV", "Node", "Service", "Check"])?;
+    if let Some(value) = object.value("KV") {
+        return parse_kv(value).map(Some);
+    }
+    if let Some(value) = object.value("Node") {
+        let (verb, object) = parse_verb("NodeTxnOp", value, &["Verb", "Node"])?;
+        let node = parse_node(object.value("Node").unwrap_or(&Value::Null))?;
+        let expected = node.modify_index;
+        return Ok(Some(TxnOp::Node { verb, node, expected }));
+    }
+    if let Some(value) = object.value("Service") {
+        let (verb, object) = parse_verb("ServiceTxnOp", value, &["Verb", "Node", "Service"])?;
+        let node = NodeName::from(object.string("Node")?);
+        let service = parse_service(object.value("Service").unwrap_or(&Value::Null), node)?;
+        let expected = service.modify_index;
+        return Ok(Some(TxnOp::Service { verb, service, expected }));
+    }
+    if let Some(value) = object.value("Check") {
+        let (verb, object) = parse_verb("CheckTxnOp", value, &["Verb", "Check"])?;
+        let check = parse_check(object.value("Check").unwrap_or(&Value::Null))?;
+        let expected = check.modify_index;
+        return Ok(Some(TxnOp::Check { verb, check, expected }));
+    }
+    Ok(None)
+}
+
+fn parse_verb<'v>(
+    name: &'static str,
+    value: &'v Value,
+    fields: &[&str],
+) -> Result<(CatalogVerb, Object<'v>), JsonError> {
+    let object = Object::new(name, value)?;
+    object.refuse_unknown(fields)?;
+    Ok((CatalogVerb::parse(object.string("Verb")?), object))
+}
+
+fn parse_kv(value: &Value) -> Result<TxnOp, JsonError> {
+    let object = Object::new("KVTxnOp", value)?;
+    object.refuse_unknown(&["Verb", "Key", "Value", "Flags", "Index", "Session"])?;
+    Ok(TxnOp::Kv(TxnKv {
+        verb: KvVerb::parse(object.string("Verb")?),
+        key: Key::from(object.string("Key")?),
+        value: parse_value(&object)?,
+        flags: object.u64("Flags")?,
+        index: LogIndex(object.u64("Index")?),
+        session: SessionId::parse(object.string("Session")?),
+    }))
+}
+
+fn parse_value(object: &Object<'_>) -> Result<Bytes, JsonError> {
+    match object.optional_string("Value")? {
+        Some(text) => decode_base64(text).map_err(JsonError::Value),
+        None => Ok(Bytes::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(body: &str) -> String {
+        parse_body(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn kinds_may_be_null_and_names_in_any_case() {
+        let body = br#"[{"KV":{"verb":"SET","Key":"a","value":"dGVzdA==","FLAGS":18446744073709551615},
+            "Node":null,"Service":null,"Check":null},{},{"kv":{"Verb":"get","Key":"b","Value":null}}]"#;
+        let operations = parse_body(body).unwrap();
+        assert_eq!(operations.len(), 3);
+        let Some(TxnOp::Kv(first)) = &operations[0] else { panic!("{operations:?}") };
+        assert_eq!((first.value.as_ref(), first.flags), (&b"test"[..], u64::MAX));
+        assert_eq!(first.verb, KvVerb::Unknown("SET".into()), "verbs are exact");
+        assert_eq!(operations[1], None);
+        let Some(TxnOp::Kv(third)) = &operations[2] else { panic!("{operations:?}") };
+        assert_eq!((&third.verb, third.value.len()), (&KvVerb::Get, 0));
+    }
+
+    #[test]
+    fn other_kinds_are_read() {
+        let body = br#"[{"Node":{"Verb":"cas","Node":{"Node":"n","Address":"a","ModifyIndex":7}}},
+            {"Service":{"Verb":"set","Node":"n","Service":{"Service":"s"}}},
+            {"Check":{"Verb":"delete","Check":{"Node":"n","CheckID":"c"}}}]"#;
+        let operations: Vec<TxnOp> = parse_body(body).unwrap().into_iter().flatten().collect();
+        assert!(matches!(&operations[0], TxnOp::Node { verb: CatalogVerb::Cas, expected: LogIndex(7), .. }));
+        assert!(matches!(&operations[1], TxnOp::Service { service, .. } if service.node.as_str() == "n"));
+        assert!(matches!(&operations[2], TxnOp::Check { check, .. } if check.id.as_str() == "c"));
+    }
+
+    #[test]
+    fn bad_bodies_are_refused_with_a_reason() {
+        assert_eq!(text(""), "EOF");
+        assert_eq!(
+            text(r#"[{"KV":{"Verb":"set","Key":"a","Value":"!"}}]"#),
+            "illegal base64 data at input byte 0"
+        );
+        assert_eq!(text(r#"[{"KV":{"Verbs":"set"}}]"#), "json: unknown field \"Verbs\"");
+        assert_eq!(text(r#"[{"Zv":{}}]"#), "json: unknown field \"Zv\"");
+        for body in ["{}", "[1]", r#"[{"KV":{"Flags":-1}}]"#, r#"[{"KV":{"Index":"1"}}]"#, "[", "nonsense"] {
+            assert!(parse_body(body.as_bytes()).is_err(), "{body}");
+        }
+        assert_eq!(parse_body(b"[]"), Ok(Vec::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_is_a_panic(body in r#"\[(\{"(KV|Node|Check)":[{}\[\]",:a-zA-Z0-9=]{0,24}\},?){0,3}\]"#) {
+            let _ = parse_body(body.as_bytes());
+        }
+    }
+}
