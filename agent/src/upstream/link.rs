@@ -191,7 +191,10 @@ impl Link {
 
     async fn send(&self, sender: &mut FrameSender) -> Result<(), LinkError> {
         loop {
-            let frames = self.table.ready().await;
+            self.table.ready().await;
+            // Callers that are about to run may have something to say as well: let them, so that it shares a frame.
+            tokio::task::yield_now().await;
+            let frames = self.table.take();
             self.counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
             sender.send(frames).await?;
         }

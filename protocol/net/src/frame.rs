@@ -19,6 +19,9 @@ const HEADER_ROOM: usize = LENGTH_BYTES + 1 + 9;
 /// A frame that is this long takes no further message, so that the other side can begin to work on it.
 const FULL_BYTES: usize = 64 << 10;
 
+/// The same for so many messages, far fewer than the other side takes.
+const FULL_MESSAGES: u64 = 4096;
+
 /// A message does not fit a frame. Nothing of it was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {length} bytes, but at most {MAX_FRAME_BYTES} fit a frame")]
@@ -39,7 +42,7 @@ pub struct FrameQueue {
 impl FrameQueue {
     /// Appends a message.
     pub fn push<T: Serialize>(&mut self, message: &T) -> Result<(), TooLong> {
-        if self.open.len() >= FULL_BYTES {
+        if self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES {
             self.close();
         }
         if self.open.is_empty() {
@@ -264,6 +267,10 @@ mod tests {
             queue.push(&Call::Cancel(CallId(id))).unwrap();
         }
         assert_eq!(queue.take().len(), 1);
+        for id in 0..10_000 {
+            queue.push(&Call::Cancel(CallId(id))).unwrap();
+        }
+        assert_eq!(queue.take().len(), 3);
         let long = "s".repeat(10_000);
         for id in 0..20 {
             queue.push(&Call::Begin(CallId(id), Request::Renew(long.as_str().into()))).unwrap();

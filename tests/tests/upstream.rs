@@ -1,0 +1,313 @@
+//! An agent's way to the quorum against a real QUIC service whose driver does what each story wants.
+
+use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::Role;
+use lockmesh_protocol::id::{LogIndex, RequestId};
+use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_server::rpc::RpcOptions;
+use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, destroy, registration};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const NODE: &str = "web-1";
+const LONG: Duration = Duration::from_secs(3600);
+
+struct Story {
+    cluster: Cluster,
+    book: SharedBook,
+    service: Service,
+    upstream: Upstream,
+}
+
+impl Story {
+    fn begin() -> Self {
+        Self::begin_with(RpcOptions::default(), 16_384, |options| options)
+    }
+
+    fn begin_with(
+        limits: RpcOptions,
+        mailbox_limit: usize,
+        change: impl FnOnce(UpstreamOptions) -> UpstreamOptions,
+    ) -> Self {
+        let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let service = Service::start_at(loopback, &cluster, &book, limits, mailbox_limit);
+        let options = change(patient(&cluster, service.address));
+        let upstream = Upstream::start(options).expect("a socket");
+        Self { cluster, book, service, upstream }
+    }
+
+    async fn renew(&self) -> Result<(), Unavailable> {
+        self.upstream.renew("s".into()).await.map(|_| ())
+    }
+}
+
+/// Options under which nothing is given up while a test machine is slow.
+fn patient(cluster: &Cluster, server: SocketAddr) -> UpstreamOptions {
+    let servers = vec![server.to_string()];
+    let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
+    UpstreamOptions { hold_time: Duration::from_secs(60), ..options }
+}
+
+fn blocking(index: u64, wait: Duration) -> Option<Blocking> {
+    Some(Blocking { index: LogIndex(index), wait })
+}
+
+fn entry(key: &str) -> Query {
+    Query::Entry(key.into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_ready_together_share_frames() {
+    let story = Story::begin();
+    story.renew().await.unwrap();
+    let renewals: Vec<_> = (0..2000)
+        .map(|_| {
+            let upstream = story.upstream.clone();
+            tokio::spawn(async move { upstream.renew("s".into()).await })
+        })
+        .collect();
+    for renewal in renewals {
+        assert_eq!(renewal.await.unwrap(), Ok(None));
+    }
+    let counters = &story.service.counters;
+    let [calls, call_frames, replies, reply_frames] =
+        [&counters.calls, &counters.call_frames, &counters.replies, &counters.reply_frames]
+            .map(|counter| counter.load(Ordering::Relaxed));
+    assert!(calls > 2000 && replies > 2000, "{calls} calls, {replies} replies");
+    assert!(call_frames * 2 < calls, "{call_frames} frames for {calls} calls");
+    assert!(reply_frames * 2 < replies, "{reply_frames} frames for {replies} replies");
+    assert_eq!(story.upstream.load().calls, 0);
+}
+
+#[tokio::test]
+async fn nobody_is_heard_before_the_agent_registered() {
+    let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+    book.open().mood = Mood::Leaderless;
+    let service = Service::start(&cluster, &book);
+    let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
+    assert!(!upstream.is_registered());
+    assert_eq!(upstream.status().await, Err(Unavailable::NotLeader { leader: None }));
+    let (proposed, ()) = tokio::join!(upstream.propose(destroy("s")), async {
+        book.open().mood = Mood::Serving;
+    });
+    assert_eq!(proposed.unwrap().reply, Reply::Session("s".into()));
+    assert!(upstream.is_registered() && upstream.status().await.is_ok());
+    assert_eq!(book.open().registrations, 1);
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_frees_its_place() {
+    let story = Story::begin();
+    let upstream = story.upstream.clone();
+    let reader =
+        tokio::spawn(
+            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
+        );
+    story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
+    assert_eq!(story.upstream.load().waiters, 1);
+    reader.abort();
+    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    assert_eq!(story.upstream.load().shared_reads, 0);
+    assert_eq!(story.service.counters.cancels.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_goes_away_frees_all_its_places() {
+    let story = Story::begin();
+    for key in ["a", "b", "c"] {
+        let upstream = story.upstream.clone();
+        tokio::spawn(async move { upstream.read(entry(key), Consistency::Stale, blocking(5, LONG)).await });
+    }
+    story.book.reaches("three parked readers", |book| book.parked.len() == 3).await;
+    story.upstream.close().await;
+    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    let error = story.renew().await.unwrap_err();
+    assert_eq!(error, Unavailable::Unknown("the agent is shutting down".into()));
+}
+
+#[tokio::test]
+async fn readers_of_the_same_news_share_one_call() {
+    let story = Story::begin();
+    let read = |wait: Duration, index: u64| {
+        let upstream = story.upstream.clone();
+        tokio::spawn(
+            async move { upstream.read(entry("job"), Consistency::Default, blocking(index, wait)).await },
+        )
+    };
+    let readers: Vec<_> = (0..100).map(|_| read(LONG, 5)).collect();
+    let other = read(LONG, 6);
+    story.book.reaches("two parked calls", |book| book.parked.len() == 2).await;
+    // One with little patience gets the present answer by a read of its own, and the others wait on.
+    let now = read(Duration::from_millis(1), 5).await.unwrap().unwrap();
+    assert_eq!(now.index, LogIndex(0));
+    story
+        .book
+        .reaches("two calls that wait on", |book| (book.plain_reads, book.parked.len()) == (1, 2))
+        .await;
+    story.service.raise_index(6);
+    for reader in readers {
+        assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(6));
+    }
+    // Those who joined later are told the state as it is after they asked: one more read for all of them.
+    story.book.reaches("one more read", |book| (book.blocking_reads, book.plain_reads) == (2, 2)).await;
+    assert!(!other.is_finished());
+    other.abort();
+    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_read_that_waits_for_nothing_does_not_wait() {
+    let story = Story::begin();
+    let answer = story.upstream.read(entry("job"), Consistency::Default, blocking(0, LONG)).await.unwrap();
+    assert_eq!((answer.index, story.book.open().blocking_reads), (LogIndex(0), 0));
+}
+
+#[tokio::test]
+async fn a_command_and_a_reader_outlive_the_connection() {
+    let story = Story::begin();
+    story.renew().await.unwrap();
+    story.book.open().mood = Mood::Silent;
+    let upstream = story.upstream.clone();
+    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    let upstream = story.upstream.clone();
+    let read =
+        tokio::spawn(
+            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
+        );
+    story.book.reaches("both", |book| book.proposals.len() == 1 && book.parked.len() == 1).await;
+    let address = story.service.address;
+    story.service.stop().await;
+    story.book.open().mood = Mood::Serving;
+    let service = Service::start_at(address, &story.cluster, &story.book, RpcOptions::default(), 16_384);
+    assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session("s".into()));
+    story.book.reaches("the reader again", |book| book.parked.len() == 1).await;
+    service.raise_index(9);
+    assert_eq!(read.await.unwrap().unwrap().index, LogIndex(9));
+    let book = story.book.open();
+    let [first, second] = book.proposals[..] else { panic!("two attempts: {:?}", book.proposals) };
+    assert_eq!(first, second);
+    // The server still knew the agent, so that the retry could be recognised.
+    assert_eq!((book.registrations, book.applied.get(&first.sequence)), (1, Some(&1)));
+}
+
+#[tokio::test]
+async fn a_forgotten_agent_registers_again_and_its_command_goes_through() {
+    let story = Story::begin();
+    story.upstream.propose(destroy("s")).await.unwrap();
+    story.book.open().generation = None;
+    assert_eq!(story.upstream.propose(destroy("t")).await.unwrap().reply, Reply::Session("t".into()));
+    let book = story.book.open();
+    let numbers = |id: &RequestId| (id.generation.0, id.sequence, id.lowest);
+    assert_eq!(book.proposals.iter().map(numbers).collect::<Vec<_>>(), [(1, 1, 1), (1, 2, 2), (2, 1, 1)]);
+}
+
+#[tokio::test]
+async fn a_command_that_may_have_been_done_is_not_sent_under_another_life() {
+    let story = Story::begin();
+    story.renew().await.unwrap();
+    story.book.open().mood = Mood::Silent;
+    let upstream = story.upstream.clone();
+    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    story.book.reaches("the proposal", |book| book.proposals.len() == 1).await;
+    let address = story.service.address;
+    story.service.stop().await;
+    story.book.open().mood = Mood::Serving;
+    story.book.open().generation = None;
+    let _service = Service::start_at(address, &story.cluster, &story.book, RpcOptions::default(), 16_384);
+    let error = proposed.await.unwrap().unwrap_err();
+    assert!(!error.certainly_not_done() && error.to_string().contains("unknown whether"), "{error}");
+    assert_eq!(story.book.open().proposals.len(), 1);
+}
+
+#[tokio::test]
+async fn without_a_leader_requests_are_held_and_then_given_up() {
+    let hold = Duration::from_millis(300);
+    let story = Story::begin_with(RpcOptions::default(), 100, |options| UpstreamOptions {
+        hold_time: hold,
+        ..options
+    });
+    while story.renew().await.is_err() {}
+    story.book.open().mood = Mood::Leaderless;
+    let begun = Instant::now();
+    let error = story.upstream.propose(destroy("s")).await.unwrap_err();
+    assert_eq!((error.to_string(), error.certainly_not_done()), ("No cluster leader".into(), true));
+    assert!(begun.elapsed() > hold / 4, "{:?}", begun.elapsed());
+    assert!(story.upstream.counters().unwrap().retries.load(Ordering::Relaxed) > 0);
+    assert_eq!(story.renew().await, Err(Unavailable::NotLeader { leader: None }));
+}
+
+#[tokio::test]
+async fn without_a_server_requests_are_held_and_then_given_up() {
+    let cluster = Cluster::new(NODE);
+    let nowhere = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let options = patient(&cluster, nowhere.local_addr().unwrap());
+    let upstream =
+        Upstream::start(UpstreamOptions { hold_time: Duration::from_millis(50), ..options }).unwrap();
+    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    assert_eq!((error.to_string(), error.certainly_not_done()), ("No cluster leader".into(), true));
+}
+
+#[tokio::test]
+async fn what_would_do_no_good_is_not_tried_again() {
+    let story = Story::begin();
+    story.renew().await.unwrap();
+    story.book.open().mood = Mood::DiskFull;
+    let error = story.upstream.propose(destroy("s")).await.unwrap_err();
+    assert_eq!(error, Unavailable::Disk("no space left".into()));
+    assert_eq!(story.book.open().proposals.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_mailbox_sheds_load_and_the_rest_is_served() {
+    let story = Story::begin_with(RpcOptions::default(), 10, |options| options);
+    story.renew().await.unwrap();
+    story.book.open().mood = Mood::Stuck;
+    let renewals: Vec<_> = (0..5000)
+        .map(|_| {
+            let upstream = story.upstream.clone();
+            tokio::spawn(async move { upstream.renew("s".into()).await })
+        })
+        .collect();
+    // The driver holds one turn, the mailbox ten calls; everything else comes back at once.
+    while story.service.counters.overloaded.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    story.book.open().mood = Mood::Serving;
+    story.book.changed();
+    let mut shed = 0;
+    for renewal in renewals {
+        match renewal.await.unwrap() {
+            Ok(_) => {}
+            Err(Unavailable::Overloaded(_)) => shed += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(shed, story.service.counters.overloaded.load(Ordering::Relaxed));
+    story.renew().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_registers_no_other_node() {
+    let (cluster, book) = (Cluster::new("web-2"), SharedBook::default());
+    let service = Service::start(&cluster, &book);
+    let options =
+        UpstreamOptions { hold_time: Duration::from_millis(200), ..patient(&cluster, service.address) };
+    let upstream = Upstream::start(options).unwrap();
+    while service.counters.denied.count() == 0 {
+        assert!(upstream.propose(destroy("s")).await.is_err());
+    }
+    assert_eq!((book.open().registrations, upstream.is_registered()), (0, false));
+}
+
+#[tokio::test]
+async fn ipv6_is_as_good() {
+    let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+    let loopback: SocketAddr = "[::1]:0".parse().unwrap();
+    let service = Service::start_at(loopback, &cluster, &book, RpcOptions::default(), 100);
+    let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
+    assert_eq!(upstream.renew("s".into()).await, Ok(None));
+}
