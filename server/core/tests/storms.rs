@@ -151,7 +151,7 @@ proptest! {
         run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
         play(&mut run, &mut model, before);
         let backup: Vec<Change> = run.state.rows().collect();
-        let (saved, saved_model) = (run.state.clone(), model.clone());
+        let (saved, mut saved_model) = (run.state.clone(), model.clone());
         play(&mut run, &mut model, since.clone());
         let (fence, index) = (run.state.fence(), LogIndex(run.index));
         prop_assert_eq!(run.restore(1, &backup, parts), Reply::Done);
@@ -165,7 +165,7 @@ proptest! {
         prop_assert_eq!(run.state.check(), Ok(()));
         prop_assert_eq!(&run.state, &run.rebuilt);
         // Life goes on from there.
-        play(&mut run, &mut saved_model.clone(), since);
+        play(&mut run, &mut saved_model, since);
         prop_assert_eq!(run.state.check(), Ok(()));
     }
 
