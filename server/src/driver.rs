@@ -26,6 +26,8 @@ use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
+/// The most operations of a transaction; an agent that keeps its own limit never meets this one.
+const MAX_TXN_OPERATIONS: usize = 128;
 /// How many mails one turn takes.
 const MAILS_A_TURN: usize = 4_096;
 
@@ -155,6 +157,9 @@ impl Driver {
     fn call(&mut self, call: CallId, request: Request, replies: ReplySink) {
         match request {
             Request::Propose(id, command) => self.propose(call, replies, id, command),
+            Request::Read { query: Query::Txn(operations), .. } if operations.len() > MAX_TXN_OPERATIONS => {
+                self.postman.answer(&replies, call, Response::Unavailable(too_many_operations()));
+            }
             Request::Read { query, consistency, blocking } => {
                 let what = What::Read { query, consistency, blocking };
                 let ticket = self.ticket(call, replies, what);
@@ -206,6 +211,9 @@ impl Driver {
         }
         if request.is_none() && !matches!(command, Command::RegisterAgent(_)) {
             return Some(Unavailable::Denied("a command needs a request id: register first".into()));
+        }
+        if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
+            return Some(too_many_operations());
         }
         match &self.health {
             StoreHealth::Good => None,
@@ -453,6 +461,10 @@ impl Driver {
     fn now(&self) -> Time {
         Time(self.started.elapsed().as_micros() as u64)
     }
+}
+
+fn too_many_operations() -> Unavailable {
+    Unavailable::Denied(format!("a transaction has at most {MAX_TXN_OPERATIONS} operations"))
 }
 
 fn wall_time() -> WallTime {

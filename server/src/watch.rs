@@ -197,3 +197,96 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Txn(_) | Query::Losses | Query::Agents => vec![Topic::Everything],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_net::{Peer, Role};
+    use lockmesh_protocol::record::LockDelay;
+    use std::time::Duration;
+
+    const CALLER: Caller = Caller(1);
+
+    fn park(watches: &mut Watches, call: u64, query: Query) {
+        let peer = Peer { role: Role::Agent, node: "n1".into() };
+        let replies = ReplySink::new(CALLER, peer, 1000);
+        let deadline = Instant::now() + Duration::from_secs(call);
+        let (call, known, consistency) = (CallId(call), LogIndex(1), Consistency::Default);
+        watches.park(Parked { call, replies, query, consistency, known, deadline });
+    }
+
+    fn woken(watches: &mut Watches, change: &Change) -> Vec<u64> {
+        watches.touch(change);
+        watches.take_touched().into_iter().map(|parked| parked.call.0).collect()
+    }
+
+    fn gone(key: &str) -> Change {
+        Change::Entry(key.into(), None)
+    }
+
+    #[test]
+    fn a_key_wakes_its_own_readers_and_those_of_its_prefixes() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Entry("a/b".into()));
+        park(&mut watches, 2, Query::Entry("a/c".into()));
+        park(&mut watches, 3, Query::Entries("a/".into()));
+        park(&mut watches, 4, Query::Keys { prefix: "".into(), separator: "/".into() });
+        park(&mut watches, 5, Query::Entries("a/b/".into()));
+        assert_eq!(woken(&mut watches, &gone("a/b")), [1, 3, 4]);
+        assert_eq!(watches.len(), 2);
+        assert_eq!(woken(&mut watches, &gone("a/b")), Vec::<u64>::new());
+        assert_eq!(woken(&mut watches, &gone("a/b/c")), [5]);
+    }
+
+    #[test]
+    fn a_prefix_is_never_cut_inside_a_character() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Entries("ab".into()));
+        assert_eq!(woken(&mut watches, &gone("aç")), Vec::<u64>::new());
+        assert_eq!(woken(&mut watches, &gone("abç")), [1]);
+    }
+
+    #[test]
+    fn many_changes_of_a_turn_wake_a_reader_once() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Entries("a".into()));
+        for _ in 0..3 {
+            watches.touch(&gone("a1"));
+        }
+        watches.touch(&Change::LockDelay("a2".into(), None::<LockDelay>));
+        assert_eq!(watches.take_touched().len(), 1);
+    }
+
+    #[test]
+    fn a_restore_wakes_everybody() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Entry("a".into()));
+        park(&mut watches, 2, Query::Sessions);
+        assert_eq!(woken(&mut watches, &Change::Cleared), [1, 2]);
+    }
+
+    #[test]
+    fn whoever_leaves_is_freed_with_all_that_was_kept_for_him() {
+        let mut watches = Watches::default();
+        for call in 1..=100 {
+            park(&mut watches, call, Query::Entries(format!("prefix-{call}/").as_str().into()));
+        }
+        watches.cancel(CALLER, CallId(1));
+        assert_eq!(watches.len(), 99);
+        watches.cancel_all(CALLER);
+        assert_eq!(watches.len(), 0);
+        assert!(watches.topics.is_empty() && watches.prefix_lengths.is_empty());
+        assert!(watches.callers.is_empty() && watches.deadlines.is_empty());
+    }
+
+    #[test]
+    fn readers_are_due_in_the_order_of_their_deadlines() {
+        let mut watches = Watches::default();
+        park(&mut watches, 3, Query::Nodes);
+        park(&mut watches, 1, Query::Sessions);
+        let due = watches.take_due(Instant::now() + Duration::from_secs(2));
+        assert_eq!(due.len(), 1);
+        assert_eq!(due[0].call, CallId(1));
+        assert_eq!(watches.len(), 1);
+    }
+}
