@@ -3,6 +3,7 @@
 mod disk;
 mod power;
 mod refusals;
+mod rows;
 mod script;
 mod speed;
 mod work;

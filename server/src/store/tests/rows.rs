@@ -1,0 +1,128 @@
+//! Dirty rows against a plain replay of the same changes.
+
+use super::disk::{Draw, FaultyDisk};
+use super::script::{image_rows, open_disk, options};
+use crate::store::DirtyRows;
+use crate::store::rows::{Effect, effect};
+use bytes::Bytes;
+use lockmesh_core::State;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, WallTime};
+use lockmesh_protocol::record::{Agent, Entry, LockDelay};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names that are easily taken for one another once they are put together.
+const NAMES: [&str; 8] = ["", "a", "ab", "b", "a\0b", "\0", "bc", "é"];
+
+fn name(draw: &mut Draw) -> &'static str {
+    NAMES[draw.below(NAMES.len() as u64) as usize]
+}
+
+fn change(draw: &mut Draw) -> Change {
+    let there = draw.below(3) != 0;
+    let number = draw.below(5);
+    let index = LogIndex(draw.below(1_000));
+    match draw.below(14) {
+        0 => {
+            let key = name(draw);
+            Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
+        }
+        1 => Change::Tombstone(name(draw).into(), there.then_some(index)),
+        2 => {
+            let delay = LockDelay { mark: index, duration: Duration::from_secs(15) };
+            Change::LockDelay(name(draw).into(), there.then_some(delay))
+        }
+        3 => Change::Service(name(draw).into(), name(draw).into(), None),
+        4 => Change::NodeIndex(name(draw).into(), there.then_some(index)),
+        5 => {
+            let applied = Applied { index, reply: Reply::Done };
+            Change::Reply(AgentNumber(number as u32), draw.below(300), there.then(|| Arc::new(applied)))
+        }
+        6 => Change::LowestSequence(AgentNumber(number as u32), index.0),
+        7 => Change::Agent(AgentNumber(number as u32), there.then(|| Arc::new(agent(number as u32)))),
+        8 => Change::TableIndex([Table::Entries, Table::Checks][draw.below(2) as usize], index),
+        9 => Change::Fence(Fence(index.0)),
+        10 => Change::LastAgent(AgentNumber(number as u32)),
+        11 => Change::ClusterId(name(draw).to_owned()),
+        12 => Change::RestorePart(number, 1, there.then(|| Bytes::from_static(b"part"))),
+        _ if draw.below(30) == 0 => Change::Cleared,
+        _ => Change::IndexBase(index.0),
+    }
+}
+
+fn entry(key: &str, index: LogIndex) -> Entry {
+    Entry {
+        key: key.into(),
+        value: Bytes::from_static(b"value"),
+        flags: 0,
+        lock_index: 0,
+        session: None,
+        fence: Fence(0),
+        granted_at: WallTime(0),
+        create_index: index,
+        modify_index: index,
+    }
+}
+
+fn agent(number: u32) -> Agent {
+    let node_id = format!("id-{number}");
+    Agent { number: AgentNumber(number), generation: Generation(1), node: "n".into(), node_id }
+}
+
+#[test]
+fn an_image_holds_what_a_replay_of_all_changes_holds() {
+    for seed in 0..20 {
+        let mut draw = Draw(seed);
+        let disk = FaultyDisk::default();
+        let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
+        let mut replayed = BTreeMap::new();
+        let mut state = State::default();
+        for index in 2..10 {
+            let mut dirty = DirtyRows::default();
+            // Some in one go, some handed over while another checkpoint was under way.
+            for _ in 0..=draw.below(3) {
+                let mut later = DirtyRows::default();
+                for _ in 0..draw.below(60) {
+                    let change = change(&mut draw);
+                    state.load(change.clone());
+                    match effect(&change) {
+                        Effect::Clear => replayed.clear(),
+                        Effect::Row(key, true) => drop(replayed.insert(key, change.clone())),
+                        Effect::Row(key, false) => drop(replayed.remove(&key)),
+                    }
+                    later.record(change);
+                }
+                dirty.absorb(later);
+            }
+            let mark = ImageMark { index: LogIndex(index), ..options().first_image };
+            store.image.checkpoint(&mark, &dirty).expect("the disk is good");
+        }
+        let whole = replayed.iter().filter(|(_, row)| !matches!(row, Change::RestorePart(..)));
+        assert_eq!(image_rows(&store), whole.map(|(key, row)| (key.clone(), row.clone())).collect());
+        drop(store);
+        let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+        assert_eq!(rows(&recovered.state), rows(&state), "seed {seed}");
+    }
+}
+
+fn rows(state: &State) -> Vec<Change> {
+    state.rows().collect()
+}
+
+#[test]
+fn the_newest_content_of_a_row_wins() {
+    let mut dirty = DirtyRows::default();
+    assert!(dirty.is_empty());
+    dirty.extend([Change::Fence(Fence(1)), Change::Fence(Fence(2)), Change::Tombstone("k".into(), None)]);
+    assert_eq!(dirty.len(), 2);
+    let rows: Vec<_> = dirty.rows().map(|(_, row)| row.cloned()).collect();
+    assert_eq!(rows, [Some(Change::Fence(Fence(2))), None]);
+    dirty.record(Change::Cleared);
+    assert!(dirty.cleared() && !dirty.is_empty());
+    dirty.record(Change::Tombstone("k".into(), None));
+    assert_eq!(dirty.len(), 0, "in an empty image there is nothing to remove");
+}
