@@ -1,7 +1,7 @@
 //! Consul's spelling of options, made ours before anything is parsed: `-cas`, `-modify-index=5`, `-recurse=true`.
 //!
-//! A pure pass over the arguments that knows the commands and their options. Only options that the command in
-//! question has are rewritten; short options, values and whatever belongs to a child process are left alone.
+//! A pure pass over the arguments that knows the commands and their options. Short options, values and whatever
+//! belongs to a child process are left alone.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
@@ -50,8 +50,10 @@ fn rewrite_option(
         None => (bare, None),
     };
     let Some(option) = long_option(command, name) else {
-        let waits = is_short_with_value(command, text);
-        rewritten.push(argument);
+        let (short, waits) = short_option(command, text);
+        // A misspelt long option is not a heap of short ones, least of all one with `-h` for help in it.
+        let is_misspelt = !short && text.chars().nth(1).is_some_and(char::is_alphabetic);
+        rewritten.push(if is_misspelt { OsString::from(format!("--{bare}")) } else { argument });
         rewritten.extend(waits.then(|| rest.next()).flatten());
         return;
     };
@@ -88,12 +90,16 @@ fn takes_value(argument: &Arg) -> bool {
     argument.get_action().takes_values() && !may_stand_alone
 }
 
-/// Whether this is `-n` alone, of an option whose value is the next argument.
-fn is_short_with_value(command: &Command, text: &str) -> bool {
+/// Whether this is a short option of the command, as `-n`, `-n3` or `-n=3`, and whether its value is the next argument.
+fn short_option(command: &Command, text: &str) -> (bool, bool) {
     let mut characters = text.chars().skip(1);
-    let (Some(short), None) = (characters.next(), characters.next()) else { return false };
-    let is_it = |argument: &&Arg| argument.get_short() == Some(short);
-    command.get_arguments().find(is_it).is_some_and(takes_value)
+    let (first, is_alone) = (characters.next(), characters.next().is_none());
+    let is_it = |argument: &&Arg| argument.get_short().is_some() && argument.get_short() == first;
+    match command.get_arguments().find(is_it) {
+        Some(option) if takes_value(option) => (true, is_alone),
+        Some(_) => (is_alone, false),
+        None => (false, false),
+    }
 }
 
 /// Whether everything from this positional on belongs to a child process.
@@ -160,12 +166,19 @@ mod tests {
     }
 
     #[test]
+    fn an_option_that_is_not_there_is_no_heap_of_short_ones() {
+        assert_eq!(rewritten("x kv put -unknown=1 k v"), "x kv put --unknown=1 k v");
+        assert_eq!(rewritten("x lock -cas name"), "x lock --cas name");
+        assert_eq!(rewritten("x lock -n3 -h name"), "x lock -n3 -h name");
+        assert_eq!(rewritten("x lock -help-me name"), "x lock --help-me name");
+    }
+
+    #[test]
     fn what_is_not_ours_is_left_alone() {
         assert_eq!(rewritten("x lock -n 3 name sh -try"), "x lock -n 3 name sh -try");
         assert_eq!(rewritten("x lock -n=3 -try name sh"), "x lock -n=3 --try name sh");
         assert_eq!(rewritten("x lock -try name -- sh -try -cas"), "x lock --try name -- sh -try -cas");
-        assert_eq!(rewritten("x kv put -unknown k v"), "x kv put -unknown k v");
-        assert_eq!(rewritten("x lock -cas name"), "x lock -cas name");
+        assert_eq!(rewritten("x kv put -5 -n"), "x kv put -5 --n");
     }
 
     #[cfg(unix)]
