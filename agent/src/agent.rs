@@ -3,9 +3,10 @@
 use crate::checks::{CheckLimits, Checks};
 use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
+use crate::metrics;
 use crate::node::NodeIdentity;
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::Identity;
+use lockmesh_net::{Identity, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::record::{Node, Service};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// The version that the agent gives.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -82,6 +83,7 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     checks: JoinHandle<()>,
+    expiry: AbortHandle,
 }
 
 impl Agent {
@@ -95,6 +97,8 @@ impl Agent {
         let socket = config.http.socket_path().map(PathBuf::from);
         let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
 
+        let lives = identity.lives().to_vec();
+        let expiry = expiry::watch(move || lives.clone(), |left| metrics::CERTIFICATE_SECONDS.set(left));
         let registration = registration(&config, &node, advertise, server);
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
@@ -115,7 +119,8 @@ impl Agent {
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
         let http = tokio::spawn(http::serve(api, listeners, stopping));
-        Ok(Self { upstream, tcp, socket, shutdown, http, checks })
+        let expiry = tokio::spawn(expiry).abort_handle();
+        Ok(Self { upstream, tcp, socket, shutdown, http, checks, expiry })
     }
 
     /// Waits until a leader serves and this agent is registered.
@@ -142,6 +147,7 @@ impl Agent {
 
     /// Lets requests that are under way finish, for a while, and takes no new ones.
     pub async fn stop(self) {
+        self.expiry.abort();
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
         for task in [self.http, self.checks] {
@@ -149,6 +155,7 @@ impl Agent {
                 tracing::error!("a part of the agent did not end well: {error}");
             }
         }
+        self.upstream.close().await;
     }
 }
 

@@ -3,11 +3,13 @@
 //! Everything is in the process's one registry, so that a server in the same process shows up too. A counter is there
 //! from the process's start, at zero. **Invariant:** every refusal and every limit that strikes counts somewhere here.
 
+use crate::upstream::Upstream;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests answered, by endpoint and status.
 pub static REQUESTS: LazyLock<IntCounterVec> =
@@ -39,10 +41,10 @@ pub static BLOCKED: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries that wait for news"))
 });
 
-/// Times that an upstream request was tried again.
-pub static UPSTREAM_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
-    let counter = IntCounter::new("lockmesh_upstream_retries_total", "Requests to the quorum tried again");
-    registered(counter)
+/// The way to the quorum: what was counted on it since the start, and how much is under way now.
+static UPSTREAM: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    let help = "The way to the quorum: totals since the start, and what is under way now";
+    registered(IntGaugeVec::new(Opts::new("lockmesh_upstream", help), &["what"]))
 });
 
 /// Local checks written to the catalog, by outcome: `ok` or `failed`.
@@ -54,6 +56,12 @@ pub static CHECK_SYNCS: LazyLock<IntCounterVec> = LazyLock::new(|| {
 pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     let help = "Local checks that turned critical because nobody reported in time";
     registered(IntCounter::new("lockmesh_check_expiries_total", help))
+});
+
+/// How long the agent's certificate, or the authority behind it, still lives.
+pub static CERTIFICATE_SECONDS: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help = "Seconds that the agent's certificate, or the authority behind it, still lives";
+    registered(IntGauge::new("lockmesh_agent_certificate_seconds_left", help))
 });
 
 static MEMORY: LazyLock<IntGauge> = LazyLock::new(|| {
@@ -98,10 +106,30 @@ fn touch_all() {
     }
     LazyLock::force(&CONNECTIONS);
     LazyLock::force(&BLOCKED);
-    LazyLock::force(&UPSTREAM_RETRIES);
+    LazyLock::force(&UPSTREAM);
     LazyLock::force(&CHECK_EXPIRIES);
     MEMORY.set(resident_bytes());
     OPEN_FILES.set(open_files());
+}
+
+/// Shows what the way to the quorum counted; asked for right before metrics are written.
+pub fn note_upstream(upstream: &Upstream) {
+    let set = |what: &str, value: u64| {
+        UPSTREAM.with_label_values(&[what]).set(i64::try_from(value).unwrap_or(i64::MAX));
+    };
+    if let Some(counters) = upstream.counters() {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        set("attempts_total", load(&counters.attempts));
+        set("retries_total", load(&counters.retries));
+        set("call_frames_total", load(&counters.call_frames));
+        set("reply_frames_total", load(&counters.reply_frames));
+        set("reconnects_total", load(&counters.reconnects));
+        set("registrations_total", load(&counters.registrations));
+    }
+    let load = upstream.load();
+    set("calls", load.calls as u64);
+    set("shared_reads", load.shared_reads as u64);
+    set("waiters", load.waiters as u64);
 }
 
 /// All metrics in Prometheus' text format.

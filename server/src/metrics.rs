@@ -41,6 +41,12 @@ pub(crate) static LOG_BYTES: LazyLock<IntGauge> = LazyLock::new(|| {
     register_int_gauge!("lockmesh_server_log_bytes", "Bytes of replicated log kept in memory").expect(UNIQUE)
 });
 
+/// How long the server's certificate still lives.
+pub(crate) static CERTIFICATE_SECONDS: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help = "Seconds that the server's certificate, or the authority behind it, still lives";
+    register_int_gauge!("lockmesh_server_certificate_seconds_left", help).expect(UNIQUE)
+});
+
 /// Counts an answer to a command.
 pub(crate) fn count_response(response: &Response) {
     let outcome = match response {

@@ -9,7 +9,7 @@ use crate::rpc::{RpcOptions, RpcService};
 use crate::store::{Store, StoreError, StoreOptions};
 use lockmesh_core::{Core, CoreConfig, TimerConfig};
 use lockmesh_net::quic::QuicOptions;
-use lockmesh_net::{Endpoint, Identity};
+use lockmesh_net::{Endpoint, Identity, expiry};
 use lockmesh_protocol::id::ServerId;
 use std::io;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ pub struct Server {
     address: SocketAddr,
     mailbox: crate::mailbox::Mailbox,
     driver: JoinHandle<()>,
-    service: AbortHandle,
+    tasks: [AbortHandle; 2],
 }
 
 impl Server {
@@ -115,9 +115,12 @@ impl Server {
         };
         let endpoint = Arc::new(endpoint);
         let service = RpcService::new(mailbox.clone(), rpc, counters);
-        let service = tokio::spawn(service.run(Arc::clone(&endpoint))).abort_handle();
+        let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
+        let lives = identity.lives().to_vec();
+        let expiry = expiry::watch(move || lives.clone(), |left| metrics::CERTIFICATE_SECONDS.set(left));
+        let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
-        Ok(Self { endpoint, address, mailbox, driver, service })
+        Ok(Self { endpoint, address, mailbox, driver, tasks })
     }
 
     /// Where it listens.
@@ -137,9 +140,9 @@ impl Server {
 
     /// Says goodbye, writes what was decided and closes the files.
     pub async fn stop(self) {
-        let Self { endpoint, mailbox, driver, service, .. } = self;
+        let Self { endpoint, mailbox, driver, tasks, .. } = self;
         endpoint.close("the server stops").await;
-        service.abort();
+        tasks.iter().for_each(AbortHandle::abort);
         // It always gets in; a driver that is gone has stopped.
         let _ = mailbox.post(Mail::Stop);
         let joined = tokio::task::spawn_blocking(move || driver.join()).await;

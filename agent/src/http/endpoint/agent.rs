@@ -177,6 +177,7 @@ fn shaped_member(
 }
 
 pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    crate::metrics::note_upstream(&call.api.upstream);
     match call.params.non_empty("format") {
         None => Ok(answer::json(&crate::metrics::consul_json(timestamp()), call.layout())),
         Some("prometheus") => {
