@@ -145,7 +145,7 @@ impl Timers {
 
     fn arm_session(&mut self, now: Time, id: &SessionId, ttl: Duration) {
         if !ttl.is_zero() {
-            let window = ttl * self.config.ttl_multiplier.max(1);
+            let window = ttl.saturating_mul(self.config.ttl_multiplier.max(1));
             self.arm(Subject::Session(id.clone()), now + window);
         }
     }
