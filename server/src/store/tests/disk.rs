@@ -19,6 +19,8 @@ pub(super) enum Failure {
     PowerCut(u64),
     /// Operations of these numbers that would write find no room; half of what they write may be there.
     Full(u64, u64),
+    /// No write to the file of this name finds room.
+    FileFull(&'static str),
     /// The syncs among the operations of these numbers fail, and drop what they should have written.
     LostSync(u64, u64),
 }
@@ -195,6 +197,16 @@ impl Platter {
 }
 
 impl Platter {
+    /// Fails a write to a file that finds no room.
+    fn room(&self, file: usize) -> io::Result<()> {
+        match self.failure {
+            Some(Failure::FileFull(name)) if self.names.get(name) == Some(&file) => {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the operation counted last is the one at which the power goes: it may still have been done.
     fn is_last_gasp(&self) -> bool {
         matches!(self.failure, Some(Failure::PowerCut(at)) if self.operations == at + 1)
@@ -266,7 +278,7 @@ impl StorageBackend for FaultyFile {
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         self.content(|platter, file| {
-            let done = platter.count(true);
+            let done = platter.count(true).and_then(|()| platter.room(file));
             if done.is_ok() || platter.is_last_gasp() {
                 platter.files[file].live.resize(length as usize, 0);
                 platter.files[file].pending.push(Pending::Length(length as usize));
@@ -294,7 +306,7 @@ impl StorageBackend for FaultyFile {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.content(|platter, file| {
-            let done = platter.count(true);
+            let done = platter.count(true).and_then(|()| platter.room(file));
             let written = match platter.failure {
                 _ if done.is_ok() || platter.is_last_gasp() => data,
                 Some(Failure::Full(..)) => &data[..data.len() / 2],

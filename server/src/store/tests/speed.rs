@@ -9,6 +9,8 @@ use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWri
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
 use lockmesh_protocol::reply::{Applied, Reply};
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +44,18 @@ fn report(what: &str, mut times: Vec<Duration>) {
     println!("{what}: median {:?}, 99 % {:?}, longest {:?}", at(0.5), at(0.99), times[times.len() - 1]);
 }
 
+/// What the disk itself takes.
+fn bare_appends(folder: &Path) -> Vec<Duration> {
+    let mut file = File::create(folder.join("bare")).expect("a file for the test");
+    let append = |_| {
+        let begun = Instant::now();
+        file.write_all(&[7; 200]).expect("the disk takes it");
+        file.sync_data().expect("the disk takes it");
+        begun.elapsed()
+    };
+    (0..1_000).map(append).collect()
+}
+
 fn reply(sequence: u64) -> Change {
     let reply = Applied { index: LogIndex(sequence), reply: Reply::Session("x".repeat(120).into()) };
     Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
@@ -52,6 +66,7 @@ fn reply(sequence: u64) -> Change {
 fn commits_checkpoints_and_opening() {
     let folder = folder();
     let (mut store, _) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
+    report("bare append and fdatasync of 200 bytes", bare_appends(folder.path()));
     let mut last = 1;
     for (entries, rounds) in [(1, 4_000), (64, 1_000), (256, 400)] {
         for cutting in [false, true] {

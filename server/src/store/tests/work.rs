@@ -2,6 +2,9 @@
 
 use super::disk::{Failure, FaultyDisk};
 use super::script::{Model, Step, Writer, open_disk, options};
+use crate::store::file::RedbFile;
+use crate::store::log::LogStore;
+use crate::store::open::LOG;
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
@@ -128,9 +131,30 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
     store.write([LogWrite { entries: Vec::new(), number: 6, ..write(5) }]).expect("it is open");
     wait_for(&events, |event| *event == StoreEvent::Persisted(6));
     store.close();
+    // As it lies there, before opening would make up for it.
+    let file = RedbFile::open(Arc::new(disk.clone()), LOG, 1 << 20).expect("it opens").expect("it is there");
+    let (log, _) = LogStore::load(file).expect("nothing is wrong with it");
+    assert_eq!(log.head().hard_state.commit, LogIndex(6));
+    drop(log);
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    assert_eq!(recovered.hard_state.commit, LogIndex(6));
     assert_eq!(recovered.image.index, LogIndex(6));
+}
+
+#[test]
+fn an_image_waits_for_its_commit_index() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write((1..=5).map(write)).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(5));
+    disk.fail(Some(Failure::FileFull(LOG)));
+    store.checkpoint(mark(6), dirty([reply(1, 10)]));
+    wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
+    // Closing gives the image every chance; the disk would take it.
+    store.close();
+    disk.fail(None);
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.image, mark(1));
+    assert_eq!(recovered.hard_state.commit, LogIndex(5));
 }
 
 #[test]
