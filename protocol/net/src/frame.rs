@@ -193,7 +193,9 @@ mod tests {
     use lockmesh_protocol::id::SessionId;
     use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request};
     use lockmesh_protocol::wire;
-    use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+    use proptest::prelude::{
+        Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+    };
 
     fn calls() -> impl Strategy<Value = Vec<Call>> {
         let renew = (any::<u64>(), "[a-z]{0,300}")
@@ -217,6 +219,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
         #[test]
         fn whatever_the_pieces_the_messages_come_out_as_they_went_in(
             calls in calls(),

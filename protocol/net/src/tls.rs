@@ -54,10 +54,11 @@ impl Identity {
             )
         })?;
         let provider = Arc::new(ring::default_provider());
-        let certified = CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider)
-            .map_err(|error| wrong(&files.key, format!("the key is not the certificate's: {error}")))?;
-        certified.keys_match().map_err(|_| {
-            wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
+            }
+            other => wrong(&files.key, format!("this is no key that can be used here: {other}")),
         })?;
         let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
         let mut roots = RootCertStore::empty();

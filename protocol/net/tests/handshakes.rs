@@ -1,0 +1,199 @@
+//! Who gets a connection and who does not, on real sockets.
+
+use lockmesh_net::certificate::Authority;
+use lockmesh_net::{
+    Connection, Endpoint, Identity, IdentityFiles, LinkError, Peer, Purpose, QuicOptions, Role,
+};
+use lockmesh_protocol::rpc::{Call, CallFrame, CallId};
+use quinn::crypto::rustls::QuicClientConfig;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// An authority with a folder of its own.
+struct Cluster {
+    folder: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("test", 90 * DAY).unwrap();
+        authority.save(&folder.path().join("ca.pem"), &folder.path().join("ca-key.pem")).unwrap();
+        Self { folder, authority }
+    }
+
+    fn files(&self, role: Role, life: Duration) -> IdentityFiles {
+        let path = |name: &str| self.folder.path().join(name);
+        let files = IdentityFiles {
+            authorities: path("ca.pem"),
+            certificate: path("member.pem"),
+            key: path("member-key.pem"),
+        };
+        let issued = self.authority.issue(&Peer { role, node: "web-1".into() }, &[], life).unwrap();
+        issued.save(&files.certificate, &files.key).unwrap();
+        files
+    }
+
+    fn identity(&self, role: Role) -> Identity {
+        Identity::load(&self.files(role, 60 * DAY)).unwrap()
+    }
+
+    fn listen(&self, role: Role) -> Endpoint {
+        listen(&self.identity(role), "127.0.0.1:0")
+    }
+
+    fn dialler(&self, role: Role) -> Endpoint {
+        Endpoint::dial_only(&self.identity(role), &QuicOptions::default()).unwrap()
+    }
+}
+
+fn listen(identity: &Identity, address: &str) -> Endpoint {
+    Endpoint::listen(address.parse().unwrap(), identity, &QuicOptions::default()).unwrap()
+}
+
+/// Both ends of one attempt.
+async fn meet(
+    listener: &Endpoint,
+    dialler: &Endpoint,
+    role: Role,
+) -> (Result<Connection, LinkError>, Result<Connection, LinkError>) {
+    let address = listener.local_address().unwrap();
+    let accept = async { listener.accept().await.unwrap().handshake().await };
+    tokio::join!(accept, dialler.connect(address, role))
+}
+
+/// What the dialler hears in the end: it may be let in by its own library before the other end has looked at it.
+async fn verdict(dialled: Result<Connection, LinkError>) -> String {
+    match dialled {
+        Ok(connection) => connection.closed().await,
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn each_end_learns_who_the_other_is_and_frames_travel() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let cluster = Cluster::new();
+        let listener = listen(&cluster.identity(Role::Server), address);
+        let dialler = cluster.dialler(Role::Agent);
+        let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
+        let (accepted, dialled) = (accepted.unwrap(), dialled.unwrap());
+        assert_eq!(accepted.peer(), &Peer { role: Role::Agent, node: "web-1".into() });
+        assert_eq!(dialled.peer(), &Peer { role: Role::Server, node: "web-1".into() });
+        let (mut sender, _receiver) = dialled.open(Purpose::Calls).await.unwrap();
+        let (purpose, _sender, mut receiver) = accepted.accept().await.unwrap();
+        assert_eq!(purpose, Purpose::Calls);
+        let mut queue = lockmesh_net::frame::FrameQueue::default();
+        queue.push(&Call::Cancel(CallId(1))).unwrap();
+        sender.send(queue.take()).await.unwrap();
+        assert_eq!(receiver.receive().await, Ok(Some(CallFrame(vec![Call::Cancel(CallId(1))]))));
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_authority_is_refused_by_both_ends() {
+    let (ours, theirs) = (Cluster::new(), Cluster::new());
+    let (accepted, dialled) =
+        meet(&ours.listen(Role::Server), &theirs.dialler(Role::Agent), Role::Server).await;
+    assert!(accepted.is_err());
+    assert!(verdict(dialled).await.contains("certificate"));
+
+    // The one who trusts both, but shows a foreign certificate, is found out by the listener.
+    let files = theirs.files(Role::Agent, 60 * DAY);
+    let both = format!("{}{}", ours.authority.certificate_pem(), theirs.authority.certificate_pem());
+    std::fs::write(&files.authorities, both).unwrap();
+    let dialler = Endpoint::dial_only(&Identity::load(&files).unwrap(), &QuicOptions::default()).unwrap();
+    let (accepted, dialled) = meet(&ours.listen(Role::Server), &dialler, Role::Server).await;
+    let reason = accepted.unwrap_err().to_string();
+    assert!(reason.contains("certificate"), "{reason}");
+    assert!(!verdict(dialled).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_peer_without_a_certificate_is_refused() {
+    let cluster = Cluster::new();
+    let listener = cluster.listen(Role::Server);
+    let dialler = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let config = without_certificate(&cluster.folder.path().join("ca.pem"));
+    let connecting =
+        dialler.connect_with(config, listener.local_address().unwrap(), "server.lockmesh").unwrap();
+    let accept = async { listener.accept().await.unwrap().handshake().await };
+    let (accepted, dialled) = tokio::join!(accept, connecting);
+    let reason = accepted.unwrap_err().to_string();
+    assert!(reason.contains("certificate"), "{reason}");
+    if let Ok(connection) = dialled {
+        let told = connection.closed().await.to_string();
+        assert!(told.contains("certificate"), "{told}");
+    }
+}
+
+fn without_certificate(authority: &Path) -> quinn::ClientConfig {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"lockmesh/1".to_vec()];
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+}
+
+#[tokio::test]
+async fn an_agent_does_not_pass_for_a_server() {
+    let cluster = Cluster::new();
+    let (accepted, dialled) =
+        meet(&cluster.listen(Role::Agent), &cluster.dialler(Role::Agent), Role::Server).await;
+    assert!(accepted.is_err());
+    let reason = verdict(dialled).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_certificate_can_be_replaced_while_connections_stand() {
+    let (old, new) = (Cluster::new(), Cluster::new());
+    let (listener, dialler) = (old.listen(Role::Server), old.dialler(Role::Agent));
+    let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
+    let (accepted, dialled) = (accepted.unwrap(), dialled.unwrap());
+    listener.replace_identity(&new.identity(Role::Server));
+    let (_, refused) = meet(&listener, &dialler, Role::Server).await;
+    assert!(refused.is_err());
+    dialler.replace_identity(&new.identity(Role::Agent));
+    let (again, _) = meet(&listener, &dialler, Role::Server).await;
+    assert!(again.is_ok());
+    let _stream = dialled.open(Purpose::Calls).await.unwrap();
+    assert!(accepted.accept().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_certificate_that_ended_or_does_not_fit_is_named_at_the_start() {
+    let cluster = Cluster::new();
+    let error = |files: &IdentityFiles| Identity::load(files).unwrap_err().to_string();
+    let ended = cluster.files(Role::Agent, Duration::ZERO);
+    // Certificates count whole seconds, so this one may live on for the rest of the present one.
+    while Identity::load(&ended).is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let reason = error(&ended);
+    assert!(reason.contains("member.pem") && reason.contains("expired"), "{reason}");
+    let soon = cluster.files(Role::Agent, 3 * DAY);
+    let identity = Identity::load(&soon).unwrap();
+    let warning = identity.lives()[0].warning(SystemTime::now()).unwrap();
+    assert!(warning.contains("member.pem") && warning.contains("ends in 2 d 23 h"), "{warning}");
+    assert_eq!(identity.lives()[1].warning(SystemTime::now()), None);
+    let good = cluster.files(Role::Agent, DAY);
+    let foreign = IdentityFiles { key: cluster.folder.path().join("ca-key.pem"), ..good.clone() };
+    assert!(error(&foreign).contains("ca-key.pem: this is not the key of"), "{}", error(&foreign));
+    let other = Cluster::new();
+    let unsigned = IdentityFiles { authorities: other.folder.path().join("ca.pem"), ..good.clone() };
+    assert!(error(&unsigned).contains("signed it"), "{}", error(&unsigned));
+    let nobody = IdentityFiles { certificate: good.authorities.clone(), ..good };
+    assert!(error(&nobody).contains("names no Lockmesh node"), "{}", error(&nobody));
+}

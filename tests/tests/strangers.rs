@@ -1,0 +1,134 @@
+//! Peers that a server must not believe: what they send ends their own connection, with a reason, and nothing else.
+
+use bytes::Bytes;
+use lockmesh_net::frame::FrameQueue;
+use lockmesh_net::{Connection, Endpoint, Purpose, QuicOptions, Role};
+use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response, Unavailable};
+use lockmesh_server::rpc::RpcOptions;
+use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook};
+use std::net::SocketAddr;
+
+struct Stranger {
+    cluster: Cluster,
+    book: SharedBook,
+    service: Service,
+}
+
+impl Stranger {
+    fn new(options: RpcOptions) -> Self {
+        let (cluster, book) = (Cluster::new("web-1"), SharedBook::default());
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let service = Service::start_at(loopback, &cluster, &book, options, 16_384);
+        Self { cluster, book, service }
+    }
+
+    async fn connect(&self, role: Role) -> (Endpoint, Connection) {
+        let dialler = Endpoint::dial_only(&self.cluster.identity(role), &QuicOptions::default()).unwrap();
+        let connection = dialler.connect(self.service.address, Role::Server).await.unwrap();
+        (dialler, connection)
+    }
+
+    /// Sends bytes as an agent, and says how the connection ended.
+    async fn send(&self, bytes: &[u8]) -> String {
+        let (_dialler, connection) = self.connect(Role::Agent).await;
+        let (mut sender, _receiver) = connection.open(Purpose::Calls).await.unwrap();
+        sender.send(vec![Bytes::copy_from_slice(bytes)]).await.unwrap();
+        connection.closed().await
+    }
+}
+
+fn frame(calls: &[Call]) -> Vec<u8> {
+    let mut queue = FrameQueue::default();
+    calls.iter().for_each(|call| queue.push(call).unwrap());
+    queue.take().concat()
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_frame_end_the_connection_with_the_reason() {
+    let stranger = Stranger::new(RpcOptions::default());
+    let status = || Call::Begin(CallId(1), Request::Status);
+    let oversized = u32::MAX.to_be_bytes();
+    let cases: [(&[u8], &str); 6] = [
+        (&oversized, "a frame of 4294967295 bytes"),
+        (&[0, 0, 0, 0], "an empty message"),
+        (&[0, 0, 0, 2, 99, 0], "version 99"),
+        (&[0, 0, 0, 3, 1, 1, 77], "a malformed message"),
+        (&[0, 0, 0, 3, 1, 0, 0], "left over"),
+        (&frame(&[status(), status()]), "call 1 twice"),
+    ];
+    for (bytes, reason) in cases {
+        let told = stranger.send(bytes).await;
+        assert!(told.contains(reason), "{bytes:?}: {told}");
+    }
+    assert_eq!(stranger.service.counters.malformed.count(), 6);
+    assert!(stranger.book.open().proposals.is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_does_not_speak_raft() {
+    let stranger = Stranger::new(RpcOptions::default());
+    for (role, reason) in
+        [(Role::Agent, "not a server's"), (Role::Server, "no member of this server's quorum")]
+    {
+        let (_dialler, connection) = stranger.connect(role).await;
+        let _stream = connection.open(Purpose::Raft).await.unwrap();
+        let told = connection.closed().await;
+        assert!(told.contains(reason), "{told}");
+    }
+    assert_eq!(stranger.service.counters.denied.count(), 2);
+}
+
+#[tokio::test]
+async fn a_foreign_authority_is_counted_and_others_are_served() {
+    let (stranger, foreign) = (Stranger::new(RpcOptions::default()), Cluster::new("web-1"));
+    let identity = foreign.identity(Role::Agent);
+    let dialler = Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap();
+    assert!(dialler.connect(stranger.service.address, Role::Server).await.is_err());
+    while stranger.service.counters.strangers.count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    stranger.connect(Role::Agent).await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_turned_away() {
+    let stranger = Stranger::new(RpcOptions { connections: 1, ..RpcOptions::default() });
+    let (_dialler, _first) = stranger.connect(Role::Agent).await;
+    let identity = stranger.cluster.identity(Role::Agent);
+    let dialler = Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap();
+    let error = dialler.connect(stranger.service.address, Role::Server).await.unwrap_err().to_string();
+    assert!(error.contains("refused"), "{error}");
+    assert_eq!(stranger.service.counters.full.count(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_has_only_so_many_calls() {
+    let stranger = Stranger::new(RpcOptions { calls_per_connection: 10, ..RpcOptions::default() });
+    stranger.book.open().mood = Mood::Stuck;
+    let (_dialler, connection) = stranger.connect(Role::Agent).await;
+    let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();
+    let calls: Vec<Call> = (1..=11).map(|id| Call::Begin(CallId(id), Request::Renew("s".into()))).collect();
+    sender.send(vec![frame(&calls).into()]).await.unwrap();
+    let ReplyFrame(refused) = receiver.receive().await.unwrap().unwrap();
+    let [(CallId(11), Response::Unavailable(Unavailable::Overloaded(_)))] = refused[..] else {
+        panic!("only the last one is refused: {refused:?}")
+    };
+    stranger.book.open().mood = Mood::Serving;
+    stranger.book.changed();
+    let mut served = 0;
+    while served < 10 {
+        served += receiver.receive::<ReplyFrame>().await.unwrap().unwrap().0.len();
+    }
+}
+
+#[tokio::test]
+async fn a_command_without_an_id_is_denied() {
+    let stranger = Stranger::new(RpcOptions::default());
+    let (_dialler, connection) = stranger.connect(Role::Agent).await;
+    let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();
+    let nameless = Request::Propose(None, lockmesh_tests::service::destroy("s"));
+    sender.send(vec![frame(&[Call::Begin(CallId(1), nameless)]).into()]).await.unwrap();
+    let ReplyFrame(answers) = receiver.receive().await.unwrap().unwrap();
+    assert!(matches!(answers[0].1, Response::Unavailable(Unavailable::Denied(_))), "{answers:?}");
+    assert_eq!(stranger.service.counters.denied.count(), 1);
+}
