@@ -6,6 +6,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`wire`] | messages between machines, and rows and log entries on disk |
+//! | [`state`] | the replicated state machine under any commands |
 //! | [`text`] | what people and HTTP clients write: durations, certificates' names |
 //! | [`http`] | what HTTP clients send: words, bodies, whole requests |
 //! | [`command_line`] | what people type, and configuration files |
@@ -18,6 +19,7 @@ pub mod corpus;
 pub mod http;
 pub mod mutate;
 pub mod samples;
+pub mod state;
 pub mod text;
 pub mod wire;
 
@@ -40,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_proposal", check: wire::wire_proposal, seeds: wire::proposal_seeds },
     Target { name: "wire_change", check: wire::wire_change, seeds: wire::change_seeds },
     Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },
+    Target { name: "state_commands", check: state::state_commands, seeds: state::command_seeds },
     Target { name: "text_duration", check: text::text_duration, seeds: text::duration_seeds },
     Target { name: "text_peer_uri", check: text::text_peer_uri, seeds: text::peer_uri_seeds },
     Target { name: "http_query", check: http::http_query, seeds: http::query_seeds },

@@ -207,7 +207,8 @@ fn txn_ops() -> Vec<TxnOp> {
     verbs.map(|verb| TxnOp::Kv(kv(verb))).chain(catalog).collect()
 }
 
-fn queries() -> Vec<Query> {
+/// A query of each kind.
+pub fn queries() -> Vec<Query> {
     vec![
         Query::Entry("a".into()),
         Query::Entries("a/".into()),
@@ -356,7 +357,7 @@ fn new_session() -> NewSession {
         ttl: Duration::from_secs(15),
         checks: vec![],
         node_checks: vec!["serfHealth".into()],
-        service_checks: Some(vec![ServiceCheck { id: "web".into(), namespace: "".into() }]),
+        service_checks: None,
     }
 }
 
@@ -372,7 +373,7 @@ fn session() -> Arc<Session> {
         ttl: new.ttl,
         checks: new.checks,
         node_checks: new.node_checks,
-        service_checks: new.service_checks,
+        service_checks: Some(vec![ServiceCheck { id: "web".into(), namespace: "".into() }]),
         created_at: WallTime(1_760_000_000_000),
         create_index: LogIndex(5),
         modify_index: LogIndex(5),

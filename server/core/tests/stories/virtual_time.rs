@@ -202,3 +202,13 @@ fn a_command_that_no_frame_could_carry_is_refused_and_the_others_of_its_turn_are
     solo.crash();
     assert!(solo.has("short") && !solo.has("long"));
 }
+
+#[test]
+fn a_session_may_have_the_longest_ttl_there_is() {
+    let mut solo = Solo::start();
+    let session = solo.session("1", Duration::MAX, SECOND);
+    solo.run(10 * SECOND);
+    assert_eq!(solo.renew(&session), Some(true));
+    solo.crash();
+    assert!(solo.lives(&session));
+}
