@@ -37,10 +37,10 @@ struct Open {
 }
 
 impl Backups {
-    /// Whether another backup may be opened; those that were let go are forgotten.
-    pub(crate) fn has_room(&mut self) -> bool {
+    /// Whether another backup may be opened beside those that wait; those that were let go are forgotten.
+    pub(crate) fn has_room_beside(&mut self, waiting: usize) -> bool {
         self.open.retain(|_, open| !open.thread.is_finished());
-        self.open.len() < MAX_OPEN
+        self.open.len() + waiting < MAX_OPEN
     }
 
     /// Begins to serve a backup, with its first question.

@@ -31,6 +31,9 @@ const MAX_TXN_OPERATIONS: usize = 128;
 /// How many mails one turn takes.
 const MAILS_A_TURN: usize = 4_096;
 
+/// How long a blocking query is parked at most, whatever its asker says.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 /// Who this server is, for those who ask.
 #[derive(Clone, Debug)]
 pub(crate) struct SelfPortrait {
@@ -311,7 +314,7 @@ impl Driver {
         let Asked { call, replies, what } = asked;
         match what {
             What::Read { query, consistency, blocking: Some(Blocking { index, wait }) } if index.0 > 0 => {
-                let deadline = Instant::now() + wait;
+                let deadline = Instant::now() + wait.min(LONGEST_WAIT);
                 let parked = Parked { call, replies, query, consistency, known: index, deadline };
                 self.answer_or_park(parked);
             }
@@ -431,7 +434,7 @@ impl Driver {
 
     /// A backup is of an image that holds everything applied up to now.
     fn want_backup(&mut self, question: Question) {
-        if !self.backups.has_room() {
+        if !self.backups.has_room_beside(self.wanted_images.len()) {
             let full = Unavailable::Overloaded("too many backups are being read".into());
             return self.postman.answer(&question.replies, question.call, Response::Unavailable(full));
         }
