@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// How long a call may take that does not block on purpose. An agent without a quorum itself tries for 7 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,12 +30,14 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(300);
 pub struct Client {
     pool: Arc<Pool>,
     clock: Clock,
+    /// How many tasks tidy up behind what was dropped.
+    tidying: Arc<watch::Sender<usize>>,
 }
 
 impl Client {
     /// A client of the agent at `address`. Connects when first used.
     pub fn new(address: Address) -> Self {
-        Self { pool: Arc::new(Pool::new(address)), clock: Clock::default() }
+        Self::over(Pool::new(address), Clock::default())
     }
 
     /// The same, with a token to send; agents without access control ignore it.
@@ -41,7 +45,7 @@ impl Client {
     /// # Errors
     /// [`Error::Settings`] when the token cannot be sent in a header.
     pub fn with_token(address: Address, token: &str) -> Result<Self, Error> {
-        Ok(Self { pool: Arc::new(Pool::new(address).with_token(token)?), clock: Clock::default() })
+        Ok(Self::over(Pool::new(address).with_token(token)?, Clock::default()))
     }
 
     /// A client of the agent that the environment names: see [`Settings::from_lookup`].
@@ -61,6 +65,28 @@ impl Client {
         self.pool.address()
     }
 
+    /// Waits until everything is tidied up that was dropped: guards, keepers, acquisitions under way. Call it before
+    /// the program ends, within a time that it can spare.
+    pub async fn settled(&self) {
+        // The sender is ours, so the channel cannot close.
+        let _ = self.tidying.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Lets a task tidy up in the background; does nothing without a runtime, as at the end of a program.
+    pub(crate) fn tidy(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(runtime) = Handle::try_current() {
+            let under_way = Tidying::begin(&self.tidying);
+            runtime.spawn(async move {
+                task.await;
+                drop(under_way);
+            });
+        }
+    }
+
+    fn over(pool: Pool, clock: Clock) -> Self {
+        Self { pool: Arc::new(pool), clock, tidying: Arc::new(watch::Sender::new(0)) }
+    }
+
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
@@ -68,8 +94,7 @@ impl Client {
     /// A client whose deadlines follow tokio's clock.
     #[cfg(test)]
     pub(crate) fn virtual_time(address: Address) -> Self {
-        let clock = Clock::Virtual(tokio::time::Instant::now());
-        Self { pool: Arc::new(Pool::new(address)), clock }
+        Self::over(Pool::new(address), Clock::Virtual(tokio::time::Instant::now()))
     }
 
     #[cfg(test)]
@@ -125,6 +150,22 @@ impl Client {
 
     pub(crate) fn garbled(&self, reason: String) -> Error {
         Error::Garbled { address: self.address().clone(), reason }
+    }
+}
+
+/// One task that tidies up, counted while it lives.
+struct Tidying(Arc<watch::Sender<usize>>);
+
+impl Tidying {
+    fn begin(count: &Arc<watch::Sender<usize>>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Tidying {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -1,14 +1,25 @@
-//! `lockmesh semaphore`: holds one of N slots while a command runs.
+//! `lockmesh semaphore`: holds one of several slots while a command runs. Interchangeable with `consul lock -n`.
 
 use super::context::Context;
 use super::error::CliError;
+use super::lock::{Options, ProgramArgs, hold_and_run};
 use std::process::ExitCode;
 
-/// Holds one of N slots while a command runs.
+/// Holds one of several slots while a command runs
+///
+/// Like `lockmesh lock -n`, but a semaphore for a single slot too. All contenders must name the same number of slots.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// How many slots there are
+    #[arg(short = 'n', long = "slots", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    slots: u32,
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    program: ProgramArgs,
+}
 
 /// Runs the command.
-pub async fn run(_args: Args, _context: &Context) -> Result<ExitCode, CliError> {
-    Err(CliError::failed("this build does not have this command yet"))
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    hold_and_run(context, args.slots, true, &args.options, &args.program).await
 }

@@ -106,7 +106,7 @@ fn short_option(command: &Command, text: &str) -> (bool, bool) {
 fn begins_a_child(command: &Command, positional: usize) -> bool {
     command
         .get_positionals()
-        .any(|argument| argument.get_index() == Some(positional) && argument.is_trailing_var_arg_set())
+        .any(|argument| argument.get_index() == Some(positional) && argument.is_allow_hyphen_values_set())
 }
 
 #[cfg(test)]

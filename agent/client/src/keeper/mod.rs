@@ -19,7 +19,6 @@ use crate::shape::session::NewSession;
 use lease::{Lease, Step};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
@@ -152,10 +151,8 @@ impl SessionKeeper {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.renewals.abort();
-        if self.kept.lose(Loss::Closed)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(destroy(Arc::clone(&self.kept)));
+        if self.kept.lose(Loss::Closed) {
+            self.kept.client.tidy(destroy(Arc::clone(&self.kept)));
         }
     }
 }
@@ -219,7 +216,8 @@ async fn keep(kept: Arc<Kept>, mut lease: Lease) {
                 );
                 kept.lose(Loss::Deadline);
                 // Whoever waits for the locks need not wait for the server to notice, too.
-                return destroy(kept).await;
+                kept.client.tidy(destroy(Arc::clone(&kept)));
+                return;
             }
         }
     }

@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::keeper::SessionKeeper;
 use crate::kv::Acquired;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -167,9 +166,8 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.take()
             && self.perhaps_granted
-            && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(abandon(self.lock.clone(), keeper, true));
+            self.lock.client.tidy(abandon(self.lock.clone(), keeper, true));
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::kv::{Acquired, Entry};
 use crate::loss::Loss;
 use bytes::Bytes;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -103,11 +102,9 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
+        if let Some(hold) = self.hold.take() {
             let lock = self.lock.clone();
-            runtime.spawn(async move {
+            self.lock.client.tidy(async move {
                 if let Err(error) = release(lock, hold).await {
                     debug!(%error, "a dropped lock could not be released; it ends with its session");
                 }

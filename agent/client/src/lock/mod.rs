@@ -53,6 +53,11 @@ impl Lock {
         }
     }
 
+    /// The client that it uses.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// What the key shall hold while it is held, such as who holds it.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {

@@ -117,11 +117,13 @@ async fn a_grant_whose_answer_is_lost_is_found_again() {
 async fn a_wait_that_is_dropped_leaves_nothing_behind() {
     let fake = Fake::start();
     fake.fail("acquire=", Fault::Silence, 1);
-    let waiting = lock(&fake);
+    let client = fake.client();
+    let waiting = Lock::new(&client, "job");
     let waiting = tokio::spawn(async move { waiting.acquire().await.map(|_| ()) });
     sleep(Duration::from_secs(1)).await;
     waiting.abort();
-    sleep(Duration::from_secs(1)).await;
+    assert!(waiting.await.expect_err("aborted").is_cancelled());
+    client.settled().await;
     assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
     assert_eq!(fake.count("release="), 1, "what may have been granted is given back");
 }

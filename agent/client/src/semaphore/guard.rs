@@ -9,7 +9,6 @@ use crate::hold::Hold;
 use crate::keeper::SessionKeeper;
 use crate::loss::Loss;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -74,11 +73,9 @@ impl SemaphoreGuard {
 
 impl Drop for SemaphoreGuard {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
+        if let Some(hold) = self.hold.take() {
             let semaphore = self.semaphore.clone();
-            runtime.spawn(async move {
+            self.semaphore.client.tidy(async move {
                 if let Err(error) = release(semaphore, hold).await {
                     debug!(%error, "a dropped slot could not be given back; it ends with its session");
                 }

@@ -72,6 +72,11 @@ impl Semaphore {
         Self { client: client.clone(), prefix, limit, value: Bytes::new(), options, watch_retries: None }
     }
 
+    /// The client that it uses.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// What the contender's own key shall hold, such as who it is.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {
