@@ -1,7 +1,7 @@
 //! The command line: one module a command, each with its `Args` and one `run`.
 //!
 //! Commands are applications: they reach the agent over its socket through `lockmesh-client`, never by reaching
-//! into this crate. They never panic on a closed pipe, print data on stdout and everything else on stderr, and
+//! into this crate (but for the format of a backup file). They never panic on a closed pipe, print data on stdout and everything else on stderr, and
 //! exit with 0 (done), 1 (failed or refused) or 2 (not understood).
 //!
 //! | module | is |
