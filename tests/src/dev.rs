@@ -133,7 +133,7 @@ impl Dev {
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // An error means that it is gone already.
-            let _ = Command::new("kill").args(["-9", &process.number.to_string()]).status();
+            let _ = Command::new("sh").args(["-c", &format!("kill -9 {}", process.number)]).status();
             process.follower.join().expect("the follower does not panic");
             drop(process.watchdog.stdin.take());
             process.watchdog.wait().expect("the watchdog can be waited for");
