@@ -8,6 +8,7 @@ use crate::expiry::CertificateLife;
 use crate::files;
 use crate::peer::Peer;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::tls13::OkmBlock;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -37,6 +38,7 @@ pub struct Identity {
     peer: Peer,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    reset_secret: ResetSecret,
     lives: Vec<CertificateLife>,
 }
 
@@ -72,9 +74,10 @@ impl Identity {
         let roots = Arc::new(roots);
         make_sure_of_trust(files, &provider, &roots, &chain)?;
         let broken = |error: String| wrong(&files.certificate, error);
+        let reset_secret = ResetSecret::of_key(&key);
         let server = server_config(&provider, &roots, chain.clone(), key.clone_key()).map_err(broken)?;
         let client = client_config(&provider, &roots, chain, key).map_err(broken)?;
-        Ok(Self { peer, server: Arc::new(server), client: Arc::new(client), lives })
+        Ok(Self { peer, server: Arc::new(server), client: Arc::new(client), reset_secret, lives })
     }
 
     /// Who this process is.
@@ -94,12 +97,40 @@ impl Identity {
     pub(crate) fn client_config(&self) -> Arc<ClientConfig> {
         self.client.clone()
     }
+
+    pub(crate) fn reset_secret(&self) -> &ResetSecret {
+        &self.reset_secret
+    }
 }
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity").field("peer", &self.peer).finish_non_exhaustive()
     }
+}
+
+/// Signs what a restarted process says to a peer that still talks to its earlier life: that life's connections are
+/// gone. It is made from the certificate's key, so that both lives have the same one.
+#[derive(Clone)]
+pub(crate) struct ResetSecret(Vec<u8>);
+
+impl ResetSecret {
+    /// The bytes of a signature.
+    pub(crate) const SIGNATURE_BYTES: usize = 32;
+
+    fn of_key(key: &PrivateKeyDer<'_>) -> Self {
+        Self(hmac_sha256(b"lockmesh: QUIC stateless reset", key.secret_der()))
+    }
+
+    /// Signs a message.
+    pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
+        hmac_sha256(&self.0, message)
+    }
+}
+
+fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
+    let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().expect("it is a suite of TLS 1.3");
+    suite.hkdf_provider.hmac_sign(&OkmBlock::new(key), message).as_ref().to_vec()
 }
 
 /// Peers will look at the certificate as this does; better to hear of it at the start than from them.

@@ -173,6 +173,36 @@ async fn a_certificate_can_be_replaced_while_connections_stand() {
 }
 
 #[tokio::test]
+async fn a_restarted_process_ends_the_connections_of_its_earlier_life_at_once() {
+    let cluster = Cluster::new();
+    let identity = cluster.identity(Role::Server);
+    let never = QuicOptions { idle_time: 365 * DAY, keep_alive: None, ..QuicOptions::default() };
+    let dialler = Endpoint::dial_only(&cluster.identity(Role::Agent), &never).unwrap();
+    // The first life has a runtime of its own, whose end is as sudden as a kill.
+    let (address, connection) = {
+        let (found, runtime) = (tokio::sync::oneshot::channel(), tokio::runtime::Runtime::new().unwrap());
+        let first_life = identity.clone();
+        runtime.spawn(async move {
+            let listener = Endpoint::listen(([127, 0, 0, 1], 0).into(), &first_life, &never).unwrap();
+            found.0.send(listener.local_address().unwrap()).unwrap();
+            let connection = listener.accept().await.unwrap().handshake().await.unwrap();
+            connection.closed().await;
+        });
+        let address = found.1.await.unwrap();
+        let connection = dialler.connect(address, Role::Server).await.unwrap();
+        runtime.shutdown_background();
+        (address, connection)
+    };
+    while std::net::UdpSocket::bind(address).is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let _second_life = listen(&identity, &address.to_string());
+    let (mut sender, _receiver) = connection.open(Purpose::Calls).await.unwrap();
+    let _ = sender.send(vec![vec![0; 1000].into()]).await;
+    assert!(connection.closed().await.contains("reset"));
+}
+
+#[tokio::test]
 async fn a_certificate_that_ended_or_does_not_fit_is_named_at_the_start() {
     let cluster = Cluster::new();
     let error = |files: &IdentityFiles| Identity::load(files).unwrap_err().to_string();
