@@ -49,7 +49,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("lockmesh_agent", &["agent/src/main.rs"]),
     ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev.rs", "agent/src/server.rs"]),
     ("axum", &["agent/src/http/"]),
-    ("base64", &["agent/src/http/", "agent/client/src/shape/", "agent/src/cli/"]),
+    ("base64", &["agent/client/src/shape/blob.rs"]),
     ("bincode", &["protocol/src/wire.rs"]),
     ("clap", &["agent/src/cli/"]),
     ("clap_complete", &["agent/src/cli/"]),

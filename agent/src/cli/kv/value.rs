@@ -1,20 +1,21 @@
 //! Values on the command line: as they are, from a file or from stdin, perhaps as base64.
 
 use super::super::error::CliError;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use lockmesh_client::shape::blob::{decode_base64, encode_base64};
 use std::io::Read;
 
 /// Encodes bytes as base64.
 pub(super) fn encode(bytes: &[u8]) -> String {
-    STANDARD.encode(bytes)
+    encode_base64(bytes)
 }
 
 /// Decodes base64.
 pub(super) fn decode(text: &[u8]) -> Result<Vec<u8>, CliError> {
-    STANDARD
-        .decode(text.trim_ascii())
-        .map_err(|error| CliError::in_consuls_words(format!("Error! Cannot base 64 decode data: {error}")))
+    let wrong = |error: &dyn std::fmt::Display| {
+        CliError::in_consuls_words(format!("Error! Cannot base 64 decode data: {error}"))
+    };
+    let text = std::str::from_utf8(text.trim_ascii()).map_err(|error| wrong(&error))?;
+    decode_base64(text).map(Vec::from).map_err(|error| wrong(&error))
 }
 
 /// The bytes that an argument stands for: `@file`, `-` for stdin, or itself.
