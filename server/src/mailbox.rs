@@ -313,3 +313,87 @@ impl Postman {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, Caller, Mail, Postman, ReplySink, mailbox};
+    use lockmesh_net::{Peer, Role};
+    use lockmesh_protocol::rpc::{CallId, Request, Response};
+    use std::time::{Duration, Instant};
+
+    fn sink(call_limit: usize) -> ReplySink {
+        ReplySink::new(Caller(1), Peer { role: Role::Agent, node: "web-1".into() }, call_limit)
+    }
+
+    fn call(id: u64) -> Mail {
+        Mail::Call { call: CallId(id), request: Request::Status, replies: sink(1) }
+    }
+
+    fn is_call(mail: &Mail, id: u64) -> bool {
+        matches!(mail, Mail::Call { call, .. } if call.0 == id)
+    }
+
+    #[test]
+    fn calls_beyond_the_limit_come_back_and_what_frees_gets_in() {
+        let (mailbox, inbox) = mailbox(2);
+        let refused = mailbox.post_all([call(1), call(2), call(3)]);
+        assert!(matches!(&refused[..], [mail] if is_call(mail, 3)));
+        assert!(mailbox.post(Mail::Gone { from: Caller(1) }).is_ok());
+        assert_eq!(mailbox.waiting(), 3);
+        let mut mails = Vec::new();
+        inbox.take(&mut mails, 1, Instant::now());
+        assert!(mailbox.post(call(4)).is_ok());
+        inbox.take(&mut mails, 10, Instant::now());
+        assert!(
+            matches!(&mails[..], [a, b, Mail::Gone { .. }, c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
+        );
+    }
+
+    #[test]
+    fn a_driver_that_sleeps_is_woken_and_one_without_mail_goes_on() {
+        let (mailbox, inbox) = mailbox(10);
+        let mut mails = Vec::new();
+        inbox.take(&mut mails, 10, Instant::now() + Duration::from_millis(1));
+        assert!(mails.is_empty());
+        let driver = std::thread::spawn(move || {
+            inbox.take(&mut mails, 10, Instant::now() + Duration::from_secs(3600));
+            mails.len()
+        });
+        assert!(mailbox.post(Mail::Stop).is_ok());
+        assert_eq!(driver.join().expect("it only waits"), 1);
+    }
+
+    #[tokio::test]
+    async fn answers_go_to_calls_that_began_and_were_not_cancelled() {
+        let (sink, mut postman) = (sink(3), Postman::default());
+        assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id))), {
+            [Begun::Yes, Begun::Yes, Begun::Duplicate, Begun::Yes, Begun::TooMany]
+        });
+        assert!(sink.cancel(CallId(2)) && !sink.cancel(CallId(2)));
+        for id in [1, 1, 2, 9, 3] {
+            postman.answer(&sink, CallId(id), Response::Done);
+        }
+        postman.deliver();
+        assert_eq!(sink.ready().await, [(CallId(1), Response::Done), (CallId(3), Response::Done)]);
+        assert_eq!(sink.begin(CallId(1)), Begun::Yes);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_waits_until_its_answers_are_taken_or_dropped() {
+        let sink = sink(10);
+        for id in [1, 2] {
+            sink.begin(CallId(id));
+            sink.answer(CallId(id), Response::Done);
+        }
+        sink.room(3).await;
+        let (_, taken) = tokio::join!(sink.room(2), sink.ready());
+        assert_eq!(taken.len(), 2);
+        sink.begin(CallId(3));
+        sink.answer(CallId(3), Response::Done);
+        tokio::join!(sink.room(1), async { sink.close() });
+        sink.answer(CallId(3), Response::Done);
+        sink.begin(CallId(4));
+        sink.answer(CallId(4), Response::Done);
+        sink.room(1).await;
+    }
+}
