@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// The longest that a client which sends too much is listened to, so that it reads the refusal and not a reset.
 const MAX_DISCARDED: usize = 8 << 20;
+/// And for how long.
+const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request on its way through an endpoint.
 #[derive(Debug)]
@@ -168,23 +170,23 @@ impl Call<'_> {
             return Ok(Bytes::new());
         }
         let announced = self.content_length();
-        let reading = async {
-            if announced.is_some_and(|length| length > limit as u64) {
-                self.discard(&mut body).await;
-                return Err(refused_size(too_large(announced)));
-            }
-            match read_up_to(&mut body, limit).await? {
-                Some(bytes) => Ok(bytes),
-                None => {
-                    self.discard(&mut body).await;
-                    Err(refused_size(too_large(None)))
-                }
-            }
-        };
-        tokio::time::timeout(self.api.limits.body_read_timeout, reading).await.unwrap_or_else(|_| {
+        if announced.is_some_and(|length| length > limit as u64) {
+            self.discard(&mut body).await;
+            return Err(refused_size(too_large(announced)));
+        }
+        let reading = read_up_to(&mut body, limit);
+        let read = tokio::time::timeout(self.api.limits.body_read_timeout, reading).await;
+        let read = read.unwrap_or_else(|_| {
             crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
             Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive"))
-        })
+        })?;
+        match read {
+            Some(bytes) => Ok(bytes),
+            None => {
+                self.discard(&mut body).await;
+                Err(refused_size(too_large(None)))
+            }
+        }
     }
 
     /// Reads the body of a request that is not a key's value, a transaction or a snapshot.
@@ -195,16 +197,20 @@ impl Call<'_> {
 
     /// Takes what is still coming, within reason, unless the client waits for our word before it sends.
     async fn discard(&self, body: &mut Body) {
-        if self.head.headers.contains_key(header::EXPECT) {
+        let hopeless = self.content_length().is_some_and(|length| length > MAX_DISCARDED as u64);
+        if hopeless || self.head.headers.contains_key(header::EXPECT) {
             return;
         }
-        let mut discarded = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
-            if discarded > MAX_DISCARDED {
-                return;
+        let taking = async {
+            let mut discarded = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                discarded += frame.data_ref().map_or(0, Bytes::len);
+                if discarded > MAX_DISCARDED {
+                    return;
+                }
             }
-        }
+        };
+        let _ = tokio::time::timeout(DISCARD_PATIENCE, taking).await;
     }
 }
 

@@ -47,3 +47,6 @@ mod shapes;
 pub use api::{Api, HttpLimits, Identity};
 pub use listener::{ListenError, Listeners, UnixSocket};
 pub use serve::serve;
+
+#[cfg(test)]
+mod tests;

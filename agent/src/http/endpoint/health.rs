@@ -9,7 +9,7 @@ use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Instance, Query, Rows};
-use lockmesh_protocol::record::CheckStatus;
+use lockmesh_protocol::record::{Check, CheckStatus};
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
@@ -30,18 +30,27 @@ pub(super) async fn state(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         ("", _) => Err(Failure::bad_request("Missing check state")),
         ("any", _) => checks_of(call, Query::ChecksInState(None)).await,
         (_, Some(status)) => checks_of(call, Query::ChecksInState(Some(status))).await,
-        // No check is ever in a state that does not exist; a node's checks of no name are the empty answer.
-        (_, None) => checks_of(call, Query::ServiceChecks(String::new())).await,
+        // No check is ever in a state that does not exist.
+        (_, None) => selected_checks(call, Query::ChecksInState(None), |_| false).await,
     }
 }
 
 async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
+    selected_checks(call, query, |_| true).await
+}
+
+async fn selected_checks(
+    call: &Call<'_>,
+    query: Query,
+    wanted: impl Fn(&Check) -> bool,
+) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     call.refuse_filter()?;
     let kind = MetaKind::Effective(options.consistency);
     let answer = call.read(query, options, Some(kind)).await?;
     let Rows::Checks(checks) = &answer.rows else { return Err(super::wrong_rows()) };
-    let shapes: Vec<_> = checks.iter().map(|check| shapes::check(check)).collect();
+    let shapes: Vec<_> =
+        checks.iter().filter(|check| wanted(check)).map(|check| shapes::check(check)).collect();
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
 }
 

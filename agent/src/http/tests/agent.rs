@@ -1,0 +1,104 @@
+//! What the agent says of itself, and its own checks.
+
+use super::{NODE_ID, Stand};
+use serde_json::json;
+
+#[tokio::test]
+async fn the_agent_says_who_it_is() {
+    let stand = Stand::new();
+    let own = stand.get("/v1/agent/self").await.json();
+    assert_eq!((&own["Config"]["NodeName"], &own["Config"]["NodeID"]), (&json!("node-one"), &json!(NODE_ID)));
+    assert_eq!((&own["Config"]["Version"], &own["Config"]["Server"]), (&json!("1.2.3"), &json!(true)));
+    let address = own["DebugConfig"]["SerfAdvertiseAddrLAN"].as_str().unwrap();
+    assert!(address.starts_with("tcp://127.0.0.1:"), "{address}");
+    for part in ["Coord", "Member", "Stats", "Meta", "xDS"] {
+        assert!(own[part].is_object(), "{part}: {own}");
+    }
+    let members = stand.get("/v1/agent/members").await.json();
+    assert_eq!(members.as_array().map(Vec::len), Some(1));
+    assert_eq!((&members[0]["Name"], &members[0]["Status"]), (&json!("node-one"), &json!(1)));
+    assert_eq!(
+        (&members[0]["Tags"]["role"], &members[0]["Tags"]["port"]),
+        (&json!("consul"), &json!("8300"))
+    );
+}
+
+#[tokio::test]
+async fn figures_come_in_two_dialects() {
+    let stand = Stand::new();
+    stand.get("/v1/kv/a").await;
+    let metrics = stand.get("/v1/agent/metrics").await.json();
+    assert!(metrics["Timestamp"].as_str().unwrap().ends_with("+0000 UTC"));
+    let gauges = metrics["Gauges"].as_array().unwrap();
+    assert!(gauges.iter().any(|gauge| gauge["Name"].as_str().unwrap().ends_with(".runtime.alloc_bytes")));
+    let text = stand.get("/v1/agent/metrics?format=prometheus").await;
+    assert!(text.header("content-type").unwrap().starts_with("text/plain"));
+    assert!(text.text().contains("lockmesh_http_requests_total{endpoint=\"/v1/kv/\",status=\"404\"}"));
+    assert_eq!(stand.get("/v1/agent/metrics?format=xml").await.status, 415);
+    assert!(stand.get("/v1/agent/host").await.json()["CollectionTime"].as_u64().unwrap() > 0);
+    assert_eq!(stand.get("/v1/agent/version").await.json()["HumanVersion"], "1.2.3");
+    let roots = stand.get("/v1/agent/connect/ca/roots").await;
+    assert_eq!((roots.json()["Roots"][0]["Active"].as_bool(), roots.index()), (Some(true), 1));
+}
+
+#[tokio::test]
+async fn a_check_follows_its_application_into_the_catalog() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Notes":"n"}"#).await.is(200, "");
+    let local = stand.get("/v1/agent/checks").await.json();
+    assert_eq!((&local["app"]["Status"], &local["app"]["Type"]), (&json!("critical"), &json!("ttl")));
+    assert_eq!((&local["app"]["Interval"], &local["app"]["Definition"]), (&json!("0s"), &json!({})));
+    assert_eq!(local.get("serfHealth"), None);
+    for (verb, status) in [("pass", "passing"), ("warn", "warning"), ("fail", "critical")] {
+        stand.put(&format!("/v1/agent/check/{verb}/app?note=said%20{verb}"), "").await.is(200, "");
+        let known = stand.get("/v1/health/node/node-one").await.json();
+        let known =
+            known.as_array().unwrap().iter().find(|check| check["CheckID"] == "app").cloned().unwrap();
+        assert_eq!((&known["Status"], &known["Output"]), (&json!(status), &json!(format!("said {verb}"))));
+        assert_eq!((&known["Notes"], &known["Definition"]), (&json!("n"), &json!({})));
+    }
+    stand.put("/v1/agent/check/update/app", r#"{"Status":"passing","Output":"o"}"#).await.is(200, "");
+    stand
+        .put("/v1/agent/check/update/app", r#"{"Status":"unwell"}"#)
+        .await
+        .is(400, "Invalid check status: 'unwell'");
+    stand.put("/v1/agent/check/deregister/app", "").await.is(200, "");
+    stand.get("/v1/agent/checks").await.is(200, "{}");
+    let left = stand.get("/v1/health/node/node-one").await.json();
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "only the node's own: {left}");
+}
+
+#[tokio::test]
+async fn what_is_no_check_is_said() {
+    let stand = Stand::new();
+    let text = "Unknown check ID \"none\". Ensure that the check ID is passed, not the check name.";
+    for verb in ["pass", "warn", "fail", "deregister"] {
+        stand.put(&format!("/v1/agent/check/{verb}/none"), "").await.is(404, text);
+    }
+    stand.put("/v1/agent/check/update/none", r#"{"Status":"passing"}"#).await.is(404, text);
+    stand.put("/v1/agent/check/register", r#"{"TTL":"1s"}"#).await.is(400, "Missing check name");
+    let service = r#"{"Name":"a","TTL":"1s","ServiceID":"web"}"#;
+    stand.put("/v1/agent/check/register", service).await.is(404, "ServiceID \"web\" does not exist");
+    let kind =
+        stand.put("/v1/agent/check/register", r#"{"Name":"a","HTTP":"http://a","Interval":"1s"}"#).await;
+    assert!(kind.status == 400 && kind.text().contains("HTTP"), "{kind:?}");
+    stand.get("/v1/agent/checks").await.is(200, "{}");
+}
+
+#[tokio::test]
+async fn a_session_dies_with_the_check_that_it_names() {
+    let stand = Stand::new();
+    stand
+        .put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Status":"passing"}"#)
+        .await
+        .is(200, "");
+    let id = stand.session(r#"{"Checks":["app"]}"#).await;
+    stand.put("/v1/agent/check/warn/app", "").await.is(200, "");
+    assert_eq!(stand.get(&format!("/v1/session/info/{id}")).await.json().as_array().map(Vec::len), Some(1));
+    stand.put("/v1/agent/check/fail/app", "").await.is(200, "");
+    stand.get(&format!("/v1/session/info/{id}")).await.is(200, "[]");
+    stand
+        .put("/v1/session/create", r#"{"Checks":["app"]}"#)
+        .await
+        .is(500, "Check 'app' is in critical state");
+}

@@ -1,0 +1,140 @@
+//! Catalog and health, the operator's endpoints, and what Consul lacks.
+
+use super::{NODE_ID, SERVER_ADDRESS, Stand};
+use serde_json::json;
+
+const WEB: &str = r#"{"Node":"n1","Address":"10.0.0.1","NodeMeta":{"rack":"b"},
+    "Service":{"Service":"web","Tags":["v1"],"Port":80},
+    "Checks":[{"Name":"alive","Status":"passing"},{"CheckID":"web-up","ServiceID":"web","Status":"warning"}]}"#;
+
+#[tokio::test]
+async fn what_is_registered_is_shown() {
+    let stand = Stand::new();
+    stand.put("/v1/catalog/register", WEB).await.is(200, "true");
+    let nodes = stand.get("/v1/catalog/nodes").await;
+    assert_eq!(nodes.header("x-consul-effective-consistency"), Some("leader"));
+    assert_eq!(nodes.json().as_array().map(Vec::len), Some(2));
+    let narrowed = stand.get("/v1/catalog/nodes?node-meta=rack:b&consistent").await;
+    assert_eq!(narrowed.json()[0]["Node"], "n1");
+    assert_eq!(narrowed.header("x-consul-effective-consistency"), Some("consistent"));
+
+    let node = stand.get("/v1/catalog/node/N1").await.json();
+    assert_eq!(node["Services"]["web"]["Port"], 80);
+    assert_eq!(node["Services"]["web"]["Weights"], json!({"Passing": 1, "Warning": 1}));
+    stand.get("/v1/catalog/node/none").await.is(200, "null");
+    assert_eq!(stand.get("/v1/catalog/services").await.json(), json!({"web": ["v1"]}));
+    let instance = &stand.get("/v1/catalog/service/web?tag=V1").await.json()[0];
+    assert_eq!((&instance["Node"], &instance["ServicePort"]), (&json!("n1"), &json!(80)));
+    stand.get("/v1/catalog/service/web?tag=v2").await.is(200, "[]");
+    stand.get("/v1/catalog/datacenters").await.is(200, r#"["dc1"]"#);
+}
+
+#[tokio::test]
+async fn health_is_told_by_node_by_service_and_by_state() {
+    let stand = Stand::new();
+    stand.put("/v1/catalog/register", WEB).await.is(200, "true");
+    let checks = stand.get("/v1/health/node/n1").await;
+    let index = checks.index();
+    let expected = format!(
+        "[{{\"Node\":\"n1\",\"CheckID\":\"alive\",\"Name\":\"alive\",\"Status\":\"passing\",\"Notes\":\"\",\
+         \"Output\":\"\",\"ServiceID\":\"\",\"ServiceName\":\"\",\"ServiceTags\":[],\"Type\":\"\",\"Interval\":\"\",\
+         \"Timeout\":\"\",\"ExposedPort\":0,\"Definition\":{{}},\"CreateIndex\":{index},\"ModifyIndex\":{index}}},"
+    );
+    assert!(checks.text().starts_with(&expected), "{checks:?}");
+    stand.get("/v1/health/node/none").await.is(200, "[]");
+    assert_eq!(stand.get("/v1/health/checks/web").await.json()[0]["CheckID"], "web-up");
+    assert_eq!(stand.get("/v1/health/state/warning").await.json()[0]["CheckID"], "web-up");
+    assert_eq!(stand.get("/v1/health/state/any").await.json().as_array().map(Vec::len), Some(3));
+    stand.get("/v1/health/state/unwell").await.is(200, "[]");
+    let instances = stand.get("/v1/health/service/web").await.json();
+    assert_eq!(instances[0]["Checks"].as_array().map(Vec::len), Some(2));
+    stand.get("/v1/health/service/web?passing").await.is(200, "[]");
+    assert_eq!(
+        stand.get("/v1/health/service/web?passing=false").await.json().as_array().map(Vec::len),
+        Some(1)
+    );
+    stand.get("/v1/health/service/web?passing=maybe").await.is(400, "Invalid value for ?passing");
+    stand.get("/v1/health/state/").await.is(400, "Missing check state");
+    stand.get("/v1/health/node/").await.is(400, "Missing node name");
+}
+
+#[tokio::test]
+async fn registrations_are_judged_by_the_state() {
+    let stand = Stand::new();
+    for (body, status, text) in [
+        (r#"{"Address":"a"}"#, 500, "Must provide node"),
+        (r#"{"Node":"n"}"#, 500, "Must provide address if SkipNodeUpdate is not set"),
+        (r#"{"Node":"n","Nonsense":1}"#, 400, "Request decode failed: json: unknown field \"Nonsense\""),
+        ("", 400, "Request decode failed: EOF"),
+    ] {
+        stand.put("/v1/catalog/register", body).await.is(status, text);
+    }
+    let bad = stand.put("/v1/catalog/register", r#"{"Node":"n","Address":"a","ID":"x"}"#).await;
+    assert!(bad.text().starts_with("Bad node ID: "), "{bad:?}");
+    stand.put("/v1/catalog/deregister", r#"{"Node":"none","Address":"old"}"#).await.is(200, "true");
+    stand.put("/v1/catalog/deregister", "{}").await.is(500, "Must provide node");
+    let namespace = stand.put("/v1/catalog/deregister", r#"{"Node":"n","Namespace":"team"}"#).await;
+    namespace.is(
+        400,
+        "Request decode failed: json: unknown field \"Namespace\" - Namespaces are a Consul Enterprise feature",
+    );
+}
+
+#[tokio::test]
+async fn a_check_that_turns_critical_ends_its_sessions() {
+    let stand = Stand::new();
+    stand.put("/v1/catalog/register", WEB).await;
+    let id = stand.session(r#"{"Node":"n1","NodeChecks":["alive"]}"#).await;
+    let body = r#"{"Node":"n1","SkipNodeUpdate":true,"Check":{"CheckID":"alive"}}"#;
+    stand.put("/v1/catalog/register", body).await.is(200, "true");
+    stand.get(&format!("/v1/session/info/{id}")).await.is(200, "[]");
+    let losses = stand.get("/v1/lockmesh/losses").await.json();
+    assert_eq!((&losses[0]["Session"], &losses[0]["Cause"]), (&json!(id), &json!("check-critical")));
+    assert_eq!(losses[0]["CheckID"], "alive");
+}
+
+#[tokio::test]
+async fn the_quorum_is_shown() {
+    let stand = Stand::new();
+    stand.get("/v1/status/leader").await.is(200, &format!("\"{SERVER_ADDRESS}\""));
+    stand.get("/v1/status/peers").await.is(200, &format!("[\"{SERVER_ADDRESS}\"]"));
+    let expected = format!(
+        "{{\"Servers\":[{{\"ID\":\"{NODE_ID}\",\"Node\":\"node-one\",\"Address\":\"{SERVER_ADDRESS}\",\
+         \"Leader\":true,\"ProtocolVersion\":\"3\",\"Voter\":true,\"LastIndex\":9}}],\"Index\":0}}"
+    );
+    stand.get("/v1/operator/raft/configuration").await.is(200, &expected);
+    stand.call("POST", "/v1/operator/raft/transfer-leader", "").await.is(200, r#"{"Success":true}"#);
+    let peer = "/v1/operator/raft/peer";
+    for (query, status, text) in [
+        ("", 400, "Must specify either ?id with the server's ID or ?address with IP:port of peer to remove"),
+        ("?id=a&address=b", 400, "Must specify only one of ?id or ?address"),
+        ("?id=a", 500, "id \"a\" was not found in the Raft configuration"),
+        ("?address=b", 500, "address \"b\" was not found in the Raft configuration"),
+    ] {
+        stand.call("DELETE", &format!("{peer}{query}"), "").await.is(status, text);
+    }
+    stand.call("DELETE", &format!("{peer}?address={SERVER_ADDRESS}"), "").await.is(200, "");
+}
+
+#[tokio::test]
+async fn locks_are_listed_with_their_holders() {
+    let stand = Stand::new();
+    let id = stand.session(r#"{"Name":"worker"}"#).await;
+    let granted = stand.put(&format!("/v1/kv/jobs/1?acquire={id}"), "x").await;
+    let fence: u64 = granted.header("x-lockmesh-fence").unwrap().parse().unwrap();
+    let locks = stand.get("/v1/lockmesh/locks?prefix=jobs/").await;
+    assert!(locks.index() > 1);
+    let lock = &locks.json()[0];
+    assert_eq!((&lock["Key"], &lock["Session"]), (&json!("jobs/1"), &json!(id)));
+    assert_eq!((&lock["SessionName"], &lock["Node"]), (&json!("worker"), &json!("node-one")));
+    assert_eq!((&lock["Fence"], &lock["GrantedAtMs"]), (&json!(fence), &json!(1_000)));
+    stand.get("/v1/lockmesh/locks?prefix=other/").await.is(200, "[]");
+    stand.put(&format!("/v1/session/destroy/{id}"), "").await;
+    let closed = &stand.get("/v1/lockmesh/locks").await.json()[0];
+    assert_eq!((&closed["Session"], &closed["LockDelay"]), (&json!(""), &json!("15s")));
+    let loss = &stand.get("/v1/lockmesh/losses").await.json()[0];
+    assert_eq!(
+        (&loss["Cause"], &loss["Keys"]),
+        (&json!("destroyed"), &json!([{"Key": "jobs/1", "Fence": fence}]))
+    );
+}

@@ -1,0 +1,243 @@
+//! Bytes on real sockets: the spelling of headers, slow and greedy clients, and their end.
+
+use super::Stand;
+use crate::http::{HttpLimits, Listeners, UnixSocket, serve};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// An agent that listens.
+struct Served {
+    stand: Stand,
+    tcp: SocketAddr,
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    server: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    fn new(limits: HttpLimits) -> Self {
+        let stand = Stand::with_limits(limits);
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("http.sock");
+        let unix = UnixSocket { path: socket.clone(), mode: 0o600, group: None };
+        let addresses = ["127.0.0.1:0".parse().unwrap()];
+        let listeners = Listeners::bind(&addresses, Some(&unix), false).unwrap();
+        let tcp = listeners.tcp_addresses()[0];
+        let (stop, stopping) = watch::channel(false);
+        let server = tokio::spawn(serve(stand.api.clone(), listeners, stopping));
+        Self { stand, tcp, socket, stop, server, _folder: folder }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.tcp).await.unwrap()
+    }
+}
+
+/// Sends bytes and reads until the server closes.
+async fn exchange(stream: &mut TcpStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // A reset after the answer is as good as an end.
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+fn closing(method: &str, path: &str, more: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{more}")
+}
+
+#[tokio::test]
+async fn headers_are_spelt_as_clients_know_them() {
+    let served = Served::new(HttpLimits::default());
+    let answer = exchange(&mut served.connect().await, &closing("GET", "/v1/kv/none", "\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{answer}");
+    for line in [
+        "\r\nX-Consul-Index: ",
+        "\r\nX-Consul-Knownleader: true\r\n",
+        "\r\nX-Consul-Lastcontact: 0\r\n",
+        "\r\nX-Consul-Query-Backend: blocking-query\r\n",
+        "\r\nX-Consul-Default-Acl-Policy: allow\r\n",
+        "\r\nContent-Length: 0\r\n",
+    ] {
+        assert!(answer.contains(line), "{line:?} in {answer}");
+    }
+    let session = served.stand.session("").await;
+    let path = format!("/v1/kv/a?acquire={session}");
+    let answer =
+        exchange(&mut served.connect().await, &closing("PUT", &path, "Content-Length: 1\r\n\r\nx")).await;
+    assert!(answer.contains("\r\nX-Lockmesh-Fence: 1\r\n") && answer.ends_with("\r\n\r\ntrue"), "{answer}");
+    assert!(answer.contains("\r\nContent-Type: application/json\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn the_unix_socket_speaks_the_same() {
+    let served = Served::new(HttpLimits::default());
+    let mut stream = UnixStream::connect(&served.socket).await.unwrap();
+    let request = closing("PUT", "/v1/kv/a", "Content-Length: 4\r\n\r\ntest");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("true"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_chunked_body_is_read_and_measured() {
+    let limits = HttpLimits { kv_max_value_size: 8, ..HttpLimits::default() };
+    let served = Served::new(limits);
+    let chunked =
+        |chunks: &str| closing("PUT", "/v1/kv/a", &format!("Transfer-Encoding: chunked\r\n\r\n{chunks}"));
+    let answer = exchange(&mut served.connect().await, &chunked("4\r\n1234\r\n4\r\n5678\r\n0\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let answer =
+        exchange(&mut served.connect().await, &chunked("4\r\n1234\r\n5\r\n56789\r\n0\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("Request body too large, max size: 8 bytes."), "{answer}");
+    let value = served.stand.get("/v1/kv/a?raw").await;
+    value.is(200, "12345678");
+    let create = closing(
+        "PUT",
+        "/v1/session/create",
+        "Transfer-Encoding: chunked\r\n\r\nc\r\n{\"Name\":\"n\"}\r\n0\r\n\r\n",
+    );
+    exchange(&mut served.connect().await, &create).await;
+    assert_eq!(served.stand.get("/v1/session/list").await.json()[0]["Name"], "n");
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_leave_to_send_too_much_is_refused_at_once() {
+    let served = Served::new(HttpLimits::default());
+    let request = closing("PUT", "/v1/kv/a", "Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n");
+    let answer = exchange(&mut served.connect().await, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_head_that_comes_drop_by_drop_is_cut_off_and_an_idle_client_is_not() {
+    let limits = HttpLimits { header_read_timeout: Duration::from_millis(100), ..HttpLimits::default() };
+    let served = Served::new(limits);
+    let mut idle = served.connect().await;
+    let mut used = served.connect().await;
+    used.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(used.read(&mut [0; 4096]).await.unwrap() > 0);
+
+    let mut slow = served.connect().await;
+    let mut dropping = 0;
+    let ended = loop {
+        if slow.write_all(b"G").await.is_err() {
+            break true;
+        }
+        dropping += 1;
+        let read = tokio::time::timeout(Duration::from_millis(20), slow.read(&mut [0; 64])).await;
+        if read.is_ok() {
+            break true;
+        }
+        if dropping > 5_000 {
+            break false;
+        }
+    };
+    assert!(ended, "a slow head goes on for ever");
+    for stream in [&mut idle, &mut used] {
+        let answer = exchange(stream, &closing("GET", "/v1/kv/none", "\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_ends_the_request() {
+    let limits = HttpLimits { body_read_timeout: Duration::from_millis(100), ..HttpLimits::default() };
+    let served = Served::new(limits);
+    let answer =
+        exchange(&mut served.connect().await, &closing("PUT", "/v1/kv/a", "Content-Length: 10\r\n\r\nabc"))
+            .await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert_eq!(served.stand.get("/v1/kv/a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_frees_its_watch() {
+    let served = Served::new(HttpLimits::default());
+    let parked = |count: usize| {
+        let quorum = served.stand.quorum.clone();
+        async move {
+            while quorum.waiting.load(Ordering::SeqCst) != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let mut watchers = Vec::new();
+    for _ in 0..50 {
+        let mut stream = served.connect().await;
+        let request = "GET /v1/kv/none?index=1000&wait=10m HTTP/1.1\r\nHost: a\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        watchers.push(stream);
+    }
+    parked(50).await;
+    drop(watchers);
+    parked(0).await;
+}
+
+#[tokio::test]
+async fn a_watch_outlives_the_time_for_heads() {
+    let limits = HttpLimits { header_read_timeout: Duration::from_millis(50), ..HttpLimits::default() };
+    let served = Served::new(limits);
+    let request = closing("GET", "/v1/kv/none?index=1000&wait=400ms", "\r\n");
+    let answer = exchange(&mut served.connect().await, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+}
+
+#[tokio::test]
+async fn heads_have_a_longest_length() {
+    let served = Served::new(HttpLimits { max_header_size: 8192, ..HttpLimits::default() });
+    let long = format!("X-Long: {}\r\n\r\n", "x".repeat(20_000));
+    let answer = exchange(&mut served.connect().await, &closing("GET", "/v1/kv/a", &long)).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn connections_are_counted_and_the_last_straw_is_told() {
+    let served = Served::new(HttpLimits { connections: 2, ..HttpLimits::default() });
+    let mut first = served.connect().await;
+    let mut second = served.connect().await;
+    for stream in [&mut first, &mut second] {
+        stream.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+    }
+    let answer = exchange(&mut served.connect().await, "").await;
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    drop(first);
+    // The place is free again as soon as the server has seen the end.
+    loop {
+        let answer = exchange(&mut served.connect().await, &closing("GET", "/v1/kv/none", "\r\n")).await;
+        if answer.starts_with("HTTP/1.1 404 ") {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn at_shutdown_idle_clients_go_and_requests_under_way_are_answered() {
+    let served = Served::new(HttpLimits::default());
+    let mut idle = served.connect().await;
+    let mut busy = served.connect().await;
+    let request = "GET /v1/kv/none?index=1000&wait=300ms HTTP/1.1\r\nHost: a\r\n\r\n";
+    busy.write_all(request.as_bytes()).await.unwrap();
+    while served.stand.quorum.waiting.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    served.stop.send(true).unwrap();
+    let mut rest = String::new();
+    idle.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(rest, "");
+    busy.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.starts_with("HTTP/1.1 404 "), "{rest}");
+    served.server.await.unwrap();
+    assert!(!served.socket.exists());
+    assert!(TcpStream::connect(served.tcp).await.is_err());
+}

@@ -1,0 +1,179 @@
+//! What all endpoints have in common.
+
+use super::Stand;
+use lockmesh_protocol::rpc::Unavailable;
+
+#[tokio::test]
+async fn a_method_that_an_endpoint_lacks_is_told_which_it_has() {
+    let stand = Stand::new();
+    for (method, path, allow) in [
+        ("POST", "/v1/kv/a", "OPTIONS,GET,PUT,DELETE"),
+        ("HEAD", "/v1/kv/a", "OPTIONS,GET,PUT,DELETE"),
+        ("GET", "/v1/session/create", "OPTIONS,PUT"),
+        ("PUT", "/v1/operator/raft/peer", "OPTIONS,DELETE"),
+        ("GET", "/v1/operator/raft/transfer-leader", "OPTIONS,POST"),
+        ("POST", "/v1/txn", "OPTIONS,PUT"),
+    ] {
+        let refused = stand.call(method, path, "").await;
+        refused.is(405, &format!("method {method} not allowed"));
+        assert_eq!(refused.header("allow"), Some(allow));
+        assert_eq!(refused.header("x-consul-default-acl-policy"), Some("allow"));
+        let asked = stand.call("OPTIONS", path, "").await;
+        asked.is(200, "");
+        assert_eq!(asked.header("allow"), Some(allow));
+    }
+}
+
+#[tokio::test]
+async fn paths_that_lead_nowhere_say_so() {
+    let stand = Stand::new();
+    let inside = stand.get("/v1/nonsense").await;
+    inside.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
+    assert_eq!(inside.header("x-consul-default-acl-policy"), None);
+    let text = "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
+    stand.get("/nonsense").await.is(404, text);
+    assert_eq!(stand.get("/").await.status, 200);
+    stand
+        .get("/v1/agent/maintenance")
+        .await
+        .is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
+}
+
+#[tokio::test]
+async fn unclean_paths_are_sent_to_the_clean_one() {
+    let stand = Stand::new();
+    for (path, clean) in [
+        ("/v1/kv", "/v1/kv/"),
+        ("/v1/session/renew?dc=x", "/v1/session/renew/?dc=x"),
+        ("/v1/kv/a//b?raw", "/v1/kv/a/b?raw"),
+        ("/v1/kv/a%2F%2Fb", "/v1/kv/a/b"),
+        ("/v1/kv/a/./b", "/v1/kv/a/b"),
+        ("/v1/kv/a/../b%20c", "/v1/kv/b%20c"),
+    ] {
+        for method in ["GET", "PUT"] {
+            let sent = stand.call(method, path, "").await;
+            assert_eq!((sent.status.as_u16(), sent.header("location")), (301, Some(clean)), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_decoded_is_refused() {
+    let stand = Stand::new();
+    stand.put("/v1/kv/a%0Ab", "x").await.is(400, "");
+    stand.put("/v1/kv/a%C2%A0b", "x").await.is(400, "");
+    assert_eq!(stand.put("/v1/kv/a%zz", "x").await.status, 400);
+    stand.get("/v1/kv/a?x=%zz").await.is(500, "");
+    stand.get("/v1/kv/a?x;y").await.is(500, "");
+    assert_eq!(stand.get("/v1/kv/?keys").await.text(), "[]", "nothing was written");
+}
+
+#[tokio::test]
+async fn parameters_of_reads_are_judged() {
+    let stand = Stand::new();
+    let both = "Cannot specify ?stale with ?consistent, conflicting semantics.";
+    for (query, text) in [
+        ("index=abc", "Invalid index"),
+        ("index=-1", "Invalid index"),
+        ("wait=10", "Invalid wait time"),
+        ("wait=abc", "Invalid wait time"),
+        ("stale&consistent", both),
+        ("max_stale=1s&consistent", both),
+        ("cached&consistent", "Cannot specify ?cached with ?consistent, conflicting semantics."),
+        ("max_stale=x", "Invalid max_stale value \"x\""),
+        ("ns=team", "Invalid query parameter: \"ns\" - Namespaces are a Consul Enterprise feature"),
+        (
+            "partition=p",
+            "Invalid query parameter: \"partition\" - Partitions are a Consul Enterprise feature",
+        ),
+    ] {
+        for path in ["/v1/kv/a", "/v1/session/list", "/v1/catalog/nodes", "/v1/health/state/any"] {
+            stand.get(&format!("{path}?{query}")).await.is(400, text);
+        }
+    }
+    for query in
+        ["index=", "wait=0s", "wait=-1s", "stale=", "leader", "ns=", "namespace=x", "max_stale=0s", "cached"]
+    {
+        assert_eq!(stand.get(&format!("/v1/session/list?{query}")).await.status, 200, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn headers_of_requests_are_judged() {
+    let stand = Stand::new();
+    let ask = |name: &'static str, value: &'static str| {
+        let request = http::Request::builder().uri("/v1/session/list").header(name, value);
+        stand.send(request.body(axum::body::Body::empty()).unwrap())
+    };
+    ask("cache-control", "max-age=x").await.is(400, "Invalid Cache-Control header.");
+    ask("cache-control", "max-age=5, must-revalidate").await.is(200, "[]");
+    let text = "Invalid header: \"X-Consul-Namespace\" - Namespaces are a Consul Enterprise feature";
+    ask("x-consul-namespace", "team").await.is(400, text);
+    ask("x-consul-token", "junk").await.is(200, "[]");
+    ask("authorization", "Bearer junk").await.is(200, "[]");
+}
+
+#[tokio::test]
+async fn there_is_one_datacenter() {
+    let stand = Stand::new();
+    for path in ["/v1/kv/a", "/v1/session/list", "/v1/status/leader", "/v1/catalog/nodes", "/v1/agent/checks"]
+    {
+        stand.get(&format!("{path}?dc=other")).await.is(500, "No path to datacenter");
+        stand.get(&format!("{path}?dc=dc1&datacenter=other")).await.is(500, "No path to datacenter");
+        let known = stand.get(&format!("{path}?dc=other&datacenter=dc1")).await;
+        assert_ne!(known.status, 500, "datacenter wins: {known:?}");
+    }
+    stand.put("/v1/kv/a?dc=other", "x").await.is(500, "No path to datacenter");
+    stand
+        .put("/v1/catalog/deregister", r#"{"Datacenter":"other","Node":"n"}"#)
+        .await
+        .is(500, "No path to datacenter");
+}
+
+#[tokio::test]
+async fn pretty_indents_by_four_and_ends_the_line() {
+    let stand = Stand::new();
+    stand.put("/v1/kv/a", "x").await.is(200, "true");
+    stand.put("/v1/kv/a?pretty", "x").await.is(200, "true\n");
+    let plain = stand.get("/v1/kv/a").await;
+    assert!(!plain.text().contains([' ', '\n']), "{plain:?}");
+    let pretty = stand.get("/v1/kv/a?pretty=").await;
+    assert!(
+        pretty.text().starts_with("[\n    {\n        \"LockIndex\": 0,\n") && pretty.text().ends_with("]\n")
+    );
+}
+
+#[tokio::test]
+async fn strings_are_escaped_as_go_does() {
+    let stand = Stand::new();
+    stand.put("/v1/kv/%3Ca%26b%3E", "x").await;
+    assert_eq!(stand.get("/v1/kv/?keys").await.text(), r#"["\u003ca\u0026b\u003e"]"#);
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_is_a_500_that_clients_try_again() {
+    let stand = Stand::new();
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    for path in ["/v1/kv/a", "/v1/session/list", "/v1/catalog/nodes"] {
+        stand.get(path).await.is(500, "No cluster leader");
+    }
+    stand.put("/v1/kv/a?acquire=x", "").await.is(500, "No cluster leader");
+    assert_eq!(stand.get("/v1/kv/a").await.header("x-consul-index"), None);
+    let failed = stand.get("/v1/session/list").await;
+    assert_eq!((failed.index(), failed.header("x-consul-knownleader")), (1, Some("false")));
+    let failed = stand.get("/v1/health/state/any?stale").await;
+    assert_eq!(failed.header("x-consul-effective-consistency"), Some("stale"));
+    stand.get("/v1/status/leader").await.is(200, "\"\"");
+    stand.break_with(Unavailable::Disk("no space left".into()));
+    stand.put("/v1/kv/a", "").await.is(500, "the server cannot write to its disk: no space left");
+}
+
+#[tokio::test]
+async fn filters_are_refused_plainly() {
+    let stand = Stand::new();
+    for path in ["/v1/catalog/nodes", "/v1/health/state/any", "/v1/agent/checks", "/v1/agent/members"] {
+        let refused = stand.get(&format!("{path}?filter=Node==x")).await;
+        assert_eq!(refused.status, 500);
+        assert!(refused.text().contains("Failed to create boolean expression evaluator"), "{refused:?}");
+    }
+}

@@ -1,0 +1,266 @@
+//! The API as its clients see it, in one process: real parsing, the real replicated state, and a stand-in for the way
+//! between them.
+
+mod agent;
+mod catalog;
+mod connections;
+mod conventions;
+mod kv;
+mod session;
+mod snapshot;
+mod txn;
+
+use super::router::respond;
+use super::{Api, HttpLimits, Identity};
+use crate::checks::{CheckLimits, Checks};
+use crate::upstream::{Exchange, Upstream};
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::query::{Answer, Blocking, Query};
+use lockmesh_protocol::record::Node;
+use lockmesh_protocol::rpc::{BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, oneshot, watch};
+
+const NODE_ID: &str = "40e4a748-2192-161a-0510-9bf59fe950b5";
+const SERVER_ADDRESS: &str = "127.0.0.1:8300";
+
+/// A quorum of one, without a log, a disk or a network.
+pub(super) struct Quorum {
+    state: Mutex<(State, u64)>,
+    news: watch::Sender<u64>,
+    /// Reads that wait for news.
+    waiting: AtomicUsize,
+    /// What every request is answered with, if anything.
+    broken: Mutex<Option<Unavailable>>,
+}
+
+impl Quorum {
+    fn apply(&self, command: Command) -> Response {
+        let mut guard = self.state.lock().unwrap();
+        let (state, index) = &mut *guard;
+        *index += 1;
+        let proposal = Proposal { request: None, at: WallTime(1_000), command };
+        let applied = state.apply(LogIndex(*index), Term(1), &proposal, &mut Vec::new());
+        state.check().expect("the state's invariants hold after every command");
+        self.news.send_replace(*index);
+        Response::Applied((*applied).clone())
+    }
+
+    fn query(&self, query: &Query) -> Answer {
+        let (index, rows) = self.state.lock().unwrap().0.query(query);
+        Answer { index, rows, known_leader: true, last_contact: std::time::Duration::ZERO }
+    }
+
+    async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _parked = Parked(&self.waiting);
+        let mut news = self.news.subscribe();
+        let end = tokio::time::Instant::now() + blocking.wait;
+        loop {
+            let answer = self.query(&query);
+            if answer.index > blocking.index {
+                return answer;
+            }
+            if tokio::time::timeout_at(end, news.changed()).await.is_err() {
+                return answer;
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let server = ServerStatus {
+            id: ServerId(1),
+            node_id: NODE_ID.into(),
+            node: "node-one".into(),
+            address: SERVER_ADDRESS.into(),
+            voter: true,
+            last_index: LogIndex(9),
+        };
+        let asker = Some(AgentNumber(1));
+        Status { leader: Some(ServerId(1)), servers: vec![server], asker, ..Status::default() }
+    }
+
+    fn backup_part(&self, number: u32) -> Response {
+        let guard = self.state.lock().unwrap();
+        let rows: Vec<_> = guard.0.rows().collect();
+        let pieces: Vec<_> = rows.chunks(4).collect();
+        Response::BackupPart(BackupPart {
+            backup: 7,
+            cluster_id: guard.0.cluster_id().into(),
+            index: LogIndex(guard.1),
+            term: Term(1),
+            number,
+            last: number as usize + 1 == pieces.len(),
+            rows: pieces[number as usize].to_vec(),
+        })
+    }
+
+    async fn answer(self: Arc<Self>, request: Call, to: oneshot::Sender<Response>) {
+        let broken = self.broken.lock().unwrap().clone();
+        if let Some(unavailable) = broken {
+            let _ = to.send(Response::Unavailable(unavailable));
+            return;
+        }
+        let response = match request {
+            Call::Propose(_, command) => self.apply(command),
+            Call::Read { query, blocking: Some(blocking), .. } => {
+                let mut to = to;
+                tokio::select! {
+                    answer = self.blocking_query(query, blocking) => {
+                        let _ = to.send(Response::Answer(answer));
+                    }
+                    () = to.closed() => {}
+                }
+                return;
+            }
+            Call::Read { query, .. } => Response::Answer(self.query(&query)),
+            Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
+            Call::Status => Response::Status(self.status()),
+            Call::BackupPart { number, .. } => self.backup_part(number),
+            Call::TransferLeader(_) | Call::RemoveServer(_) => Response::Done,
+        };
+        let _ = to.send(response);
+    }
+}
+
+struct Parked<'a>(&'a AtomicUsize);
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An agent on its stand-in.
+pub(super) struct Stand {
+    pub(super) api: Arc<Api>,
+    pub(super) quorum: Arc<Quorum>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Stand {
+    pub(super) fn new() -> Self {
+        Self::with_limits(HttpLimits::default())
+    }
+
+    pub(super) fn with_limits(limits: HttpLimits) -> Self {
+        let quorum = Arc::new(Quorum {
+            state: Mutex::default(),
+            news: watch::channel(0).0,
+            waiting: AtomicUsize::new(0),
+            broken: Mutex::default(),
+        });
+        quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into() });
+        quorum.apply(Command::RegisterAgent(AgentRegistration { node: own_node(), services: Vec::new() }));
+        let (sender, mut exchanges) = mpsc::channel::<Exchange>(64);
+        let answering = quorum.clone();
+        tokio::spawn(async move {
+            while let Some((request, to)) = exchanges.recv().await {
+                tokio::spawn(answering.clone().answer(request, to));
+            }
+        });
+        let upstream = Upstream::from_channel(sender);
+        let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
+        let (stop, stopping) = watch::channel(false);
+        tokio::spawn(checks.clone().run(stopping));
+        let api = Arc::new(Api::new(upstream, identity(), limits, checks));
+        Self { api, quorum, _stop: stop }
+    }
+
+    /// Every request fails from now on.
+    pub(super) fn break_with(&self, unavailable: Unavailable) {
+        *self.quorum.broken.lock().unwrap() = Some(unavailable);
+    }
+
+    pub(super) async fn send(&self, request: Request<Body>) -> Reply {
+        let (head, body) = respond(&self.api, request).await.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Reply { status: head.status, headers: head.headers, body }
+    }
+
+    pub(super) async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Reply {
+        let body: Bytes = body.into();
+        let request = Request::builder().method(method).uri(path).header("content-length", body.len());
+        self.send(request.body(Body::from(body)).unwrap()).await
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Reply {
+        self.call("GET", path, "").await
+    }
+
+    pub(super) async fn put(&self, path: &str, body: &str) -> Reply {
+        self.call("PUT", path, body.to_owned()).await
+    }
+
+    /// A session with this body.
+    pub(super) async fn session(&self, body: &str) -> String {
+        let created = self.put("/v1/session/create", body).await;
+        assert_eq!(created.status, 200, "{created:?}");
+        created.json()["ID"].as_str().unwrap().to_owned()
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        node: "node-one".into(),
+        node_id: NODE_ID.into(),
+        datacenter: "dc1".into(),
+        version: "1.2.3".into(),
+        advertise: [127, 0, 0, 1].into(),
+        server_rpc: Some(SERVER_ADDRESS.parse().unwrap()),
+    }
+}
+
+fn own_node() -> Node {
+    Node {
+        name: "node-one".into(),
+        id: NODE_ID.into(),
+        address: "127.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::from([("rack".into(), "a".into())]),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+/// What a client gets.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Reply {
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.header("x-consul-index").unwrap_or_else(|| panic!("no index: {self:?}")).parse().unwrap()
+    }
+
+    /// Holds a status and a whole body at once.
+    #[track_caller]
+    pub(super) fn is(&self, status: u16, text: &str) {
+        assert_eq!((self.status.as_u16(), self.text()), (status, text), "{self:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! Sessions.
+
+use super::Stand;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_session_shows_every_field_in_order() {
+    let stand = Stand::new();
+    let id = stand.session("").await;
+    let info = stand.get(&format!("/v1/session/info/{}", id.to_uppercase())).await;
+    let index = info.index();
+    info.is(
+        200,
+        &format!(
+            "[{{\"ID\":\"{id}\",\"Name\":\"\",\"Node\":\"node-one\",\"LockDelay\":15000000000,\
+             \"Behavior\":\"release\",\"TTL\":\"\",\"NodeChecks\":[\"serfHealth\"],\"ServiceChecks\":null,\
+             \"CreateIndex\":{index},\"ModifyIndex\":{index}}}]"
+        ),
+    );
+    assert_eq!(id, id.to_lowercase());
+    assert_eq!(id.len(), 36);
+}
+
+#[tokio::test]
+async fn what_a_creator_says_is_kept() {
+    let stand = Stand::new();
+    let id = stand
+        .session(r#"{"name":"n","ttl":"15.0s","behavior":"delete","lockdelay":"0.001s","NodeChecks":[]}"#)
+        .await;
+    let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
+    assert_eq!((&session["Name"], &session["TTL"]), (&json!("n"), &json!("15.0s")));
+    assert_eq!((&session["Behavior"], &session["LockDelay"]), (&json!("delete"), &json!(1_000_000)));
+    assert_eq!((&session["NodeChecks"], session.get("Checks")), (&json!([]), None));
+}
+
+#[tokio::test]
+async fn what_a_creator_may_not_say_is_refused() {
+    let stand = Stand::new();
+    for (body, status, text) in [
+        (r#"{"Node":""}"#, 500, "Must provide Node"),
+        (r#"{"Behavior":"x"}"#, 500, "Invalid Behavior setting 'x'"),
+        (r#"{"TTL":"9s"}"#, 500, "Invalid Session TTL '9000000000', must be between [10s=24h0m0s]"),
+        (r#"{"TTL":"15"}"#, 500, "Session TTL '15' invalid: time: missing unit in duration \"15\""),
+        (r#"{"Node":"nowhere"}"#, 500, "Missing node registration"),
+        (r#"{"Checks":["x"]}"#, 500, "Missing check 'x' registration"),
+        (r#"{"LockDelay":"abc"}"#, 400, "Request decode failed: time: invalid duration \"abc\""),
+        ("{", 400, "Request decode failed: unexpected EOF"),
+        (r#"{"Datacenter":"other"}"#, 500, "No path to datacenter"),
+    ] {
+        stand.put("/v1/session/create", body).await.is(status, text);
+    }
+    let wrong = stand.put("/v1/session/create", r#"{"TTL":10}"#).await;
+    assert!(wrong.status == 400 && wrong.text().starts_with("Request decode failed: json: "), "{wrong:?}");
+    stand.get("/v1/session/list").await.is(200, "[]");
+}
+
+#[tokio::test]
+async fn unknown_sessions_are_answered_as_ever() {
+    let stand = Stand::new();
+    stand.put("/v1/session/destroy/none", "").await.is(200, "true");
+    stand.put("/v1/session/renew/none", "").await.is(404, "Session id 'none' not found");
+    let info = stand.get("/v1/session/info/none").await;
+    info.is(200, "[]");
+    assert!(info.index() >= 1);
+    stand.get("/v1/session/node/none").await.is(200, "[]");
+    for (method, path, text) in [
+        ("PUT", "/v1/session/destroy/", "Missing session"),
+        ("PUT", "/v1/session/renew/", "Missing session"),
+        ("GET", "/v1/session/info/", "Missing session"),
+        ("GET", "/v1/session/node/", "Missing node name"),
+    ] {
+        stand.call(method, path, "").await.is(400, text);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_gives_the_session_and_no_index() {
+    let stand = Stand::new();
+    let id = stand.session(r#"{"TTL":"10s"}"#).await;
+    let renewed = stand.put(&format!("/v1/session/renew/{id}"), "ignored").await;
+    assert_eq!((renewed.status.as_u16(), &renewed.json()[0]["ID"]), (200, &json!(id)));
+    assert_eq!(renewed.header("x-consul-index"), None);
+    let listed = stand.get("/v1/session/node/NODE-ONE").await.json();
+    assert_eq!(listed[0]["ID"], json!(id), "a node in any case");
+}
