@@ -56,7 +56,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("crc32fast", &["server/src/store/"]),
     ("flate2", &["agent/src/http/"]),
     ("getrandom", &["agent/src/"]),
-    ("hdrhistogram", &["agent/src/cli/bench.rs"]),
+    ("hdrhistogram", &["agent/src/cli/bench/figures.rs"]),
     ("http", &["agent/src/http/"]),
     ("http_body_util", &["agent/src/http/", "agent/client/src/connection.rs"]),
     ("hyper", &["agent/src/http/", "agent/client/src/connection.rs"]),
