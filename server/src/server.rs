@@ -73,7 +73,9 @@ impl Server {
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
         let ServerOptions { config, node, node_id, identity, fresh_cluster_id, seed } = options;
         let first_image = Core::bootstrap_image(FIRST);
-        let (store, recovered) = Store::open(&config.data_dir, &StoreOptions { server: FIRST, first_image })?;
+        let cache_bytes = usize::try_from(config.storage.cache_bytes).unwrap_or(usize::MAX);
+        let store_options = StoreOptions { server: FIRST, first_image, cache_bytes };
+        let (store, recovered) = Store::open(&config.data_dir, &store_options)?;
         let endpoint = listen(&config, &identity)?;
         let address = endpoint.local_address().map_err(ServerError::Thread)?;
 
@@ -91,6 +93,7 @@ impl Server {
                 fresh_cluster_id,
                 timers: timers(&config),
                 max_pending_proposals: MAX_PENDING_PROPOSALS,
+                log_keep_bytes: config.storage.log_keep_bytes,
             },
             recovered,
         );

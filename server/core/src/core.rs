@@ -42,6 +42,8 @@ pub struct CoreConfig {
     pub timers: TimerConfig,
     /// How many proposals may wait for their commit.
     pub max_pending_proposals: usize,
+    /// How many bytes of log are kept behind a durable image for followers that lag.
+    pub log_keep_bytes: u64,
 }
 
 /// A server as one pure value.
@@ -464,8 +466,12 @@ impl Core {
         }
     }
 
-    /// How far the log may be cut behind a durable image: never past what a follower still needs.
+    /// How far the log may be cut behind a durable image: not past what a follower still needs, as long as that is
+    /// not too much to keep.
     fn cut_index(&self, image: LogIndex) -> LogIndex {
+        if self.engine.log_bytes() as u64 > self.config.log_keep_bytes {
+            return image;
+        }
         let members = self.engine.membership();
         let others = members.voters.iter().chain(&members.learners).filter(|id| **id != self.config.id);
         others.map(|id| self.engine.matched(*id)).fold(image, LogIndex::min)

@@ -3,7 +3,7 @@
 //! State = image + the log's suffix behind it. What a driver does with it:
 //!
 //! ```text
-//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_image })?;
+//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_image, cache_bytes })?;
 //! let store = store.start(move |event: StoreEvent| ...)?;    // two threads; events come from them
 //!
 //! store.write(outbox.writes)?;            // first in, first out; waits only while the queue is full
@@ -55,6 +55,8 @@ pub struct StoreOptions {
     /// What a new store begins with: index 1, term 1 and the first membership where a cluster is founded, all
     /// zero where a server joins one. The log then begins behind it, and it counts as committed.
     pub first_image: ImageMark,
+    /// How many bytes of each file are kept in memory at most.
+    pub cache_bytes: usize,
 }
 
 /// Both files, open and checked.

@@ -27,8 +27,6 @@ const NEW_LOG: &str = "log.redb.new";
 const NEW_IMAGE: &str = "state.redb.new";
 
 /// How much redb keeps in memory of each file. The whole state is in memory anyway.
-const LOG_CACHE_BYTES: usize = 4 << 20;
-const IMAGE_CACHE_BYTES: usize = 16 << 20;
 
 /// Opens the pair in a place that nobody else uses, or makes it where there is none.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
@@ -36,13 +34,13 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     match (exists(LOG)?, exists(IMAGE)?) {
         (true, true) => {}
         (false, false) => create(&*disk, options)?,
-        (false, true) => finish_creation(&disk)?,
+        (false, true) => finish_creation(&disk, options.cache_bytes)?,
         (true, false) => {
             return Err(StoreError::Missing { missing: disk.path(IMAGE), present: disk.path(LOG) });
         }
     }
-    let log = open_file(&disk, LOG, IMAGE, LOG_CACHE_BYTES)?;
-    let image = open_file(&disk, IMAGE, LOG, IMAGE_CACHE_BYTES)?;
+    let log = open_file(&disk, LOG, IMAGE, options.cache_bytes)?;
+    let image = open_file(&disk, IMAGE, LOG, options.cache_bytes)?;
     check_pair(&log, &image, options.server)?;
     let (image, mark, state) = ImageStore::load(image)?;
     let (mut log, mut entries) = LogStore::load(log)?;
@@ -85,10 +83,10 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
 }
 
 /// Gives the log its name, where a crash came between the two renames.
-fn finish_creation(disk: &Arc<dyn Disk>) -> Result<(), StoreError> {
+fn finish_creation(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<(), StoreError> {
     let missing = || StoreError::Missing { missing: disk.path(LOG), present: disk.path(IMAGE) };
-    let log = RedbFile::open(Arc::clone(disk), NEW_LOG, LOG_CACHE_BYTES)?.ok_or_else(missing)?;
-    let image = open_file(disk, IMAGE, NEW_LOG, IMAGE_CACHE_BYTES)?;
+    let log = RedbFile::open(Arc::clone(disk), NEW_LOG, cache_bytes)?.ok_or_else(missing)?;
+    let image = open_file(disk, IMAGE, NEW_LOG, cache_bytes)?;
     let (log_identity, image_identity) = (log.identity()?, image.identity()?);
     if log_identity.kind != Kind::Log || log_identity.pair != image_identity.pair {
         return Err(missing());

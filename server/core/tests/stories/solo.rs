@@ -70,6 +70,7 @@ impl Solo {
             fresh_cluster_id: "c1".into(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
+            log_keep_bytes: 1 << 30,
         };
         let recovered = Recovered {
             hard_state: disk.hard_state,

@@ -35,7 +35,7 @@ pub(super) struct Model {
 pub(super) fn options() -> StoreOptions {
     let membership = Membership { voters: vec![ServerId(1)], ..Membership::default() };
     let first_image = ImageMark { index: LogIndex(1), term: Term(1), membership };
-    StoreOptions { server: ServerId(1), first_image }
+    StoreOptions { server: ServerId(1), first_image, cache_bytes: 4 << 20 }
 }
 
 pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreError> {
