@@ -87,7 +87,7 @@ impl Watches {
             }
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
-            Change::Cleared => self.touched.extend(self.parked.keys()),
+            Change::Cleared => self.touch_all(),
             _ => return,
         }
         self.touch_topic(&Topic::Everything);
@@ -132,6 +132,14 @@ impl Watches {
             |(id, parked): (&WatchId, &Parked)| (parked.consistency != Consistency::Stale).then_some(*id);
         let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// The whole state is another one. What a reader knows is of the old state, so any answer is news to it.
+    fn touch_all(&mut self) {
+        self.touched.extend(self.parked.keys());
+        for parked in self.parked.values_mut() {
+            parked.known = LogIndex(0);
+        }
     }
 
     fn touch_key(&mut self, key: &Key) {
@@ -262,7 +270,10 @@ mod tests {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Entry("a".into()));
         park(&mut watches, 2, Query::Sessions);
-        assert_eq!(woken(&mut watches, &Change::Cleared), [1, 2]);
+        watches.touch(&Change::Cleared);
+        let touched = watches.take_touched();
+        assert_eq!(touched.iter().map(|parked| parked.call.0).collect::<Vec<_>>(), [1, 2]);
+        assert!(touched.iter().all(|parked| parked.known == LogIndex(0)), "whatever index they asked for");
     }
 
     #[test]

@@ -333,8 +333,8 @@ fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
 
     let index = client.get("/v1/kv/a69/value").index();
     let watches = [
-        client.watch(&format!("/v1/kv/a69/value?index={index}&wait=60s")),
-        client.watch(&format!("/v1/kv/a69/value?index={}&wait=60s", index + 1_000_000_000)),
+        client.watch(&format!("/v1/kv/a69/value?index={index}&wait=10m")),
+        client.watch(&format!("/v1/kv/a69/value?index={}&wait=10m", index + 1_000_000_000)),
     ];
     let_pass(Duration::from_millis(200));
     let restored = client.put("/v1/snapshot", &backup.body).expect(200);
