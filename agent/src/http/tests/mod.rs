@@ -3,6 +3,7 @@
 
 mod agent;
 mod catalog;
+mod checks;
 mod connections;
 mod conventions;
 mod kv;
@@ -179,6 +180,11 @@ impl Stand {
     /// Every request fails from now on.
     pub(super) fn break_with(&self, unavailable: Unavailable) {
         *self.quorum.broken.lock().unwrap() = Some(unavailable);
+    }
+
+    /// Requests are answered again.
+    pub(super) fn mend(&self) {
+        *self.quorum.broken.lock().unwrap() = None;
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Reply {

@@ -1,0 +1,114 @@
+//! The agent's own checks over time, which stands still but for sleeps.
+
+use super::{Stand, identity};
+use crate::checks::{CheckLimits, Checks};
+use lockmesh_protocol::id::CheckId;
+use lockmesh_protocol::record::CheckStatus;
+use lockmesh_protocol::rpc::Unavailable;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+const APP: &str = r#"{"Name":"app","TTL":"10s","Status":"passing"}"#;
+
+/// The check as the catalog has it.
+async fn known(stand: &Stand) -> Value {
+    let checks = stand.get("/v1/health/node/node-one").await.json();
+    checks.as_array().unwrap().iter().find(|check| check["CheckID"] == "app").cloned().unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_that_falls_silent_is_critical() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", APP).await.is(200, "");
+    sleep(Duration::from_secs(9)).await;
+    stand.put("/v1/agent/check/pass/app?note=fine", "").await.is(200, "");
+    sleep(Duration::from_secs(9)).await;
+    assert_eq!(known(&stand).await["Status"], "passing");
+    sleep(Duration::from_secs(2)).await;
+    let expired = known(&stand).await;
+    assert_eq!(expired["Status"], "critical");
+    assert_eq!(expired["Output"], "TTL expired (last output before timeout follows): fine");
+    stand.put("/v1/agent/check/pass/app", "").await.is(200, "");
+    assert_eq!(known(&stand).await["Status"], "passing", "a report brings it back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn words_alone_may_wait_and_a_status_may_not() {
+    let stand = Stand::new();
+    stand
+        .put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Status":"passing"}"#)
+        .await
+        .is(200, "");
+    stand.put("/v1/agent/check/pass/app?note=one", "").await.is(200, "");
+    assert_eq!(stand.get("/v1/agent/checks").await.json()["app"]["Output"], "one");
+    assert_eq!(known(&stand).await["Output"], "");
+    sleep(Duration::from_secs(301)).await;
+    assert_eq!(known(&stand).await["Output"], "one");
+    stand.put("/v1/agent/check/warn/app?note=two", "").await.is(200, "");
+    assert_eq!(known(&stand).await["Output"], "two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_catalog_missed_it_is_told_again() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", APP).await.is(200, "");
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    stand.put("/v1/agent/check/warn/app", "").await.is(200, "");
+    assert_eq!(stand.get("/v1/agent/checks").await.json()["app"]["Status"], "warning");
+    stand.mend();
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(known(&stand).await["Status"], "warning");
+
+    let lost = r#"{"Node":"node-one","CheckID":"app"}"#;
+    stand.put("/v1/catalog/deregister", lost).await.is(200, "true");
+    stand.put("/v1/agent/check/pass/app", "").await;
+    stand.put("/v1/catalog/deregister", lost).await.is(200, "true");
+    for _ in 0..9 {
+        sleep(Duration::from_secs(8)).await;
+        stand.put("/v1/agent/check/pass/app", "").await;
+    }
+    assert_eq!(known(&stand).await["Status"], "passing", "the whole is compared now and then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_life_takes_up_what_the_last_one_left() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", APP).await.is(200, "");
+    let foreign = r#"{"Node":"node-one","SkipNodeUpdate":true,"Check":{"Name":"foreign","Type":"ttl","Status":"passing"}}"#;
+    stand.put("/v1/catalog/register", foreign).await.is(200, "true");
+
+    let next = Checks::new(stand.api.upstream.clone(), identity(), CheckLimits::default());
+    let (_stop, stopping) = watch::channel(false);
+    tokio::spawn(next.clone().run(stopping));
+    sleep(Duration::from_millis(10)).await;
+    let adopted: Vec<_> = next.list().iter().map(|check| (check.id.clone(), check.status)).collect();
+    assert_eq!(adopted, [(CheckId::from("app"), CheckStatus::Passing)]);
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(next.list()[0].status, CheckStatus::Critical, "nobody reported to it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn outputs_and_numbers_have_limits() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", APP).await.is(200, "");
+    let long = json!({"Status": "warning", "Output": "é".repeat(4_000)}).to_string();
+    stand.put("/v1/agent/check/update/app", &long).await.is(200, "");
+    let output = known(&stand).await["Output"].as_str().unwrap().to_owned();
+    assert!(output.ends_with(" ... (captured 4096 of 8000 bytes)"), "{output}");
+
+    let limits = CheckLimits { max_checks: 1, ..CheckLimits::default() };
+    let checks = Checks::new(stand.api.upstream.clone(), identity(), limits);
+    let new = |id: &str| crate::checks::NewCheck {
+        id: id.into(),
+        name: id.into(),
+        notes: String::new(),
+        status: CheckStatus::Passing,
+        ttl: Duration::from_secs(10),
+        max_output_bytes: None,
+    };
+    checks.register(new("a")).unwrap();
+    checks.register(new("a")).unwrap();
+    assert!(checks.register(new("b")).unwrap_err().to_string().contains("checks.max_checks"));
+}
