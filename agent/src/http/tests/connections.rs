@@ -4,7 +4,6 @@ use super::Stand;
 use crate::http::{HttpLimits, Listeners, UnixSocket, serve};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -163,14 +162,6 @@ async fn a_body_that_does_not_come_ends_the_request() {
 #[tokio::test]
 async fn a_client_that_goes_away_frees_its_watch() {
     let served = Served::new(HttpLimits::default());
-    let parked = |count: usize| {
-        let quorum = served.stand.quorum.clone();
-        async move {
-            while quorum.waiting.load(Ordering::SeqCst) != count {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    };
     let mut watchers = Vec::new();
     for _ in 0..50 {
         let mut stream = served.connect().await;
@@ -178,9 +169,9 @@ async fn a_client_that_goes_away_frees_its_watch() {
         stream.write_all(request.as_bytes()).await.unwrap();
         watchers.push(stream);
     }
-    parked(50).await;
+    served.stand.quorum.parked(50).await;
     drop(watchers);
-    parked(0).await;
+    served.stand.quorum.parked(0).await;
 }
 
 #[tokio::test]
@@ -228,9 +219,7 @@ async fn at_shutdown_idle_clients_go_and_requests_under_way_are_answered() {
     let mut busy = served.connect().await;
     let request = "GET /v1/kv/none?index=1000&wait=300ms HTTP/1.1\r\nHost: a\r\n\r\n";
     busy.write_all(request.as_bytes()).await.unwrap();
-    while served.stand.quorum.waiting.load(Ordering::SeqCst) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    served.stand.quorum.parked(1).await;
     served.stop.send(true).unwrap();
     let mut rest = String::new();
     idle.read_to_string(&mut rest).await.unwrap();

@@ -5,7 +5,6 @@ use crate::http::HttpLimits;
 use axum::body::Body;
 use http::Request;
 use serde_json::json;
-use std::time::Duration;
 
 async fn entry(stand: &Stand, key: &str) -> serde_json::Value {
     stand.get(&format!("/v1/kv/{key}")).await.json()[0].clone()
@@ -200,17 +199,10 @@ async fn a_watcher_is_woken_and_one_that_is_dropped_is_freed() {
         tokio::spawn(async move { stand.get(&format!("/v1/kv/a?index={index}&wait=60s")).await })
     };
     let (kept, dropped) = (watching(stand.clone()), watching(stand.clone()));
-    parked(&stand, 2).await;
+    stand.quorum.parked(2).await;
     dropped.abort();
-    parked(&stand, 1).await;
+    stand.quorum.parked(1).await;
     stand.put("/v1/kv/a", "2").await;
     assert!(kept.await.unwrap().index() > index);
-    parked(&stand, 0).await;
-}
-
-/// Waits until this many reads wait at the quorum.
-async fn parked(stand: &Stand, count: usize) {
-    while stand.quorum.waiting.load(std::sync::atomic::Ordering::SeqCst) != count {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    stand.quorum.parked(0).await;
 }

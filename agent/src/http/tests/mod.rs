@@ -27,7 +27,6 @@ use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::{BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -39,7 +38,7 @@ pub(super) struct Quorum {
     state: Mutex<(State, u64)>,
     news: watch::Sender<u64>,
     /// Reads that wait for news.
-    waiting: AtomicUsize,
+    waiting: watch::Sender<usize>,
     /// What every request is answered with, if anything.
     broken: Mutex<Option<Unavailable>>,
 }
@@ -62,7 +61,7 @@ impl Quorum {
     }
 
     async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waiting.send_modify(|waiting| *waiting += 1);
         let _parked = Parked(&self.waiting);
         let mut news = self.news.subscribe();
         let end = tokio::time::Instant::now() + blocking.wait;
@@ -105,6 +104,12 @@ impl Quorum {
         })
     }
 
+    /// Returns when this many reads wait.
+    pub(super) async fn parked(&self, count: usize) {
+        let mut waiting = self.waiting.subscribe();
+        waiting.wait_for(|waiting| *waiting == count).await.unwrap();
+    }
+
     async fn answer(self: Arc<Self>, request: Call, to: oneshot::Sender<Response>) {
         let broken = self.broken.lock().unwrap().clone();
         if let Some(unavailable) = broken {
@@ -133,11 +138,11 @@ impl Quorum {
     }
 }
 
-struct Parked<'a>(&'a AtomicUsize);
+struct Parked<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.send_modify(|waiting| *waiting -= 1);
     }
 }
 
@@ -157,7 +162,7 @@ impl Stand {
         let quorum = Arc::new(Quorum {
             state: Mutex::default(),
             news: watch::channel(0).0,
-            waiting: AtomicUsize::new(0),
+            waiting: watch::channel(0).0,
             broken: Mutex::default(),
         });
         quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into() });

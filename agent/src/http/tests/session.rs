@@ -1,4 +1,4 @@
-//! Sessions.
+//! Sessions: what creators may say, what is shown of them, and how they are ended and renewed.
 
 use super::Stand;
 use serde_json::json;
