@@ -53,7 +53,6 @@ const HOMES: &[(&str, &[&str])] = &[
     ("bincode", &["protocol/src/wire.rs"]),
     ("clap", &["agent/src/cli/"]),
     ("clap_complete", &["agent/src/cli/"]),
-    ("crc32fast", &["server/src/store/"]),
     ("flate2", &["agent/src/http/"]),
     ("getrandom", &["agent/src/"]),
     ("hdrhistogram", &["agent/src/cli/bench/figures.rs"]),
@@ -254,8 +253,9 @@ fn nothing_hidden_is_cited() {
 #[test]
 fn tests_wait_and_do_not_sleep() {
     assert_everywhere(|source| rules::tests_wait_for_something(source, SLEEPERS));
-    let bad =
-        snippet("fn a() { sleep(b); }\n#[cfg(test)]\nmod tests {\n fn c() { std::thread::sleep(d); }\n}");
+    let bad = snippet(
+        "fn a() { sleep(b); }\n#[cfg(test)]\nmod tests {\n fn c() { std::thread::sleep(d);\n while e() {\n sleep(f);\n } }\n}",
+    );
     let faults = rules::tests_wait_for_something(&bad, &[]);
     assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [4]);
     assert_eq!(rules::tests_wait_for_something(&bad, &[("server/core/", "it is a snippet")]), []);
@@ -288,6 +288,29 @@ fn crates_depend_downwards() {
         Source::new("protocol/Cargo.toml", "[dependencies]\nlockmesh-net.workspace = true\nx = \"1\"\n");
     assert_eq!(rules::crates_of_ours(&bad, "lockmesh-", &[]).len(), 1);
     assert_eq!(rules::manifest_follows_the_workspace(&bad).len(), 2);
+}
+
+#[test]
+fn crates_use_what_they_list() {
+    let sources = sources();
+    for (krate, _) in CRATES {
+        let path = format!("{krate}/Cargo.toml");
+        let manifest = sources.iter().find(|source| source.path == path).expect("every crate has a manifest");
+        let inner = CRATES.iter().filter(|(other, _)| other.starts_with(&format!("{krate}/")));
+        let inner: Vec<String> = inner.map(|(other, _)| format!("{other}/")).collect();
+        let is_own = |source: &&Source| {
+            source.path.starts_with(&format!("{krate}/"))
+                && !inner.iter().any(|other| source.path.starts_with(other.as_str()))
+        };
+        let own: Vec<&Source> = sources.iter().filter(is_own).collect();
+        assert_tidy(rules::dependencies_are_used(manifest, &own));
+    }
+    let bad = Source::new(
+        "server/Cargo.toml",
+        "[dependencies]\nredb.workspace = true\n[dev-dependencies]\nx = \"1\"\n",
+    );
+    let used = snippet("use redb::Database;");
+    assert_eq!(rules::dependencies_are_used(&bad, &[&used]).len(), 1);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub fn state_commands(data: &[u8]) {
 
 /// Seeds of [`state_commands`].
 pub fn command_seeds() -> Vec<Vec<u8>> {
-    let registration = samples::proposals().into_iter().find(|proposal| is_registration(proposal));
+    let registration = samples::proposals().into_iter().find(is_registration);
     let registration = Proposal { request: None, ..registration.expect("one of the samples registers") };
     let after_registration = |number: usize, proposal: Proposal| {
         let sequence = number as u64 + 1;

@@ -134,7 +134,7 @@ pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault>
     faults.collect()
 }
 
-/// A test sleeps only in stopped time, or where the table says why.
+/// A test sleeps only in stopped time, between two looks of a `while`, or where the table says why.
 pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> Vec<Fault> {
     let stopped = source.code.contains("start_paused = true");
     if !source.is_rust() || stopped || sleepers.iter().any(|(path, _)| is_in(&source.path, &[path])) {
@@ -147,7 +147,11 @@ pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> V
             .collect()
     };
     let real = sleeps(&source.real_code);
-    let tests = sleeps(&source.code).into_iter().filter(|line| !real.contains(line));
+    let looks_again = |line: usize| {
+        let before = line.checked_sub(2).and_then(|before| source.code.lines().nth(before));
+        before.is_some_and(|before| before.trim_start().starts_with("while "))
+    };
+    let tests = sleeps(&source.code).into_iter().filter(|line| !real.contains(line) && !looks_again(*line));
     let what =
         "a test that sleeps hopes: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
     tests.map(|line| Fault::new(source, line, what)).collect()
@@ -188,6 +192,17 @@ pub fn crates_of_ours(manifest: &Source, ours: &str, allowed: &[&str]) -> Vec<Fa
         .map(|line| line.split(['.', ' ', '=']).next().unwrap_or_default());
     let strange = names.filter(|name| name.starts_with(ours) && !allowed.contains(name));
     strange.map(|name| Fault::new(manifest, 0, format!("must not depend on `{name}`"))).collect()
+}
+
+/// A crate lists no dependency that its own sources never name.
+pub fn dependencies_are_used(manifest: &Source, own: &[&Source]) -> Vec<Fault> {
+    let lists = ["[dependencies]", "[dev-dependencies]"].into_iter();
+    let listed = lists.flat_map(|heading| section(&manifest.text, heading));
+    let names = listed.map(|line| line.split(['.', ' ', '=']).next().unwrap_or_default().replace('-', "_"));
+    let idle =
+        names.filter(|name| own.iter().all(|source| lines_naming_crate(&source.code, name).is_empty()));
+    idle.map(|name| Fault::new(manifest, 0, format!("lists `{name}`, which nothing in the crate names")))
+        .collect()
 }
 
 /// The code map names every module of a crate, and nothing that is not there. A module is a folder below the
