@@ -204,7 +204,10 @@ impl Quorum {
     fn given_up(&self, was_sent: bool, reason: Unavailable) -> Unavailable {
         match (self.link.is_closed(), was_sent) {
             (true, _) => Unavailable::Unknown("the agent is shutting down".into()),
-            (false, true) => unknown("the servers were lost before they answered"),
+            (false, true) => match reason {
+                Unavailable::Disk(_) => unknown(&reason.to_string()),
+                _ => unknown("the servers were lost before they answered"),
+            },
             (false, false) => reason,
         }
     }

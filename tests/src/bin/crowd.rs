@@ -48,8 +48,10 @@ async fn crowd(server: &Dev, number: usize) {
 
     one_key(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
+    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     own_keys(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
+    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     leave(server, &probe, &socket, number).await;
     println!(
         "after: {:.1} MiB resident, {} files open",
@@ -148,7 +150,7 @@ async fn connect_all(socket: &Path, number: usize, request: impl Fn(usize) -> St
         let (gate, socket, request) = (gate.clone(), PathBuf::from(socket), request(n));
         connecting.push(tokio::spawn(async move {
             let _permit = gate.acquire().await.expect("the gate is never closed");
-            let mut stream = UnixStream::connect(socket).await.expect("the agent takes the connection");
+            let mut stream = connect(&socket).await;
             stream.write_all(request.as_bytes()).await.expect("the agent reads the request");
             stream
         }));
@@ -158,6 +160,20 @@ async fn connect_all(socket: &Path, number: usize, request: impl Fn(usize) -> St
         streams.push(stream.await.expect("connecting does not panic"));
     }
     streams
+}
+
+async fn connect(socket: &Path) -> UnixStream {
+    let begun = Instant::now();
+    loop {
+        match UnixStream::connect(socket).await {
+            Ok(stream) => return stream,
+            // More have knocked than the agent has let in so far.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && begun.elapsed() < NEVER => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => panic!("the agent does not take the connection: {error}"),
+        }
+    }
 }
 
 /// Tells who is answered, and when.
