@@ -26,8 +26,6 @@ const NEW_LOG: &str = "log.redb.new";
 /// The image while it is made.
 const NEW_IMAGE: &str = "state.redb.new";
 
-/// How much redb keeps in memory of each file. The whole state is in memory anyway.
-
 /// Opens the pair in a place that nobody else uses, or makes it where there is none.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
     let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"));
