@@ -5,7 +5,7 @@
 
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper,
-    test_kill_process_group, waitpgid, waitpid,
+    test_kill_process_group, wait, waitpgid, waitpid,
 };
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -141,7 +141,7 @@ impl Child {
     fn reap(&mut self) {
         let none = WaitOptions::NOHANG;
         while let Ok(Some((pid, status))) = match (getpid().is_init(), self.has_group) {
-            (true, _) => waitpid(None, none),
+            (true, _) => wait(none),
             (false, true) => waitpgid(self.pid, none),
             (false, false) if self.end.is_none() => waitpid(Some(self.pid), none),
             (false, false) => return,
