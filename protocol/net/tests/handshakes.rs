@@ -227,3 +227,28 @@ async fn a_certificate_that_ended_or_does_not_fit_is_named_at_the_start() {
     let nobody = IdentityFiles { certificate: good.authorities.clone(), ..good };
     assert!(error(&nobody).contains("names no Lockmesh node"), "{}", error(&nobody));
 }
+
+/// `cargo test -p lockmesh-net --test handshakes -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement: run it by name"]
+async fn what_a_connection_costs() {
+    const CONNECTIONS: u64 = 1000;
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let cluster = Cluster::new();
+    let (listener, dialler) = (cluster.listen(Role::Server), cluster.dialler(Role::Agent));
+    let (mut kept, mut before) = (Vec::new(), 0);
+    for number in 0..CONNECTIONS + 100 {
+        if number == 100 {
+            before = resident();
+        }
+        let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
+        let (accepted, dialled) = (accepted.unwrap(), dialled.unwrap());
+        let stream = dialled.open(Purpose::Calls).await.unwrap();
+        kept.push((accepted.accept().await.unwrap(), stream, accepted, dialled));
+    }
+    let each = (resident() - before) / CONNECTIONS;
+    println!("{CONNECTIONS} connections with a stream: {each} bytes each, both ends together");
+}
