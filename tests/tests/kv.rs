@@ -132,11 +132,16 @@ fn assertion_08_recurse_matches_bytes_and_orders_them() {
 }
 
 #[test]
-fn assertion_08_and_09_an_empty_store_has_no_entries_but_a_list_of_no_keys() {
+fn assertion_08_an_empty_store_has_no_entries() {
+    let server = Dev::start(&[]);
+    let none = server.client().get("/v1/kv/?recurse").expect(404).expect_meta();
+    assert!(none.body.is_empty());
+}
+
+#[test]
+fn assertion_09_an_empty_store_has_a_list_of_no_keys_but_a_prefix_has_none() {
     let server = Dev::start(&[]);
     let client = server.client();
-    let none = client.get("/v1/kv/?recurse").expect(404).expect_meta();
-    assert!(none.body.is_empty());
     let keys = client.get("/v1/kv/?keys").expect(200).expect_meta();
     assert_eq!(keys.json(), json!([]));
     let keys = client.get("/v1/kv/a09?keys").expect(404).expect_meta();
