@@ -177,7 +177,8 @@ fn walk<R: Read>(
     take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
 ) -> Result<Meta, ArchiveError> {
     let mut archive = Archive::new(GzDecoder::new(file));
-    let mut entries = archive.entries().map_err(malformed)?;
+    // Raw, because a long name or an extension would be read into memory whole, however long it is.
+    let mut entries = archive.entries().map_err(malformed)?.raw(true);
     let mut next = |name: &'static str| -> Result<Entry<'_, GzDecoder<R>>, ArchiveError> {
         let entry =
             entries.next().ok_or_else(|| malformed(format!("{name} is missing")))?.map_err(malformed)?;
