@@ -3,13 +3,17 @@
 
 use super::{as_text, bytes_of, samples};
 use axum::body::Body;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use http::Request;
 use http_body_util::BodyExt;
 use lockmesh_agent::checks::Checks;
 use lockmesh_agent::http::go::{json, path, query};
-use lockmesh_agent::http::{Api, HttpLimits, Identity, endpoint, router};
+use lockmesh_agent::http::{Api, HttpLimits, Identity, archive, endpoint, router};
 use lockmesh_agent::upstream::{Exchange, Upstream};
 use lockmesh_protocol::rpc::Response;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use tokio::sync::mpsc;
 
@@ -77,6 +81,59 @@ pub fn session_body_seeds() -> Vec<Vec<u8>> {
         r#"{"ServiceChecks": [{"ID": "web", "Namespace": ""}], "LockDelay": -1e300}"#,
         r#"{"Name": "\ud800\u2028", "Checks": [[[[]]]]} trailing"#,
     ])
+}
+
+/// The body of a transaction.
+pub fn http_txn_body(data: &[u8]) {
+    let _ = endpoint::txn::parse_body(data);
+}
+
+/// Seeds of [`http_txn_body`].
+pub fn txn_body_seeds() -> Vec<Vec<u8>> {
+    bodies("/v1/txn")
+}
+
+/// The body of a registration or a deregistration in the catalog, or of a check of the agent.
+pub fn http_registration_body(data: &[u8]) {
+    let _ = endpoint::registration::parse_registration(data);
+    let _ = endpoint::registration::parse_deregistration(data);
+    let _ = endpoint::check::parse_registration(data);
+}
+
+/// Seeds of [`http_registration_body`].
+pub fn registration_body_seeds() -> Vec<Vec<u8>> {
+    [bodies("/v1/catalog/"), bodies("/v1/agent/check/register")].concat()
+}
+
+/// The bodies of those requests whose first line holds this.
+fn bodies(path: &str) -> Vec<Vec<u8>> {
+    let parts = REQUESTS.iter().filter_map(|request| request.split_once("\n\n"));
+    let bodies = parts.filter(|(head, body)| head.contains(path) && !body.is_empty()).map(|(_, body)| body);
+    bytes_of(&bodies.collect::<Vec<_>>())
+}
+
+/// A backup's file: as it is, and as the tar inside the gzip, so that mutants get further than its checksum.
+pub fn http_archive(data: &[u8]) {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::none());
+    packed.write_all(data).expect("memory can be written");
+    let packed = packed.finish().expect("memory can be written");
+    for file in [data, &packed[..]] {
+        if let Ok(meta) = archive::verify(file) {
+            let read = archive::read_parts(file, |_, _| Ok(())).expect("what was verified can be read");
+            assert_eq!(read, meta);
+        }
+    }
+}
+
+/// Seeds of [`http_archive`].
+pub fn archive_seeds() -> Vec<Vec<u8>> {
+    let mut writer = archive::Writer::new().expect("a temporary file");
+    writer.push(&samples::changes()).expect("it can be written");
+    writer.push(&Vec::new()).expect("it can be written");
+    let (file, _) = writer.finish(archive::Meta::default()).expect("it can be written");
+    let mut tar = Vec::new();
+    GzDecoder::new(file).read_to_end(&mut tar).expect("what was packed can be unpacked");
+    vec![tar, Vec::new()]
 }
 
 /// A whole request: `METHOD path` on the first line, headers until an empty line, then the body.
@@ -187,6 +244,15 @@ async fn answer(mut exchanges: mpsc::Receiver<Exchange>, mut turn: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_and_archives_are_found() {
+        assert!(txn_body_seeds().len() >= 4 && registration_body_seeds().len() >= 5);
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(&archive_seeds()[0]).expect("memory can be written");
+        let file = packed.finish().expect("memory can be written");
+        assert_eq!(archive::verify(&file[..]).expect("a backup").parts, 2);
+    }
 
     #[test]
     fn every_seed_is_a_request() {

@@ -48,6 +48,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http_query", check: http::http_query, seeds: http::query_seeds },
     Target { name: "http_path", check: http::http_path, seeds: http::path_seeds },
     Target { name: "http_session_body", check: http::http_session_body, seeds: http::session_body_seeds },
+    Target { name: "http_txn_body", check: http::http_txn_body, seeds: http::txn_body_seeds },
+    Target {
+        name: "http_registration_body",
+        check: http::http_registration_body,
+        seeds: http::registration_body_seeds,
+    },
+    Target { name: "http_archive", check: http::http_archive, seeds: http::archive_seeds },
     Target { name: "http_request", check: http::http_request, seeds: http::request_seeds },
     Target { name: "cli_arguments", check: command_line::cli_arguments, seeds: command_line::argument_seeds },
     Target {
