@@ -9,6 +9,7 @@ mod conventions;
 mod kv;
 mod session;
 mod snapshot;
+mod speed;
 mod txn;
 
 use super::router::respond;

@@ -1,0 +1,70 @@
+//! How much processor time a request costs, as a figure and not as a judgement: run it by name, in release.
+
+use super::identity;
+use crate::checks::{CheckLimits, Checks};
+use crate::http::{Api, HttpLimits, Listeners, UnixSocket, serve};
+use crate::upstream::{Exchange, Upstream};
+use lockmesh_protocol::id::{Fence, LogIndex};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Response;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+
+const CONNECTIONS: usize = 256;
+const REQUESTS: usize = 1_000;
+const REQUEST: &[u8] = b"PUT /v1/kv/lock/name?acquire=4ca8e74b-6350-7587-addf-a18084928f3c HTTP/1.1\r\n\
+    Host: localhost\r\nContent-Length: 4\r\n\r\ntest";
+
+/// Processor time of the whole process so far.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints a figure, which means something in release only"]
+async fn print_what_an_acquire_costs() {
+    let (sender, mut exchanges) = mpsc::channel::<Exchange>(1024);
+    tokio::spawn(async move {
+        while let Some((_, to)) = exchanges.recv().await {
+            let applied = Applied { index: LogIndex(1), reply: Reply::Granted { fence: Fence(1) } };
+            let _ = to.send(Response::Applied(applied));
+        }
+    });
+    let upstream = Upstream::from_channel(sender);
+    let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
+    let api = Arc::new(Api::new(upstream, identity(), HttpLimits::default(), checks));
+    let folder = tempfile::tempdir().unwrap();
+    let unix = UnixSocket { path: folder.path().join("http.sock"), mode: 0o600, group: None };
+    let listeners = Listeners::bind(&[], Some(&unix), false).unwrap();
+    let (_stop, stopping) = watch::channel(false);
+    tokio::spawn(serve(api, listeners, stopping));
+
+    let (begun, processor) = (Instant::now(), processor_time());
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut stream = UnixStream::connect(&unix.path).await.unwrap();
+        clients.push(tokio::spawn(async move {
+            let mut answer = [0; 1024];
+            for _ in 0..REQUESTS {
+                stream.write_all(REQUEST).await.unwrap();
+                let mut length = 0;
+                while !answer[..length].ends_with(b"\r\n\r\ntrue") {
+                    length += stream.read(&mut answer[length..]).await.unwrap();
+                }
+            }
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+    let count = (CONNECTIONS * REQUESTS) as f64;
+    println!(
+        "{:.1} µs of processor time an acquire, client and socket included; {:.0} a second on this machine as loaded",
+        (processor_time() - processor).as_secs_f64() * 1e6 / count,
+        count / begun.elapsed().as_secs_f64()
+    );
+}
