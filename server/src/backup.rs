@@ -48,11 +48,14 @@ impl Backups {
         self.last_id += 1;
         let id = self.last_id;
         let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
-        sender.try_send(first).expect("the queue is new");
         let serve = move || serve(id, backup, &questions);
-        let thread = std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve);
-        let thread = thread.expect("a thread can be started");
-        self.open.insert(id, Open { questions: sender, thread });
+        match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
+            Ok(thread) => {
+                self.open.insert(id, Open { questions: sender, thread });
+                self.ask(id, first);
+            }
+            Err(error) => refuse(&first, &format!("the system gives no thread for a backup: {error}")),
+        }
     }
 
     /// Asks an open backup for a part.
