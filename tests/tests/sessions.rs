@@ -254,6 +254,7 @@ fn assertion_35_sessions_are_listed_by_node_and_all_together() {
     let id = session["ID"].as_str().expect("an id");
     let info = client.get(&format!("/v1/session/info/{}", id.to_uppercase())).expect(200).expect_meta();
     assert_eq!(info.json(), json!([session]));
+    client.destroy(id);
 }
 
 /// Makes two sessions of one node, one of each behavior, lets `end` end them, and looks at what they held.
