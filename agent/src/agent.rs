@@ -145,11 +145,13 @@ impl Agent {
         self.socket.as_ref()
     }
 
-    /// Lets requests that are under way finish, for a while, and takes no new ones.
+    /// Takes no new requests, and lets those that are under way finish for a while; blocking ones are answered at once
+    /// with what there is.
     pub async fn stop(self) {
         self.expiry.abort();
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
+        self.upstream.hurry();
         for task in [self.http, self.checks] {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent did not end well: {error}");

@@ -130,6 +130,22 @@ async fn an_agent_that_goes_away_frees_all_its_places() {
 }
 
 #[tokio::test]
+async fn an_agent_in_a_hurry_answers_its_readers_with_what_there_is() {
+    let story = Story::begin();
+    let upstream = story.upstream.clone();
+    let reader =
+        tokio::spawn(
+            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
+        );
+    story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
+    story.upstream.hurry();
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(0));
+    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    let late = story.upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await;
+    assert_eq!(late.unwrap().index, LogIndex(0));
+}
+
+#[tokio::test]
 async fn readers_of_the_same_news_share_one_call() {
     let story = Story::begin();
     let read = |wait: Duration, index: u64| {

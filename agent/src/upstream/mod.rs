@@ -220,6 +220,13 @@ impl Upstream {
         UpstreamLoad { calls, command_span, shared_reads, waiters }
     }
 
+    /// Lets blocking reads be answered with what there is, now and from now on: the agent is about to stop.
+    pub fn hurry(&self) {
+        if let Way::Quorum(quorum) = &self.0 {
+            quorum.hurry();
+        }
+    }
+
     /// Ends the connection and every request under way.
     pub async fn close(&self) {
         if let Way::Quorum(quorum) = &self.0 {

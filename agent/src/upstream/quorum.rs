@@ -18,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The way to the servers, with all that is under way on it.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct Quorum {
     pub(super) flights: Flights,
     hold_time: Duration,
     answer_time: Duration,
+    /// Whether blocking reads shall wait no longer.
+    hurry: watch::Sender<bool>,
 }
 
 /// What a failed attempt means for the next one.
@@ -44,7 +47,8 @@ impl Quorum {
         let (hold_time, answer_time) = (options.hold_time, options.answer_time);
         let link = Link::new(endpoint, options);
         tokio::spawn(link.clone().keep());
-        Ok(Arc::new(Self { link, flights: Flights::default(), hold_time, answer_time }))
+        let (flights, hurry) = (Flights::default(), watch::Sender::default());
+        Ok(Arc::new(Self { link, flights, hold_time, answer_time, hurry }))
     }
 
     /// When a request that begins now is given up, if no server takes it.
@@ -136,7 +140,11 @@ impl Quorum {
             // No state is older than index 0, so there is nothing to wait for.
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let wanted = Wanted { query, consistency, index };
-                match self.flights.wait(self, &wanted, wait).await {
+                let news = tokio::select! {
+                    news = self.flights.wait(self, &wanted, wait) => news,
+                    () = self.hurried() => None,
+                };
+                match news {
                     Some(news) => return news,
                     None => wanted.query,
                 }
@@ -148,6 +156,16 @@ impl Quorum {
             Response::Answer(answer) => Ok(Arc::new(answer)),
             other => Err(super::unexpected(&other)),
         }
+    }
+
+    /// Lets every blocking read be answered with what there is, now and from now on.
+    pub(super) fn hurry(&self) {
+        self.hurry.send_replace(true);
+    }
+
+    async fn hurried(&self) {
+        // The sender lives as long as this value, so the wait ends only when somebody is in a hurry.
+        let _ = self.hurry.subscribe().wait_for(|hurry| *hurry).await;
     }
 
     async fn attempt(&self, request: &Request) -> Result<Response, Failure> {
