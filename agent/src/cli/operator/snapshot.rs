@@ -194,7 +194,9 @@ mod tests {
     fn a_damaged_or_foreign_file_is_refused() {
         let mut bytes = backup();
         let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
+        // The checksum at a gzip's end; a bit in the middle may be one that changes nothing of what is unpacked.
+        let checksum = bytes.len() - 8;
+        bytes[checksum] ^= 1;
         assert!(contents(&bytes).is_err());
         assert!(contents(b"no backup").expect_err("it is none").contains("no backup of Lockmesh"));
         assert!(contents(&backup()[..middle]).is_err());
