@@ -1,4 +1,4 @@
-//! Runs a command beside a `lockmesh dev` of its own: `with_dev [--dev-ARGUMENT…] -- COMMAND…`.
+//! Runs a command beside a `lockmesh dev` of its own: `with_dev [[DEV-ARGUMENT…] --] COMMAND…`.
 //!
 //! The command finds the server by `LOCKMESH_PORT`, `LOCKMESH_SOCKET` and `LOCKMESH_PID`. The server ends with it, and
 //! the command's exit code is passed on.
@@ -8,13 +8,12 @@ use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some(split) = arguments.iter().position(|argument| argument == "--") else {
-        eprintln!("usage: with_dev [arguments for `lockmesh dev`] -- COMMAND…");
-        return ExitCode::from(2);
+    let (for_dev, command) = match arguments.iter().position(|argument| argument == "--") {
+        Some(split) => (&arguments[..split], &arguments[split + 1..]),
+        None => (&arguments[..0], &arguments[..]),
     };
-    let (for_dev, command) = (&arguments[..split], &arguments[split + 1..]);
     let Some((program, rest)) = command.split_first() else {
-        eprintln!("with_dev: no command after `--`");
+        eprintln!("usage: with_dev [[arguments for `lockmesh dev`] --] COMMAND…");
         return ExitCode::from(2);
     };
     let server = Dev::start(&for_dev.iter().map(String::as_str).collect::<Vec<_>>());
