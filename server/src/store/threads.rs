@@ -40,8 +40,12 @@ pub struct StoreHandle {
 /// What the threads and the driver share.
 struct Shared {
     desk: Mutex<Desk>,
-    /// Told whenever the desk changes.
-    changed: Condvar,
+    /// Told when there is something for the log's thread.
+    log_news: Condvar,
+    /// Told when there is something for the image's thread.
+    image_news: Condvar,
+    /// Told when there is room for more writes, and somebody waits for it.
+    room: Condvar,
     listener: Box<dyn Fn(StoreEvent) + Send + Sync>,
 }
 
@@ -63,6 +67,8 @@ struct Desk {
     /// Whether the log's thread has ended, and the image's.
     gone: [bool; 2],
     closing: bool,
+    /// Whether somebody waits until fewer writes are queued.
+    waits_for_room: bool,
 }
 
 /// An image to be made.
@@ -92,7 +98,9 @@ impl StoreHandle {
         let desk = Desk { durable_commit, durable_image, ..Desk::default() };
         let shared = Arc::new(Shared {
             desk: Mutex::new(desk),
-            changed: Condvar::new(),
+            log_news: Condvar::new(),
+            image_news: Condvar::new(),
+            room: Condvar::new(),
             listener: Box::new(listener),
         });
         let image = Arc::new(image);
@@ -113,14 +121,17 @@ impl StoreHandle {
         let mut desk = self.shared.desk();
         for write in writes {
             while desk.writes.len() >= MAX_QUEUED_WRITES && !desk.closing {
-                desk = self.shared.wait(desk);
+                self.shared.log_news.notify_one();
+                desk.waits_for_room = true;
+                desk = wait(&self.shared.room, desk);
             }
             if desk.closing {
                 return Err(StoreError::Closed);
             }
             desk.writes.push_back(write);
-            self.shared.changed.notify_all();
         }
+        drop(desk);
+        self.shared.log_news.notify_one();
         Ok(())
     }
 
@@ -151,7 +162,7 @@ impl StoreHandle {
             }
             None => desk.checkpoint = Some(newer),
         }
-        self.shared.changed.notify_all();
+        self.shared.image_news.notify_one();
     }
 
     /// Whether no image waits to be made or is being made.
@@ -169,7 +180,7 @@ impl StoreHandle {
     pub fn cut(&self, up_to: LogIndex) {
         let mut desk = self.shared.desk();
         desk.cut_to = desk.cut_to.max(up_to.min(desk.durable_image));
-        self.shared.changed.notify_all();
+        self.shared.log_news.notify_one();
     }
 
     /// Whether the disk takes writes.
@@ -193,7 +204,7 @@ impl StoreHandle {
 impl Drop for StoreHandle {
     fn drop(&mut self) {
         self.shared.desk().closing = true;
-        self.shared.changed.notify_all();
+        self.shared.tell_everybody();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");
@@ -208,8 +219,10 @@ impl Shared {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
-        self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner)
+    fn tell_everybody(&self) {
+        for news in [&self.log_news, &self.image_news, &self.room] {
+            news.notify_all();
+        }
     }
 
     /// Tries a write until the disk takes it; false where the store was closed before it did. The attempt is told
@@ -220,7 +233,7 @@ impl Shared {
         while let Err(error) = done {
             tracing::error!(%error, "the disk refuses; trying again");
             self.report(part, StoreHealth::Failing(error.to_string()));
-            if !self.pause(pause) {
+            if !self.pause(part, pause) {
                 return false;
             }
             pause = (pause * 2).min(RETRY_AFTER.1);
@@ -231,9 +244,12 @@ impl Shared {
     }
 
     /// Waits; false where the store is being closed.
-    fn pause(&self, pause: Duration) -> bool {
-        let desk = self.desk();
-        let waited = self.changed.wait_timeout_while(desk, pause, |desk| !desk.closing);
+    fn pause(&self, part: Part, pause: Duration) -> bool {
+        let news = match part {
+            Part::Log => &self.log_news,
+            Part::Image => &self.image_news,
+        };
+        let waited = news.wait_timeout_while(self.desk(), pause, |desk| !desk.closing);
         !waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
@@ -251,6 +267,10 @@ impl Shared {
             (self.listener)(StoreEvent::Health(now));
         }
     }
+}
+
+fn wait<'a>(news: &Condvar, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+    news.wait(desk).unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
@@ -294,7 +314,7 @@ impl Drop for Leaving<'_> {
         // A thread goes early only where it panicked: without it the store is of no use.
         desk.closing = true;
         drop(desk);
-        self.0.changed.notify_all();
+        self.0.tell_everybody();
     }
 }
 
@@ -315,8 +335,12 @@ fn write_log(mut log: LogStore, shared: &Shared) {
             );
             return;
         }
-        shared.desk().durable_commit = log.head().hard_state.commit;
-        shared.changed.notify_all();
+        let mut desk = shared.desk();
+        desk.durable_commit = log.head().hard_state.commit;
+        if desk.checkpointing {
+            shared.image_news.notify_one();
+        }
+        drop(desk);
         if let Some(write) = writes.last() {
             (shared.listener)(StoreEvent::Persisted(write.number));
         }
@@ -333,15 +357,15 @@ fn next_writes(log: &mut LogStore, shared: &Shared) -> Option<(Vec<LogWrite>, Lo
         let has_cuts = log.has_cuts() && !desk.closing;
         if !writes.is_empty() || desk.wanted_commit > desk.durable_commit || has_cuts {
             let wanted_commit = desk.wanted_commit;
-            drop(desk);
-            // There is room now for whoever waits with more.
-            shared.changed.notify_all();
+            if std::mem::take(&mut desk.waits_for_room) {
+                shared.room.notify_all();
+            }
             return Some((writes, wanted_commit));
         }
         if desk.closing && desk.image_is_done() {
             return None;
         }
-        desk = shared.wait(desk);
+        desk = wait(&shared.log_news, desk);
     }
 }
 
@@ -363,7 +387,7 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         desk.checkpointing = false;
         desk.durable_image = index;
         drop(desk);
-        shared.changed.notify_all();
+        shared.log_news.notify_one();
         (shared.listener)(StoreEvent::Image(index));
     }
     image.finish();
@@ -379,19 +403,19 @@ fn next_checkpoint(shared: &Shared) -> Option<Checkpoint> {
         if desk.closing {
             return None;
         }
-        desk = shared.wait(desk);
+        desk = wait(&shared.image_news, desk);
     };
     desk.checkpointing = true;
     if checkpoint.installed {
         return Some(checkpoint);
     }
     desk.wanted_commit = desk.wanted_commit.max(checkpoint.mark.index);
-    shared.changed.notify_all();
+    shared.log_news.notify_one();
     while desk.durable_commit < checkpoint.mark.index {
         if desk.gone[Part::Log as usize] {
             return None;
         }
-        desk = shared.wait(desk);
+        desk = wait(&shared.image_news, desk);
     }
     Some(checkpoint)
 }
