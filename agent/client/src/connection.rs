@@ -14,6 +14,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -32,6 +33,9 @@ const MAX_IDLE: usize = 32;
 
 /// The largest answer that is read into memory; only backups are larger, and they are streamed.
 const MAX_ANSWER: usize = 256 << 20;
+
+/// How long a newcomer waits where the agent's queue of newcomers is full.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(2);
 
 /// How long the agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -198,7 +202,7 @@ impl Pool {
         let unreachable = |source| Error::Unreachable { address: self.address.clone(), source };
         let attempt = async {
             match &self.address {
-                Address::Unix(path) => Connection::over(UnixStream::connect(path).await?, slot).await,
+                Address::Unix(path) => Connection::over(dial(path).await?, slot).await,
                 Address::Tcp { host, port } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
                     stream.set_nodelay(true)?;
@@ -318,6 +322,19 @@ impl Body for Outgoing {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of letting them wait, as TCP
+/// does: this tries again until there is room.
+pub async fn dial(path: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(FULL_QUEUE_PAUSE).await
+            }
+            done => return done,
         }
     }
 }

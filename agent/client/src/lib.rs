@@ -69,6 +69,7 @@ pub use address::{Address, DEFAULT_PORT, Settings};
 pub use agent::Agent;
 pub use catalog::Catalog;
 pub use client::{Answer, Client, Consistency, Read};
+pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::Error;
 pub use keeper::{DEFAULT_TTL, SessionKeeper, SessionOptions};

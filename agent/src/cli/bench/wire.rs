@@ -52,7 +52,7 @@ impl Wire {
     /// Connects to the agent.
     pub(super) async fn connect(address: &Address) -> io::Result<Self> {
         let stream = match address {
-            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Address::Unix(path) => Stream::Unix(lockmesh_client::dial(path).await?),
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
