@@ -332,7 +332,7 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::time::sleep(FULL_QUEUE_PAUSE).await
+                tokio::time::sleep(FULL_QUEUE_PAUSE).await;
             }
             done => return done,
         }
