@@ -212,9 +212,7 @@ impl Pool {
         };
         match timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(result) => result.map_err(unreachable),
-            Err(_) => {
-                Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")))
-            }
+            Err(_) => Err(unreachable(not_accepted())),
         }
     }
 
@@ -327,16 +325,23 @@ impl Body for Outgoing {
 }
 
 /// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of letting them wait, as TCP
-/// does: this tries again until there is room.
+/// does: this tries again until there is room, for 5 s at most.
 pub async fn dial(path: &Path) -> io::Result<UnixStream> {
-    loop {
-        match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::time::sleep(FULL_QUEUE_PAUSE).await;
+    let attempts = async {
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(FULL_QUEUE_PAUSE).await;
+                }
+                done => return done,
             }
-            done => return done,
         }
-    }
+    };
+    timeout(CONNECT_TIMEOUT, attempts).await.unwrap_or_else(|_| Err(not_accepted()))
+}
+
+fn not_accepted() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")
 }
 
 #[cfg(test)]
