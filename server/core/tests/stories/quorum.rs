@@ -1,10 +1,11 @@
 //! Three servers in virtual time, with a network that loses, delays and reorders, and disks that forget what was not
 //! flushed: what was answered is never lost, and replicas that applied the same index hold the same state.
 
+use crate::solo::Disk;
 use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_core::raft::log::{ImageMark, LogWrite, Membership};
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -13,13 +14,6 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SERVERS: u64 = 3;
-
-#[derive(Clone, Debug)]
-struct Disk {
-    hard_state: HardState,
-    image: ImageMark,
-    entries: Vec<LogEntry>,
-}
 
 struct Server {
     core: Core,
@@ -46,8 +40,7 @@ impl Quorum {
         let voters: Vec<_> = (1..=SERVERS).map(ServerId).collect();
         let membership = Membership { voters: voters.clone(), ..Membership::default() };
         let image = ImageMark { index: LogIndex(1), term: Term(1), membership };
-        let hard_state = HardState { term: Term(1), vote: ServerId(0), commit: LogIndex(1) };
-        let disk = Disk { hard_state, image, entries: Vec::new() };
+        let disk = Disk::new(image);
         let servers = voters.into_iter().map(|id| (id, open(id, disk.clone(), seed))).collect();
         Self {
             servers,
@@ -144,12 +137,8 @@ impl Quorum {
         let server = self.servers.get_mut(&id).expect("the server exists");
         let mut number = None;
         for write in server.unflushed.drain(..) {
-            if let Some(first) = write.entries.first() {
-                server.disk.entries.retain(|entry| entry.index < first.index);
-            }
-            server.disk.entries.extend(write.entries);
-            server.disk.hard_state = write.hard_state.unwrap_or(server.disk.hard_state);
             number = Some(write.number);
+            server.disk.write(write);
         }
         if let Some(number) = number {
             self.input(id, Input::Persisted(number), faults);
@@ -190,22 +179,7 @@ impl Quorum {
 }
 
 fn open(id: ServerId, disk: Disk, seed: u64) -> Server {
-    let config = CoreConfig {
-        id,
-        seed: seed ^ id.0,
-        fresh_cluster_id: "c1".into(),
-        timers: TimerConfig::default(),
-        max_pending_proposals: 1000,
-        log_keep_bytes: 1 << 30,
-    };
-    let recovered = Recovered {
-        hard_state: disk.hard_state,
-        image: disk.image.clone(),
-        entries: disk.entries.clone(),
-        base: (disk.image.index, disk.image.term),
-        state: State::default(),
-    };
-    Server { core: Core::new(config, recovered), disk, unflushed: Vec::new(), outbox: Outbox::default() }
+    Server { core: disk.open(id, seed ^ id.0), disk, unflushed: Vec::new(), outbox: Outbox::default() }
 }
 
 fn storm(seed: u64) -> String {

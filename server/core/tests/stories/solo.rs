@@ -4,7 +4,7 @@ use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
-use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, Entry, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -17,11 +17,48 @@ use std::time::Duration;
 const ID: ServerId = ServerId(1);
 
 /// What survives a crash.
-#[derive(Clone, Debug, Default)]
-struct Disk {
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
     hard_state: HardState,
     image: ImageMark,
     entries: Vec<LogEntry>,
+}
+
+impl Disk {
+    /// A new disk, on which the image is all there is.
+    pub(crate) fn new(image: ImageMark) -> Self {
+        let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
+        Self { hard_state, image, entries: Vec::new() }
+    }
+
+    /// Makes a write durable.
+    pub(crate) fn write(&mut self, write: LogWrite) {
+        if let Some(first) = write.entries.first() {
+            self.entries.retain(|entry| entry.index < first.index);
+        }
+        self.entries.extend(write.entries);
+        self.hard_state = write.hard_state.unwrap_or(self.hard_state);
+    }
+
+    /// Starts a server on what is there.
+    pub(crate) fn open(&self, id: ServerId, seed: u64) -> Core {
+        let config = CoreConfig {
+            id,
+            seed,
+            fresh_cluster_id: "c1".into(),
+            timers: TimerConfig::default(),
+            max_pending_proposals: 1000,
+            log_keep_bytes: 1 << 30,
+        };
+        let recovered = Recovered {
+            hard_state: self.hard_state,
+            image: self.image.clone(),
+            entries: self.entries.clone(),
+            base: (self.image.index, self.image.term),
+            state: State::default(),
+        };
+        Core::new(config, recovered)
+    }
 }
 
 /// A server, its clock and its disk.
@@ -43,9 +80,7 @@ pub(crate) struct Solo {
 impl Solo {
     /// A new cluster of one server, which leads and knows the node `n1`.
     pub(crate) fn start() -> Self {
-        let image = Core::bootstrap_image(ID);
-        let hard_state = HardState { term: Term(1), vote: ServerId(0), commit: image.index };
-        let mut solo = Self::open(Disk { hard_state, image, entries: Vec::new() });
+        let mut solo = Self::open(Disk::new(Core::bootstrap_image(ID)));
         solo.run(Duration::from_millis(300));
         assert!(solo.core.is_serving(), "a server that is alone leads at once");
         let node = Node {
@@ -64,23 +99,8 @@ impl Solo {
     }
 
     fn open(disk: Disk) -> Self {
-        let config = CoreConfig {
-            id: ID,
-            seed: 7,
-            fresh_cluster_id: "c1".into(),
-            timers: TimerConfig::default(),
-            max_pending_proposals: 1000,
-            log_keep_bytes: 1 << 30,
-        };
-        let recovered = Recovered {
-            hard_state: disk.hard_state,
-            image: disk.image.clone(),
-            entries: disk.entries.clone(),
-            base: (disk.image.index, disk.image.term),
-            state: State::default(),
-        };
         Self {
-            core: Core::new(config, recovered),
+            core: disk.open(ID, 7),
             now: Time(0),
             disk,
             unflushed: Vec::new(),
@@ -148,12 +168,8 @@ impl Solo {
     fn flush(&mut self) -> Option<u64> {
         let mut number = None;
         for write in self.unflushed.drain(..) {
-            if let Some(first) = write.entries.first() {
-                self.disk.entries.retain(|entry| entry.index < first.index);
-            }
-            self.disk.entries.extend(write.entries);
-            self.disk.hard_state = write.hard_state.unwrap_or(self.disk.hard_state);
             number = Some(write.number);
+            self.disk.write(write);
         }
         number
     }
