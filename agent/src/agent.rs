@@ -1,12 +1,15 @@
 //! The one file that starts what an agent consists of, and stops it in the reverse order.
 
 use crate::checks::{CheckLimits, Checks};
+use crate::config::load::Sources;
 use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::metrics;
 use crate::node::NodeIdentity;
+use crate::reload::Reloadable;
+use crate::signals::{Asking, Signals};
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::{Identity, expiry};
+use lockmesh_net::{CertificateLife, Identity, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::record::{Node, Service};
@@ -16,9 +19,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 
 /// The version that the agent gives.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -37,6 +39,8 @@ pub struct AgentOptions {
     pub identity: Identity,
     /// Where this same process serves the quorum, if it does.
     pub server: Option<SocketAddr>,
+    /// How its API asks this process to reload.
+    pub reload: Asking,
 }
 
 /// Why an agent could not be started, or stopped by itself.
@@ -83,13 +87,13 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     checks: JoinHandle<()>,
-    expiry: AbortHandle,
+    lives: watch::Sender<Vec<CertificateLife>>,
 }
 
 impl Agent {
     /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before the quorum does.
     pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
-        let AgentOptions { config, node, identity, server } = options;
+        let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;
         http::serve::raise_open_files_limit();
         let listeners = listen(&config.http)?;
@@ -97,8 +101,7 @@ impl Agent {
         let socket = config.http.socket_path().map(PathBuf::from);
         let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
 
-        let lives = identity.lives().to_vec();
-        let expiry = expiry::watch(move || lives.clone(), |left| metrics::CERTIFICATE_SECONDS.set(left));
+        let (lives, watched) = watch::channel(identity.lives().to_vec());
         let registration = registration(&config, &node, advertise, server);
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
@@ -115,12 +118,12 @@ impl Agent {
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http);
-        let api = Arc::new(Api::new(upstream.clone(), identity, limits, Arc::clone(&checks)));
+        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks)).with_reload(reload);
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
-        let http = tokio::spawn(http::serve(api, listeners, stopping));
-        let expiry = tokio::spawn(expiry).abort_handle();
-        Ok(Self { upstream, tcp, socket, shutdown, http, checks, expiry })
+        let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
+        tokio::spawn(expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left)));
+        Ok(Self { upstream, tcp, socket, shutdown, http, checks, lives })
     }
 
     /// Waits until a leader serves and this agent is registered.
@@ -145,10 +148,15 @@ impl Agent {
         self.socket.as_ref()
     }
 
+    /// Takes another certificate into use; the connection that stands keeps its own.
+    pub fn replace_identity(&self, identity: &Identity) {
+        self.upstream.replace_identity(identity);
+        self.lives.send_replace(identity.lives().to_vec());
+    }
+
     /// Takes no new requests, and lets those that are under way finish for a while; blocking ones are answered at once
     /// with what there is.
     pub async fn stop(self) {
-        self.expiry.abort();
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
         self.upstream.hurry();
@@ -161,45 +169,19 @@ impl Agent {
     }
 }
 
-/// Runs an agent until the process is told to stop.
-pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
+/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is read there again when
+/// it is asked to reload.
+pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), AgentError> {
+    let (signals, reload) = Signals::new()?;
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let identity = Identity::load(&crate::server::files(&config.tls))?;
-    let agent = Agent::start(AgentOptions { config, node, identity, server: None })?;
-    let mut stop = StopSignals::new()?;
-    tokio::select! {
-        () = agent.ready() => {
-            tracing::info!("ready");
-            stop.received().await;
-        }
-        () = stop.received() => {}
-    }
+    let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
+    let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload })?;
+    let replace = |identity: &Identity| agent.replace_identity(identity);
+    let reload = || reloadable.reload(replace);
+    signals.serve(agent.ready(), || tracing::info!("ready"), reload).await;
     agent.stop().await;
     Ok(())
-}
-
-/// The signals that ask a process to end.
-#[derive(Debug)]
-pub struct StopSignals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl StopSignals {
-    /// Begins to listen for them; must be called on a runtime.
-    pub fn new() -> Result<Self, AgentError> {
-        let listen =
-            |kind| signal(kind).map_err(|error| AgentError::system("cannot listen for signals", error));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    /// Waits for one.
-    pub async fn received(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
-            _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
-        }
-    }
 }
 
 fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {

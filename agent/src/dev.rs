@@ -1,27 +1,31 @@
 //! `lockmesh dev`: a server and an agent in one process, joined by real QUIC with mutual TLS on loopback.
 
-use crate::agent::{Agent, AgentError, AgentOptions, StopSignals};
+use crate::agent::{Agent, AgentError, AgentOptions};
 use crate::config::{AgentConfig, DevOptions, HttpConfig, NodeConfig, UpstreamConfig};
 use crate::node::NodeIdentity;
-use lockmesh_net::{Development, Role};
+use crate::reload::{self, Outcome};
+use crate::signals::Signals;
+use lockmesh_net::{Development, Identity, Role};
 use lockmesh_server::config::{RpcConfig, ServerConfig};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Runs both until the process is told to stop. Once they serve, one line on stdout says where.
 pub async fn run(options: DevOptions) -> Result<(), AgentError> {
+    let (signals, asking) = Signals::new()?;
     let folder = DataFolder::open(options.data_dir.as_deref())?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
-    let mut stop = StopSignals::new()?;
+    let mut identities = Identities::load(certificates)?;
 
     let config = server_config(&options.node, &folder.path);
-    let server = crate::server::start(config, &node, certificates.identity(Role::Server)?)?;
+    let server = crate::server::start(config, &node, identities.server.clone())?;
     let agent = Agent::start(AgentOptions {
         config: agent_config(&options, &folder.path, server.address()),
         node,
-        identity: certificates.identity(Role::Agent)?,
+        identity: identities.agent.clone(),
         server: Some(server.address()),
+        reload: asking,
     });
     let agent = match agent {
         Ok(agent) => agent,
@@ -30,16 +34,42 @@ pub async fn run(options: DevOptions) -> Result<(), AgentError> {
             return Err(error);
         }
     };
-    tokio::select! {
-        () = agent.ready() => {
-            announce(&agent, &folder);
-            stop.received().await;
-        }
-        () = stop.received() => {}
-    }
+    let reload = || identities.reload(&server, &agent);
+    signals.serve(agent.ready(), || announce(&agent, &folder), reload).await;
     agent.stop().await;
     server.stop().await;
     Ok(())
+}
+
+/// Who server and agent are. Their certificates are the only thing that they read again: there is no configuration.
+struct Identities {
+    certificates: Development,
+    server: Identity,
+    agent: Identity,
+}
+
+impl Identities {
+    fn load(certificates: Development) -> Result<Self, AgentError> {
+        let (server, agent) = (certificates.identity(Role::Server)?, certificates.identity(Role::Agent)?);
+        Ok(Self { certificates, server, agent })
+    }
+
+    fn reload(&mut self, server: &lockmesh_server::Server, agent: &Agent) -> Outcome {
+        let fresh_server = reload::fresh_identity(&self.server, &self.certificates.files(Role::Server))?;
+        let fresh_agent = reload::fresh_identity(&self.agent, &self.certificates.files(Role::Agent))?;
+        let mut changes = Vec::new();
+        if let Some(identity) = fresh_server {
+            server.replace_identity(&identity);
+            changes.push(reload::told(&identity));
+            self.server = identity;
+        }
+        if let Some(identity) = fresh_agent {
+            agent.replace_identity(&identity);
+            changes.push(reload::told(&identity));
+            self.agent = identity;
+        }
+        Ok(reload::or_nothing(changes))
+    }
 }
 
 fn announce(agent: &Agent, folder: &DataFolder) {

@@ -8,6 +8,8 @@ pub mod dev;
 pub mod http;
 pub mod metrics;
 pub mod node;
+pub mod reload;
 pub mod server;
+pub mod signals;
 pub mod telemetry;
 pub mod upstream;

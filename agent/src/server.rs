@@ -1,18 +1,25 @@
 //! A server as a process of its own: the `server` role of the one binary.
 
-use crate::agent::{AgentError, StopSignals};
+use crate::agent::AgentError;
+use crate::config::load::Sources;
 use crate::node::{self, NodeIdentity};
+use crate::reload::Reloadable;
+use crate::signals::{Event, Signals};
 use lockmesh_net::{Identity, IdentityFiles};
 use lockmesh_server::config::{ServerConfig, TlsConfig};
 use lockmesh_server::{Server, ServerOptions};
 
-/// Runs a server until the process is told to stop.
-pub async fn run(config: ServerConfig) -> Result<(), AgentError> {
+/// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
+/// SIGHUP.
+pub async fn run(config: ServerConfig, sources: Sources) -> Result<(), AgentError> {
+    let (mut signals, _) = Signals::new()?;
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let identity = Identity::load(&files(&config.tls))?;
-    let mut stop = StopSignals::new()?;
+    let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let server = start(config, &node, identity)?;
-    stop.received().await;
+    while let Event::Reload(order) = signals.next().await {
+        order.carried_out(reloadable.reload(|identity| server.replace_identity(identity)));
+    }
     server.stop().await;
     Ok(())
 }

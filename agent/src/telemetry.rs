@@ -1,16 +1,20 @@
 //! Logs: text for people or JSON for machines, to stderr, filtered by level and module.
 //!
-//! The one file that names tracing-subscriber. Set up once a process, before the runtime starts; libraries only ever
-//! call `tracing`'s macros.
+//! The one file that names tracing-subscriber. Set up once a process; libraries only ever call `tracing`'s macros.
+//! The level may be replaced later, the rest stays for the process's life.
 
 use crate::config::{LogConfig, LogFormat};
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::{Layer, Registry};
+use tracing_subscriber::{Layer, Registry, reload};
 
 /// The variable that wins over the configured level.
 pub const LEVEL_VARIABLE: &str = "LOCKMESH_LOG";
+
+/// The filter in use, once there is one.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +30,7 @@ pub struct TelemetryError {
 
 /// Sends logs to stderr from now on. A second call in one process changes nothing.
 pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
-    let filter = filter(std::env::var(LEVEL_VARIABLE).ok(), &config.level)?;
+    let (filter, handle) = reload::Layer::new(filter(variable(), &config.level)?);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
@@ -34,8 +38,29 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
         LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
     };
     // Only fails where there is a subscriber already, as in a test that starts two servers.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
+    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).is_ok() {
+        FILTER.get_or_init(|| handle);
+    }
     Ok(())
+}
+
+/// Logs at another level from now on; a wrong one is refused, and the level in use stays.
+pub fn replace_level(config: &LogConfig) -> Result<(), TelemetryError> {
+    let filter = filter(variable(), &config.level)?;
+    if let Some(handle) = FILTER.get() {
+        // Only fails where the subscriber is gone, and then there are no logs.
+        let _ = handle.reload(filter);
+    }
+    Ok(())
+}
+
+/// The level that counts: the variable's, or else the configured one.
+pub fn effective_level(config: &LogConfig) -> String {
+    variable().unwrap_or_else(|| config.level.clone())
+}
+
+fn variable() -> Option<String> {
+    std::env::var(LEVEL_VARIABLE).ok().filter(|text| !text.is_empty())
 }
 
 /// The level of a command that talks to an agent: quiet unless asked.
@@ -44,7 +69,7 @@ pub fn for_commands() -> LogConfig {
 }
 
 fn filter(variable: Option<String>, configured: &str) -> Result<Targets, TelemetryError> {
-    let (origin, text) = match variable.filter(|text| !text.is_empty()) {
+    let (origin, text) = match variable {
         Some(text) => (LEVEL_VARIABLE, text),
         None => ("`log.level`", configured.to_string()),
     };
@@ -73,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_none() {
-        let filter = filter(Some(String::new()), "off").expect("it is good");
+    fn without_a_variable_the_configured_level_counts() {
+        let filter = filter(None, "off").expect("it is good");
         assert!(!filter.would_enable("lockmesh_agent", &Level::ERROR));
     }
 

@@ -9,12 +9,13 @@ use crate::rpc::{RpcOptions, RpcService};
 use crate::store::{Store, StoreError, StoreOptions};
 use lockmesh_core::{Core, CoreConfig, TimerConfig};
 use lockmesh_net::quic::QuicOptions;
-use lockmesh_net::{Endpoint, Identity, expiry};
+use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
 use lockmesh_protocol::id::ServerId;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// The id of a quorum's first server.
@@ -66,6 +67,7 @@ pub struct Server {
     mailbox: crate::mailbox::Mailbox,
     driver: JoinHandle<()>,
     tasks: [AbortHandle; 2],
+    lives: watch::Sender<Vec<CertificateLife>>,
 }
 
 impl Server {
@@ -119,11 +121,11 @@ impl Server {
         let endpoint = Arc::new(endpoint);
         let service = RpcService::new(mailbox.clone(), rpc, counters);
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
-        let lives = identity.lives().to_vec();
-        let expiry = expiry::watch(move || lives.clone(), |left| metrics::CERTIFICATE_SECONDS.set(left));
+        let (lives, watched) = watch::channel(identity.lives().to_vec());
+        let expiry = expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
-        Ok(Self { endpoint, address, mailbox, driver, tasks })
+        Ok(Self { endpoint, address, mailbox, driver, tasks, lives })
     }
 
     /// Where it listens.
@@ -139,6 +141,7 @@ impl Server {
     /// Takes another certificate into use; connections that stand keep theirs.
     pub fn replace_identity(&self, identity: &Identity) {
         self.endpoint.replace_identity(identity);
+        self.lives.send_replace(identity.lives().to_vec());
     }
 
     /// Says goodbye, writes what was decided and closes the files.

@@ -15,5 +15,6 @@ pub mod fuzz;
 pub mod http;
 pub mod kill;
 pub mod ledger;
+pub mod process;
 pub mod service;
 pub mod tidy;

@@ -70,6 +70,14 @@ impl Agent<'_> {
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
+    /// Lets it read its certificate and its log level again; answers what changed, in words. What is broken is
+    /// refused, and everything stays as it was.
+    pub async fn reload(&self) -> Result<Vec<String>, Error> {
+        let reply = self.client.write(Verb::Put, Target::new("/v1/agent/reload"), Bytes::new()).await?;
+        let changes = reply.header("x-lockmesh-reloaded").unwrap_or("reloaded");
+        Ok(changes.split("; ").map(str::to_owned).collect())
+    }
+
     async fn put(&self, target: Target, body: &impl Serialize) -> Result<(), Error> {
         let body = serde_json::to_vec(body).map_err(|error| Error::Settings(error.to_string()))?;
         self.client.write(Verb::Put, target, body.into()).await.map(|_| ())

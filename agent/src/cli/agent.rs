@@ -20,9 +20,9 @@ pub struct Args {
 
 /// Runs until the process is told to stop.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config: AgentConfig =
-        load(&Sources::of_process(args.config, args.settings)).map_err(CliError::usage)?;
+    let sources = Sources::of_process(args.config, args.settings);
+    let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::agent::run(config).await.map_err(CliError::failed)?;
+    crate::agent::run(config, sources).await.map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`] | what applications do |
-//! | [`members`], [`operator`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
+//! | [`members`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
 pub mod agent;
 pub mod bench;
@@ -28,6 +28,7 @@ pub mod locks;
 pub mod members;
 pub mod operator;
 pub mod output;
+pub mod reload;
 pub mod semaphore;
 pub mod server;
 pub mod session;
@@ -68,6 +69,7 @@ enum Command {
     Watch(Online<watch::Args>),
     Members(Online<members::Args>),
     Operator(Online<operator::Args>),
+    Reload(Online<reload::Args>),
     #[command(hide = true)]
     Snapshot(Online<operator::snapshot::Args>),
     Bench(Online<bench::Args>),
@@ -163,6 +165,7 @@ impl Command {
             Self::Watch(online) => watch::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
             Self::Operator(online) => operator::run(online.args, &online.connection.context()?).await,
+            Self::Reload(online) => reload::run(online.args, &online.connection.context()?).await,
             Self::Snapshot(online) => {
                 operator::snapshot::run(online.args, &online.connection.context()?).await
             }

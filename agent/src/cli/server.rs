@@ -20,9 +20,9 @@ pub struct Args {
 
 /// Runs until the process is told to stop.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let config: ServerConfig =
-        load(&Sources::of_process(args.config, args.settings)).map_err(CliError::usage)?;
+    let sources = Sources::of_process(args.config, args.settings);
+    let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::server::run(config).await.map_err(CliError::failed)?;
+    crate::server::run(config, sources).await.map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

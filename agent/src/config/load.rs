@@ -4,7 +4,7 @@
 //! environment. Whatever is not a key is refused: in the file with its line, in the environment and on the command
 //! line by its name.
 
-use super::{AgentConfig, ConfigError, ServerConfig};
+use super::{AgentConfig, ConfigError, LogConfig, ServerConfig, TlsConfig};
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -16,17 +16,52 @@ pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 pub trait Role: Default + Serialize + DeserializeOwned {
     /// Refuses values that cannot work.
     fn check(&self) -> Result<(), ConfigError>;
+
+    /// Its certificate.
+    fn tls(&self) -> &TlsConfig;
+
+    /// Its logs.
+    fn log(&self) -> &LogConfig;
+
+    /// Takes over what may change while the process runs: where the certificate is, and the log's level.
+    fn take_reloadable(&mut self, from: &Self);
 }
 
 impl Role for AgentConfig {
     fn check(&self) -> Result<(), ConfigError> {
         AgentConfig::check(self)
     }
+
+    fn tls(&self) -> &TlsConfig {
+        &self.tls
+    }
+
+    fn log(&self) -> &LogConfig {
+        &self.log
+    }
+
+    fn take_reloadable(&mut self, from: &Self) {
+        self.tls.clone_from(&from.tls);
+        self.log.level.clone_from(&from.log.level);
+    }
 }
 
 impl Role for ServerConfig {
     fn check(&self) -> Result<(), ConfigError> {
         ServerConfig::check(self)
+    }
+
+    fn tls(&self) -> &TlsConfig {
+        &self.tls
+    }
+
+    fn log(&self) -> &LogConfig {
+        &self.log
+    }
+
+    fn take_reloadable(&mut self, from: &Self) {
+        self.tls.clone_from(&from.tls);
+        self.log.level.clone_from(&from.log.level);
     }
 }
 
@@ -108,6 +143,14 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let config = deserialize::<T>(table, "the configuration")?;
     config.check()?;
     Ok(config)
+}
+
+/// The paths of the keys, as `http.tcp`, in which two configurations differ.
+pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
+    let (mut one, mut other) = (table_of(one), table_of(other));
+    let mut paths = paths(&one);
+    paths.retain(|path| at(&mut one, path) != at(&mut other, path));
+    paths
 }
 
 /// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with their line.

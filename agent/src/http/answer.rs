@@ -18,6 +18,7 @@ const QUERY_BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backen
 const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
 const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
+const OUR_CHANGES: HeaderName = HeaderName::from_static("x-lockmesh-reloaded");
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -183,6 +184,15 @@ pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) ->
 /// The fencing token of a grant.
 pub(super) fn with_fence(mut response: Response<Body>, fence: u64) -> Response<Body> {
     response.headers_mut().insert(OUR_FENCE, fence.into());
+    response
+}
+
+/// What a reload changed, each thing behind a semicolon.
+pub(super) fn with_changes(mut response: Response<Body>, changes: &[String]) -> Response<Body> {
+    let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let text: String = changes.join("; ").chars().map(printable).collect();
+    let value = HeaderValue::try_from(text).expect("it is printable ASCII");
+    response.headers_mut().insert(OUR_CHANGES, value);
     response
 }
 

@@ -1,6 +1,7 @@
 //! What every request is served from.
 
 use crate::checks::Checks;
+use crate::signals::Asking;
 use crate::upstream::Upstream;
 use lockmesh_protocol::id::NodeName;
 use std::net::{IpAddr, SocketAddr};
@@ -93,13 +94,22 @@ pub struct Api {
     pub limits: HttpLimits,
     /// This agent's own checks.
     pub checks: Arc<Checks>,
+    /// How to ask this process to reload.
+    pub reload: Asking,
     token_seen: AtomicBool,
 }
 
 impl Api {
     /// Puts the parts together. Nothing runs yet: see [`crate::http::serve`] and [`Checks::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
-        Self { upstream, identity, limits, checks, token_seen: AtomicBool::new(false) }
+        let reload = Asking::default();
+        Self { upstream, identity, limits, checks, reload, token_seen: AtomicBool::new(false) }
+    }
+
+    /// The same, in a process that can be asked to reload.
+    #[must_use]
+    pub fn with_reload(self, reload: Asking) -> Self {
+        Self { reload, ..self }
     }
 
     /// Says once in the agent's life that tokens have no meaning yet.

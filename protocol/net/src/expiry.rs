@@ -3,6 +3,8 @@
 use crate::certificate::Facts;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
 
 /// How long before a certificate's end the warnings begin.
 pub const WARNING_TIME: Duration = Duration::from_secs(30 * 86_400);
@@ -54,29 +56,32 @@ impl CertificateLife {
     }
 }
 
-/// Looks at the certificates once an hour, for ever: tells `gauge` the fewest seconds that one of them still lives,
-/// and warns in the log once a day from 30 days before the end. `lives` is asked each time, so that a replaced
-/// certificate is seen.
-pub async fn watch(lives: impl Fn() -> Vec<CertificateLife>, gauge: impl Fn(i64)) {
+/// Looks at the certificates once an hour, and whenever they are replaced, until nobody can replace them any more:
+/// tells `gauge` the fewest seconds that one of them still lives, and warns in the log once a day from 30 days before
+/// the end.
+pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64)) {
     let mut looks = 0u32;
     loop {
-        let (now, lives) = (SystemTime::now(), lives());
-        if let Some(least) = lives.iter().map(|life| life.seconds_left(now)).min() {
+        let (now, known) = (SystemTime::now(), lives.borrow_and_update().clone());
+        if let Some(least) = known.iter().map(|life| life.seconds_left(now)).min() {
             gauge(least);
         }
         if looks.is_multiple_of(LOOKS_PER_WARNING) {
-            for warning in lives.iter().filter_map(|life| life.warning(now)) {
+            for warning in known.iter().filter_map(|life| life.warning(now)) {
                 tracing::warn!("{warning}");
             }
         }
-        looks = looks.wrapping_add(1);
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        match timeout(LOOK_INTERVAL, lives.changed()).await {
+            Ok(Ok(())) => looks = 0,
+            Ok(Err(_)) => return,
+            Err(_) => looks = looks.wrapping_add(1),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateLife, WARNING_TIME};
+    use super::{CertificateLife, WARNING_TIME, watch};
     use std::time::{Duration, SystemTime};
 
     #[test]
@@ -91,5 +96,21 @@ mod tests {
         assert!(past.warning(now).unwrap().contains("has ended"));
         assert_eq!(past.seconds_left(now), -1);
         assert!(life(now).warning(now).unwrap().contains("has ended"));
+    }
+
+    #[tokio::test]
+    async fn a_replaced_certificate_is_looked_at_at_once() {
+        let of_days = |days: u64| {
+            let not_after = SystemTime::now() + Duration::from_secs(days * 86_400);
+            vec![CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after }]
+        };
+        let (replace, lives) = tokio::sync::watch::channel(of_days(1));
+        let (tell, mut told) = tokio::sync::mpsc::channel(4);
+        let watching = tokio::spawn(watch(lives, move |left| tell.try_send(left / 86_400).unwrap()));
+        assert_eq!(told.recv().await, Some(0));
+        replace.send_replace(of_days(365));
+        assert_eq!(told.recv().await, Some(364));
+        drop(replace);
+        watching.await.expect("it ends with those who could replace the certificate");
     }
 }

@@ -13,6 +13,7 @@ pub mod tls;
 
 pub use certificate::{Authority, CertificateError};
 pub use development::Development;
+pub use expiry::CertificateLife;
 pub use peer::{Peer, Role};
 pub use quic::{Close, Connection, Endpoint, LinkError, Purpose, QuicOptions};
 pub use tls::{Identity, IdentityFiles};

@@ -40,6 +40,7 @@ pub struct Identity {
     client: Arc<ClientConfig>,
     reset_secret: ResetSecret,
     lives: Vec<CertificateLife>,
+    fingerprint: Vec<u8>,
 }
 
 impl Identity {
@@ -62,6 +63,7 @@ impl Identity {
             }
             other => wrong(&files.key, format!("this is no key that can be used here: {other}")),
         })?;
+        let shown: Vec<u8> = authorities.iter().chain(&chain).flat_map(|der| der.to_vec()).collect();
         let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
         let mut roots = RootCertStore::empty();
         for authority in authorities {
@@ -75,9 +77,17 @@ impl Identity {
         make_sure_of_trust(files, &provider, &roots, &chain)?;
         let broken = |error: String| wrong(&files.certificate, error);
         let reset_secret = ResetSecret::of_key(&key);
+        let fingerprint = reset_secret.sign(&shown);
         let server = server_config(&provider, &roots, chain.clone(), key.clone_key()).map_err(broken)?;
         let client = client_config(&provider, &roots, chain, key).map_err(broken)?;
-        Ok(Self { peer, server: Arc::new(server), client: Arc::new(client), reset_secret, lives })
+        Ok(Self {
+            peer,
+            server: Arc::new(server),
+            client: Arc::new(client),
+            reset_secret,
+            lives,
+            fingerprint,
+        })
     }
 
     /// Who this process is.
@@ -88,6 +98,11 @@ impl Identity {
     /// How long the certificates live: the own one first, then the authorities'.
     pub fn lives(&self) -> &[CertificateLife] {
         &self.lives
+    }
+
+    /// Whether key, certificates and authorities are the same ones.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
     }
 
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {

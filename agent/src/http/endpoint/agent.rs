@@ -226,6 +226,13 @@ pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&shape, call.layout()))
 }
 
+/// Reads certificates and the log level anew; what changed is said in a header, since the body is empty in Consul's.
+pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let changes = call.api.reload.reload().await.map_err(Failure::internal)?;
+    Ok(answer::with_changes(answer::nothing(), &changes))
+}
+
 /// One root that signs nothing, in the shape that clients wait for.
 pub(super) fn roots(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     const ROOT_ID: &str = "lockmesh-static-root";

@@ -1,0 +1,115 @@
+//! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a request of its own API.
+
+use crate::agent::AgentError;
+use crate::reload::Outcome;
+use std::io::{IsTerminal, stderr};
+use std::pin::pin;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+/// How many reloads may be asked for and not yet begun; more wait for their turn.
+const ORDERS: usize = 4;
+
+/// Everything that a process is asked, one after the other.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    orders: mpsc::Receiver<Order>,
+    on_terminal: bool,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Event {
+    /// To end.
+    Stop,
+    /// To reload.
+    Reload(Order),
+}
+
+/// The order to reload, with the one who waits for its outcome, if anybody does.
+#[derive(Debug)]
+pub struct Order(Option<oneshot::Sender<Outcome>>);
+
+/// A way to ask this process to reload. The default leads nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Asking(Option<mpsc::Sender<Order>>);
+
+impl Signals {
+    /// Begins to listen; must be called on a runtime, and before anything that a signal must not cut off.
+    pub fn new() -> Result<(Self, Asking), AgentError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| AgentError::system("cannot listen for signals", error));
+        let (sender, orders) = mpsc::channel(ORDERS);
+        let this = Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+            orders,
+            on_terminal: stderr().is_terminal(),
+        };
+        Ok((this, Asking(Some(sender))))
+    }
+
+    /// Waits for what is asked next.
+    pub async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
+            _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
+            // A terminal that is closed says the same as somebody who wants a reload, but is not there any more.
+            _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
+                true => {}
+                false => return Event::Reload(Order(None)),
+            },
+            Some(order) = self.orders.recv() => return Event::Reload(order),
+        }
+        Event::Stop
+    }
+
+    /// Reloads whenever that is asked, until the process shall end; says once when it is ready.
+    pub async fn serve(
+        mut self,
+        ready: impl Future<Output = ()>,
+        say_ready: impl FnOnce(),
+        mut reload: impl FnMut() -> Outcome,
+    ) {
+        let mut ready = pin!(ready);
+        let mut say_ready = Some(say_ready);
+        loop {
+            tokio::select! {
+                () = &mut ready, if say_ready.is_some() => say_ready.take().into_iter().for_each(|say| say()),
+                event = self.next() => match event {
+                    Event::Stop => return,
+                    Event::Reload(order) => order.carried_out(reload()),
+                },
+            }
+        }
+    }
+}
+
+impl Order {
+    /// Says what came of it: in the log, and to whoever waits.
+    pub fn carried_out(self, outcome: Outcome) {
+        match &outcome {
+            Ok(changes) => changes.iter().for_each(|change| tracing::info!("reloaded: {change}")),
+            Err(reason) => tracing::error!("the reload is refused, and everything stays as it was: {reason}"),
+        }
+        if let Some(asker) = self.0 {
+            // An asker who is gone has the log.
+            let _ = asker.send(outcome);
+        }
+    }
+}
+
+impl Asking {
+    /// Asks, and waits for the outcome.
+    pub async fn reload(&self) -> Outcome {
+        let gone = "this process cannot reload: it is about to stop";
+        let (asker, outcome) = oneshot::channel();
+        let orders = self.0.as_ref().ok_or(gone)?;
+        orders.send(Order(Some(asker))).await.map_err(|_| gone)?;
+        outcome.await.map_err(|_| gone)?
+    }
+}

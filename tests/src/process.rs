@@ -1,0 +1,144 @@
+//! Runs `lockmesh` with any arguments as a process of its own, listens to what it says, signals it and ends it.
+//!
+//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its standard input, which
+//! the kernel closes however the test ends, and then kills it.
+
+use crate::binary;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long something may take that must happen; generous, for loaded machines.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts a program in the background, tells its number, passes its end on, and kills it once standard input ends.
+const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; "$@" </dev/null 3<&- & child=$!; echo "$child"
+(cat <&3 >/dev/null; kill -9 "$child") >/dev/null & exec 3<&-; wait "$child"; echo "ended with $?""#;
+
+/// A program that was started. Killed when dropped.
+pub struct Process {
+    name: String,
+    watchdog: Child,
+    number: u32,
+    heard: Arc<Heard>,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// The lines that the program has said, on both of its outputs.
+#[derive(Default)]
+struct Heard {
+    lines: Mutex<(Vec<String>, bool)>,
+    news: Condvar,
+}
+
+impl Process {
+    /// Starts `lockmesh` with these arguments.
+    pub fn lockmesh(arguments: &[&str]) -> Self {
+        let mut watchdog = Command::new("sh");
+        watchdog.args(["-c", WATCHDOG, "sh"]).arg(binary::lockmesh()).args(arguments);
+        watchdog.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut watchdog = watchdog.spawn().expect("sh can be started");
+        let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
+        let mut number = String::new();
+        output.read_line(&mut number).expect("the watchdog tells the process number");
+        let heard = Arc::<Heard>::default();
+        let hearing = Arc::clone(&heard);
+        let listener = thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| hearing.hear(line));
+            hearing.end();
+        });
+        Self {
+            name: arguments.join(" "),
+            watchdog,
+            number: number.trim().parse().expect("the watchdog tells a number"),
+            heard,
+            listener: Some(listener),
+        }
+    }
+
+    /// The process number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Waits for a line that holds this text, said since the start, and answers it.
+    #[track_caller]
+    pub fn says(&self, text: &str) -> String {
+        self.heard.wait_for(|line| line.contains(text)).unwrap_or_else(|| {
+            panic!("lockmesh {} did not say {text:?}, but:\n{}", self.name, self.heard.text())
+        })
+    }
+
+    /// Everything that it has said so far.
+    pub fn said(&self) -> String {
+        self.heard.text()
+    }
+
+    /// Sends a signal, by its name.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.number)]).status();
+        assert!(sent.expect("sh can be started").success(), "lockmesh {} is gone", self.name);
+    }
+
+    /// Waits until it ends by itself, or by a signal sent before, and answers its exit code as a shell tells it.
+    #[track_caller]
+    pub fn ends(&self) -> i32 {
+        let line = self.says("ended with ");
+        let code = line.rsplit(' ').next().and_then(|code| code.parse().ok());
+        code.expect("the watchdog tells a number")
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self) {
+        drop(self.watchdog.stdin.take());
+        let gone: std::io::Result<ExitStatus> = self.watchdog.wait();
+        gone.expect("the watchdog can be waited for");
+        if let Some(listener) = self.listener.take() {
+            listener.join().expect("the listener does not panic");
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("lockmesh {} said:\n{}", self.name, self.heard.text());
+        }
+        self.kill();
+    }
+}
+
+impl Heard {
+    fn hear(&self, line: String) {
+        self.lines.lock().expect("nobody panics with it").0.push(line);
+        self.news.notify_all();
+    }
+
+    fn end(&self) {
+        self.lines.lock().expect("nobody panics with it").1 = true;
+        self.news.notify_all();
+    }
+
+    fn wait_for(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let lines = self.lines.lock().expect("nobody panics with it");
+        let missing =
+            |(lines, ended): &mut (Vec<String>, bool)| !*ended && !lines.iter().any(|line| wanted(line));
+        let (lines, _) =
+            self.news.wait_timeout_while(lines, PATIENCE, missing).expect("nobody panics with it");
+        lines.0.iter().find(|line| wanted(line)).cloned()
+    }
+
+    fn text(&self) -> String {
+        self.lines.lock().expect("nobody panics with it").0.join("\n")
+    }
+}
+
+/// Runs `lockmesh` to its end: exit code, standard output, standard error.
+pub fn run(arguments: &[&str]) -> (i32, String, String) {
+    let done = Command::new(binary::lockmesh()).args(arguments).stdin(Stdio::null()).output();
+    let done = done.expect("lockmesh can be started");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what is printed is UTF-8");
+    (done.status.code().unwrap_or(-1), text(done.stdout), text(done.stderr))
+}

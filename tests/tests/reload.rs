@@ -1,0 +1,138 @@
+//! Certificates and the log level are read again while a process runs, on SIGHUP and on request; what is broken is
+//! refused, and what was in use stays.
+
+use lockmesh_tests::dev::Dev;
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::{Process, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// An authority in `folder/ca`, and what it issues.
+struct Fleet {
+    folder: TempDir,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let this = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        lockmesh(&["operator", "tls", "init", "--out", &this.at("ca")]);
+        this
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a temporary folder's name is text").to_owned()
+    }
+
+    /// Issues a certificate into `folder/name`.
+    fn issue(&self, name: &str, role: &str, node: &str) {
+        issue(&self.at("ca"), &self.at(name), role, node);
+    }
+
+    /// A configuration file for a node whose certificate is in the folder of that name.
+    fn config(&self, role: &str, name: &str, level: &str, rest: &str) -> String {
+        let file = self.at(&format!("{name}.toml"));
+        let tls = self.at(name);
+        let text = format!(
+            "data_dir = \"{tls}/data\"\n{rest}\n[node]\nname = \"{name}\"\n[log]\nlevel = \"{level}\"\n[tls]\n\
+             ca = \"{ca}/ca.pem\"\ncertificate = \"{tls}/{role}.pem\"\nkey = \"{tls}/{role}-key.pem\"\n",
+            ca = self.at("ca"),
+        );
+        fs::write(&file, text).expect("the file can be written");
+        file
+    }
+}
+
+fn issue(ca: &str, out: &str, role: &str, node: &str) {
+    lockmesh(&["operator", "tls", "issue", "--ca", ca, "--out", out, "--role", role, "--node", node]);
+}
+
+fn lockmesh(arguments: &[&str]) {
+    let (code, _, said) = run(arguments);
+    assert_eq!(code, 0, "{said}");
+}
+
+/// Puts a certificate in the place of another one.
+fn replace(from: &Path, to: &Path, role: &str) {
+    for name in [format!("{role}.pem"), format!("{role}-key.pem")] {
+        fs::copy(from.join(&name), to.join(&name)).expect("the files can be copied");
+    }
+}
+
+#[test]
+fn dev_takes_new_certificates_and_refuses_broken_ones() {
+    let dev = Dev::start(&[]);
+    if dev.is_foreign() {
+        return;
+    }
+    let (client, tls) = (dev.client(), dev.folder.path().join("data/tls"));
+    let changes = |text: &str| {
+        let reloaded = client.put("/v1/agent/reload", "").expect_text(200, "");
+        assert!(reloaded.body.is_empty(), "{reloaded:?}");
+        let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("it says what changed").to_owned();
+        assert!(changes.contains(text), "{changes}");
+    };
+    changes("nothing has changed");
+    let fresh = dev.folder.path().join("fresh");
+    let (ca, out) = (tls.to_str().expect("text").to_owned(), fresh.to_str().expect("text").to_owned());
+    issue(&ca, &out, "server", "node-one");
+    replace(&fresh, &tls, "server");
+    changes("server.pem is in use for new connections, good for 364 more days");
+    changes("nothing has changed");
+    fs::write(tls.join("agent.pem"), "what a hand that slipped leaves behind").expect("it can be written");
+    client.put("/v1/agent/reload", "").expect_text(500, "agent.pem");
+    client.set("after", "the refusal");
+    let (code, _, said) = run(&["reload", "--http-addr", &dev.http.to_string()]);
+    assert!(code == 1 && said.contains("agent.pem"), "{code} {said}");
+}
+
+#[test]
+fn server_and_agent_read_again_on_sighup() {
+    let fleet = Fleet::new();
+    fleet.issue("s1", "server", "s1");
+    fleet.issue("web-1", "agent", "web-1");
+    let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
+    let server = Process::lockmesh(&["server", "--config", &config]);
+    let listens = server.says("the server listens");
+    let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
+    let reach = format!(
+        "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"{address}\"]",
+        fleet.at("sock")
+    );
+    let config = fleet.config("agent", "web-1", "info", &reach);
+    let agent = Process::lockmesh(&["agent", "--config", &config]);
+    agent.says(" ready");
+
+    fleet.config("server", "s1", "debug", "[rpc]\nlisten = \"127.0.0.1:1\"");
+    fleet.issue("s1-new", "server", "s1");
+    replace(&fleet.path("s1-new"), &fleet.path("s1"), "server");
+    server.signal("HUP");
+    server.says("reloaded: log.level is \"debug\", was \"info\"");
+    server.says("reloaded: rpc.listen has changed, which takes a restart");
+    server.says("s1/server.pem is in use for new connections");
+
+    fleet.issue("other", "agent", "web-2");
+    replace(&fleet.path("other"), &fleet.path("web-1"), "agent");
+    agent.signal("HUP");
+    agent.says("is the certificate of agent \"web-2\", but this process is agent \"web-1\"");
+    let client = Client { address: Address::Unix(fleet.path("sock")) };
+    client.put("/v1/agent/reload", "").expect_text(500, "web-2");
+    fleet.config("agent", "web-1", "loud", &reach);
+    client.put("/v1/agent/reload", "").expect_text(500, "web-2");
+    fleet.issue("renewed", "agent", "web-1");
+    replace(&fleet.path("renewed"), &fleet.path("web-1"), "agent");
+    client.put("/v1/agent/reload", "").expect_text(500, "`log.level` is \"loud\"");
+    fleet.config("agent", "web-1", "debug", &reach);
+    client.put("/v1/agent/reload", "").expect(200);
+    agent.says("web-1/agent.pem is in use for new connections");
+    client.set("still", "served");
+
+    agent.signal("TERM");
+    assert_eq!(agent.ends(), 0);
+    server.signal("TERM");
+    assert_eq!(server.ends(), 0);
+}
