@@ -5,8 +5,8 @@
 //!
 //! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader overflows.
 
-use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
-use crate::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
+use crate::record::{Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session};
 use crate::reply::Applied;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,12 @@ pub enum Change {
     IndexBase(u64),
     /// The cluster's id.
     ClusterId(String),
+    /// A server of the quorum.
+    Server(ServerId, Option<Arc<Server>>),
+    /// The id given to a server last.
+    LastServer(ServerId),
+    /// How the leader looks after the servers, and the index at which somebody said so.
+    Autopilot(Autopilot, LogIndex),
     /// A part of a restore that is being gathered: id, number, and its rows as bytes that only the state reads.
     RestorePart(u64, u32, Option<Bytes>),
     /// Everything that was there is gone; the changes that follow set every row anew.

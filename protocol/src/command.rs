@@ -2,8 +2,8 @@
 //!
 //! A command carries all that it needs: no clock and no random draw when it is applied.
 
-use crate::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
-use crate::record::{Behavior, Check, Node, Service, ServiceCheck};
+use crate::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
+use crate::record::{Autopilot, Behavior, Check, NewServer, Node, Server, Service, ServiceCheck};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -50,7 +50,17 @@ pub enum Command {
     Bootstrap {
         /// The cluster's id, a UUID.
         cluster_id: String,
+        /// Its first servers.
+        servers: Vec<Server>,
     },
+    /// A server comes to the quorum: it gets an id that none had before, or the one it was given already.
+    AdmitServer(NewServer),
+    /// A server of the roster moved.
+    UpdateServer(Server),
+    /// A server is no longer a member: its row goes, its id is never given again.
+    ForgetServer(ServerId),
+    /// Changes how the leader looks after the servers; with an index, only if nobody did since.
+    ConfigureAutopilot(Autopilot, Option<LogIndex>),
 }
 
 /// A write to the key-value store. The value is empty where the client sent none.

@@ -1,7 +1,8 @@
 //! The nouns that the replicated state holds. Every one is a row of the image on disk.
 
 use crate::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServiceId, SessionId, WallTime,
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
+    WallTime,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -235,6 +236,69 @@ pub struct LockDelay {
     pub mark: LogIndex,
     /// How long, clamped to 60 s already.
     pub duration: Duration,
+}
+
+/// A server of the quorum, as its roster knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Its Raft id, never given to another one.
+    pub id: ServerId,
+    /// Its node's name; its certificate names the same.
+    pub node: NodeName,
+    /// Its node's UUID.
+    pub node_id: String,
+    /// Where agents and other servers reach it, as `host:port`.
+    pub address: String,
+    /// A UUID drawn when its data folder was made: a server whose folder was emptied is another one.
+    pub birth: String,
+}
+
+/// A server that wants to belong to the quorum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewServer {
+    /// See [`Server`], as for all fields that follow.
+    pub node: NodeName,
+    /// Its node's UUID.
+    pub node_id: String,
+    /// Where it is reached.
+    pub address: String,
+    /// When it asks again, it says the same and gets the same id.
+    pub birth: String,
+}
+
+impl NewServer {
+    /// The roster's row of this server under the id that it was given.
+    pub fn with_id(&self, id: ServerId) -> Server {
+        let Self { node, node_id, address, birth } = self.clone();
+        Server { id, node, node_id, address, birth }
+    }
+}
+
+/// How the leader looks after the quorum's servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Autopilot {
+    /// Whether a server that is dead is taken out once another one has come in its place.
+    pub cleanup_dead_servers: bool,
+    /// A server that was not heard for so long is unhealthy.
+    pub last_contact_threshold: Duration,
+    /// A server whose log lags by more entries than this is unhealthy.
+    pub max_trailing_logs: u64,
+    /// How long a new server must have been healthy before it gets its vote.
+    pub server_stabilization_time: Duration,
+    /// No server is taken out if fewer voters than this would remain; 0 for no such limit.
+    pub min_quorum: u32,
+}
+
+impl Default for Autopilot {
+    fn default() -> Self {
+        Self {
+            cleanup_dead_servers: true,
+            last_contact_threshold: Duration::from_millis(200),
+            max_trailing_logs: 250,
+            server_stabilization_time: Duration::from_secs(1),
+            min_quorum: 0,
+        }
+    }
 }
 
 /// What ended a session.

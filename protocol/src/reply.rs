@@ -3,7 +3,7 @@
 //! Three families of bad news, told apart by type: a [`Refusal`] is the state's deterministic answer and part of
 //! the reply; [`crate::rpc::Unavailable`] means that no answer could be had; anything fatal stops the process.
 
-use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, SessionId};
+use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, ServerId, SessionId};
 use crate::record::{Check, Entry, Node, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub enum Reply {
         /// Its life.
         generation: Generation,
     },
+    /// A server's id.
+    Server(ServerId),
     /// Nothing changed, for this reason.
     Refused(Refusal),
 }
@@ -101,6 +103,9 @@ pub enum Refusal {
     /// A request id that was answered and forgotten, or of an agent's earlier life.
     #[error("this request was answered before and its answer was forgotten: send a new one")]
     Forgotten,
+    /// A server that cannot be taken into the roster, or is not there.
+    #[error("{0}")]
+    Roster(String),
     /// A restore whose parts do not fit together.
     #[error("the backup cannot be restored: {0}")]
     Restore(String),

@@ -4,13 +4,14 @@ use crate::change::Change;
 use crate::command::Command;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
 use crate::query::{Answer, Blocking, Consistency, Query};
-use crate::record::Session;
+use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The longest frame in bytes.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
@@ -71,6 +72,10 @@ pub enum Request {
     TransferLeader(Option<ServerId>),
     /// Take a server out of the quorum.
     RemoveServer(ServerId),
+    /// Take a server in, as a learner that gets its vote when it has caught up.
+    AddServer(NewServer),
+    /// How the leader looks after the servers.
+    Autopilot,
 }
 
 /// What a server answers.
@@ -88,6 +93,10 @@ pub enum Response {
     BackupPart(BackupPart),
     /// An operator's order was carried out.
     Done,
+    /// The server belongs to the quorum now.
+    Joined(Joined),
+    /// How the leader looks after the servers, and the index at which somebody said so.
+    Autopilot(Autopilot, LogIndex),
     /// No answer could be had.
     Unavailable(Unavailable),
 }
@@ -141,6 +150,17 @@ pub struct BackupPart {
     pub rows: Vec<Change>,
 }
 
+/// What a server must know that was taken into a quorum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its id.
+    pub server: ServerId,
+    /// The cluster's.
+    pub cluster_id: String,
+    /// Every server of the quorum, itself among them.
+    pub servers: Vec<Server>,
+}
+
 /// The quorum as one server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -150,6 +170,8 @@ pub struct Status {
     pub server: ServerId,
     /// The leader it knows, once that one serves.
     pub leader: Option<ServerId>,
+    /// How long ago it heard from that leader; zero from the leader itself, none where it knows of no leader.
+    pub last_contact: Option<Duration>,
     /// Its term.
     pub term: Term,
     /// The last index in its log.
@@ -185,6 +207,10 @@ pub struct ServerStatus {
     pub voter: bool,
     /// The last index it is known to have.
     pub last_index: LogIndex,
+    /// How long ago the leader heard from it; none where nobody knows: only the leader does.
+    pub last_contact: Option<Duration>,
+    /// Whether the leader finds it well; of itself alone a follower knows it.
+    pub healthy: bool,
 }
 
 /// Reads the messages of a frame, and stops at the first that is too many.

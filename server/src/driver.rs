@@ -21,6 +21,7 @@ use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, NodeName, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
@@ -34,15 +35,6 @@ const MAILS_A_TURN: usize = 4_096;
 /// How long a blocking query is parked at most, whatever its asker says.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// Who this server is, for those who ask.
-#[derive(Clone, Debug)]
-pub(crate) struct SelfPortrait {
-    pub(crate) id: ServerId,
-    pub(crate) node: String,
-    pub(crate) node_id: String,
-    pub(crate) address: String,
-}
-
 /// What the driver may take on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriverLimits {
@@ -54,7 +46,7 @@ pub(crate) struct Driver {
     core: Core,
     inbox: Inbox,
     store: StoreHandle,
-    portrait: SelfPortrait,
+    portrait: Server,
     limits: DriverLimits,
     storage: StorageConfig,
     outbox: Outbox,
@@ -93,7 +85,7 @@ impl Driver {
         core: Core,
         inbox: Inbox,
         store: StoreHandle,
-        portrait: SelfPortrait,
+        portrait: Server,
         limits: DriverLimits,
         storage: StorageConfig,
     ) -> Self {
@@ -185,6 +177,15 @@ impl Driver {
                 let ticket = self.ticket(call, replies, What::Write);
                 self.handle(Input::TransferLeader(ticket, to));
             }
+            Request::AddServer(_) => {
+                let why = Unavailable::Denied("this server takes no others in yet".into());
+                self.postman.answer(&replies, call, Response::Unavailable(why));
+            }
+            Request::Autopilot => {
+                let (autopilot, index) = self.core.state().autopilot();
+                let answer = Response::Autopilot(autopilot.clone(), index);
+                self.postman.answer(&replies, call, answer);
+            }
             Request::RemoveServer(server) => {
                 let ticket = self.ticket(call, replies, What::Write);
                 self.handle(Input::RemoveServer(ticket, server));
@@ -208,6 +209,9 @@ impl Driver {
                 | Command::EndLockDelay { .. }
                 | Command::ReapTombstones { .. }
                 | Command::Bootstrap { .. }
+                | Command::AdmitServer(_)
+                | Command::UpdateServer(_)
+                | Command::ForgetServer(_)
         );
         if own {
             return Some(Unavailable::Denied("only the leader itself may decide this".into()));
@@ -239,8 +243,9 @@ impl Driver {
     fn store_event(&mut self, event: StoreEvent) {
         match event {
             StoreEvent::Persisted(number) => self.handle(Input::Persisted(number)),
-            StoreEvent::Image(index) => {
-                self.handle(Input::ImageDurable(index));
+            StoreEvent::Image(mark) => {
+                let index = mark.index;
+                self.handle(Input::ImageDurable(mark));
                 self.begin_backups(index);
             }
             StoreEvent::Health(health) => self.notice_health(health),
@@ -346,8 +351,9 @@ impl Driver {
     }
 
     fn signed(&self, index: LogIndex, rows: lockmesh_protocol::query::Rows) -> Answer {
-        let known_leader = self.core.leader().is_some();
-        Answer { index, rows, known_leader, last_contact: Duration::ZERO }
+        let leader = self.core.leader();
+        let last_contact = leader.and_then(|leader| self.core.last_contact(self.now(), leader));
+        Answer { index, rows, known_leader: leader.is_some(), last_contact: last_contact.unwrap_or_default() }
     }
 
     /// Blocking readers of a leader that leads no more must ask somebody else.
@@ -374,7 +380,7 @@ impl Driver {
     }
 
     fn address_of(&self, server: ServerId) -> Option<String> {
-        (server == self.portrait.id).then(|| self.portrait.address.clone())
+        self.core.state().server(server).map(|row| row.address.clone())
     }
 
     fn status(&self, asker: &NodeName) -> Status {
@@ -385,6 +391,7 @@ impl Driver {
             cluster_id: self.core.state().cluster_id().to_string(),
             server: self.portrait.id,
             leader: self.core.leader(),
+            last_contact: self.core.leader().and_then(|leader| self.core.last_contact(self.now(), leader)),
             term: log.term,
             last_index: log.last_index,
             commit_index: log.commit_index,
@@ -398,22 +405,23 @@ impl Driver {
     }
 
     fn servers(&self) -> Vec<ServerStatus> {
-        let members = self.core.membership();
-        let mut ids: Vec<_> = members.voters.iter().chain(&members.learners).copied().collect();
-        ids.sort_unstable();
+        let (members, now) = (self.core.membership(), self.now());
         let server = |id: ServerId| {
-            let known = id == self.portrait.id;
-            let word = |text: &str| if known { text.to_string() } else { String::new() };
+            let row = self.core.state().server(id);
+            let own_index = (id == self.portrait.id).then(|| self.core.log_status().last_index);
+            let matched = self.core.progress(id).map(|progress| progress.matched);
             ServerStatus {
                 id,
-                node_id: word(&self.portrait.node_id),
-                node: word(&self.portrait.node),
-                address: word(&self.portrait.address),
+                node_id: row.map(|row| row.node_id.clone()).unwrap_or_default(),
+                node: row.map(|row| row.node.to_string()).unwrap_or_default(),
+                address: row.map(|row| row.address.clone()).unwrap_or_default(),
                 voter: members.voters.contains(&id),
-                last_index: self.core.matched(id),
+                last_index: own_index.or(matched).unwrap_or_default(),
+                last_contact: self.core.last_contact(now, id),
+                healthy: self.core.is_healthy(now, id),
             }
         };
-        ids.into_iter().map(server).collect()
+        members.all().into_iter().map(server).collect()
     }
 
     fn checkpoint_if_due(&mut self, now: Instant) {

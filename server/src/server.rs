@@ -1,16 +1,18 @@
 //! The one file that starts what a server consists of, and stops it in the reverse order.
 
 use crate::config::ServerConfig;
-use crate::driver::{Driver, DriverLimits, SelfPortrait};
+use crate::driver::{Driver, DriverLimits};
 use crate::mailbox::{Mail, mailbox};
 use crate::metrics;
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use crate::store::{Store, StoreError, StoreOptions};
-use lockmesh_core::{Core, CoreConfig, TimerConfig};
+use lockmesh_core::raft::Election;
+use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
 use lockmesh_net::quic::QuicOptions;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,7 +76,7 @@ impl Server {
     /// Opens the data folder and begins to serve. Must be called on a runtime.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
         let ServerOptions { config, node, node_id, identity, fresh_cluster_id, seed } = options;
-        let first_image = Core::bootstrap_image(FIRST);
+        let first_image = Core::bootstrap_image(&[FIRST]);
         let cache_bytes = usize::try_from(config.storage.cache_bytes).unwrap_or(usize::MAX);
         let store_options = StoreOptions { server: FIRST, first_image, cache_bytes };
         let (store, recovered) = Store::open(&config.data_dir, &store_options)?;
@@ -88,24 +90,26 @@ impl Server {
             let _ = post.post(Mail::Store(event));
         });
         let store = store.map_err(ServerError::Thread)?;
+        let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
+        let portrait = record::Server {
+            id: FIRST,
+            node: node.into(),
+            node_id,
+            address: advertised.unwrap_or_else(|| address.to_string()),
+            birth: fresh_cluster_id.clone(),
+        };
         let core = Core::new(
             CoreConfig {
                 id: FIRST,
                 seed,
-                fresh_cluster_id,
+                formation: Formation { cluster_id: fresh_cluster_id, servers: vec![portrait.clone()] },
                 timers: timers(&config),
                 max_pending_proposals: MAX_PENDING_PROPOSALS,
                 log_keep_bytes: config.storage.log_keep_bytes,
+                election: Election::default(),
             },
             recovered,
         );
-        let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
-        let portrait = SelfPortrait {
-            id: FIRST,
-            node,
-            node_id,
-            address: advertised.unwrap_or_else(|| address.to_string()),
-        };
         let limits = DriverLimits { watches: config.limits.watches };
         let driver = Driver::new(core, inbox, store, portrait, limits, config.storage.clone());
         let thread = std::thread::Builder::new().name("lockmesh-driver".into());

@@ -116,6 +116,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::CriticalCheck(_) => "critical_check",
         Refusal::Catalog(_) => "catalog",
         Refusal::Forgotten => "forgotten",
+        Refusal::Roster(_) => "roster",
         Refusal::Restore(_) => "restore",
     }
 }

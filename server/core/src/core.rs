@@ -2,9 +2,11 @@
 
 use crate::input::{Input, Proposal, Ticket};
 use crate::outbox::Outbox;
-use crate::raft::TICK;
+use crate::quorum::Quorum;
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Recovered};
+use crate::raft::message::{MessageKind, PeerMessage};
+use crate::raft::{Election, Progress, TICK};
 use crate::readers::{Reader, Readers};
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
@@ -13,6 +15,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::record::Server;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -24,8 +27,6 @@ use std::time::Duration;
 const LATE: Duration = Duration::from_millis(200);
 /// The longest command that is taken: what is in the log must fit into a frame for the other servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
-/// How long a transfer of leadership may take before it is called off.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the leader waits before it proposes an end again that came to nothing.
 const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
 
@@ -36,35 +37,48 @@ pub struct CoreConfig {
     pub id: ServerId,
     /// Where its random draws begin.
     pub seed: u64,
-    /// The id that the cluster gets if it has none.
-    pub fresh_cluster_id: String,
+    /// What the cluster begins as, if it has not begun.
+    pub formation: Formation,
     /// Windows and delays.
     pub timers: TimerConfig,
     /// How many proposals may wait for their commit.
     pub max_pending_proposals: usize,
     /// How many bytes of log are kept behind a durable image for followers that lag.
     pub log_keep_bytes: u64,
+    /// When it stands for election.
+    pub election: Election,
+}
+
+/// What the first leader of a cluster writes into its state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Formation {
+    /// The cluster's id, a UUID.
+    pub cluster_id: String,
+    /// Its first servers.
+    pub servers: Vec<Server>,
 }
 
 /// A server as one pure value.
 #[derive(Debug)]
 pub struct Core {
-    config: CoreConfig,
-    engine: Engine,
-    state: State,
+    pub(crate) config: CoreConfig,
+    pub(crate) engine: Engine,
+    pub(crate) state: State,
+    pub(crate) quorum: Quorum,
     timers: Timers,
     readers: Readers,
     /// Proposals of this turn, not yet in the log.
     gathered: Vec<(Proposal, Asker)>,
     /// Proposals in the log, in order, until they are applied.
     pending: VecDeque<Pending>,
-    applied: (LogIndex, Term),
+    pub(crate) applied: (LogIndex, Term),
     membership_index: LogIndex,
+    /// The image of another server, until the engine has taken it or not.
+    arrived: Option<(ImageMark, Box<State>)>,
     /// Whether the engine led at the end of the last turn.
     led: bool,
     /// The term in which this server leads and serves.
     serving: Option<Term>,
-    transfer: Option<(Ticket, Time)>,
     wall: WallTime,
     last_tick: Option<Time>,
 }
@@ -90,7 +104,8 @@ impl Core {
     /// Opens a server on what its disk held.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
         let Recovered { hard_state, image, entries, base, state } = recovered;
-        let mut engine = Engine::new(config.id, hard_state, &image, base, entries, config.seed);
+        let mut engine =
+            Engine::new(config.id, hard_state, &image, base, entries, (config.seed, config.election));
         if engine.is_alone() {
             engine.campaign();
         }
@@ -99,33 +114,32 @@ impl Core {
             config,
             engine,
             state,
+            quorum: Quorum::default(),
             readers: Readers::default(),
             gathered: Vec::new(),
             pending: VecDeque::new(),
             applied: (image.index, image.term),
             membership_index: image.index,
+            arrived: None,
             led: false,
             serving: None,
-            transfer: None,
             wall: WallTime::default(),
             last_tick: None,
         }
     }
 
-    /// What the disk of a cluster stands for that consists of this server alone, before its first start.
-    pub fn bootstrap_image(id: ServerId) -> ImageMark {
-        let membership = Membership { voters: vec![id], ..Membership::default() };
-        ImageMark { index: LogIndex(1), term: Term(1), membership }
+    /// What the disk of each of a cluster's first voters stands for before its first start.
+    pub fn bootstrap_image(voters: &[ServerId]) -> ImageMark {
+        ImageMark { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
     }
 
     /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
         match input {
             Input::Tick(wall) => self.tick(now, wall, outbox),
-            Input::Peer(sender, message) => match message.fault(sender, self.config.id) {
-                None => self.engine.step(message),
-                Some(fault) => tracing::warn!(%sender, "a server's message was dropped: {fault}"),
-            },
+            Input::Peer(sender, message) => self.peer(now, sender, message),
+            Input::Install(sender, message, mark, state) => self.arrive(now, sender, message, (mark, state)),
+            Input::Unreachable(server) => self.engine.unreachable(server),
             Input::Propose(ticket, proposal) => self.propose(ticket, proposal, outbox),
             Input::Read(ticket, Consistency::Stale) => outbox.readable.push(ticket),
             Input::Read(ticket, _) => self.read(Reader::Query(ticket), outbox),
@@ -135,13 +149,15 @@ impl Core {
                 self.engine.persisted(write, &mut effects);
                 outbox.messages.append(&mut effects.messages);
             }
-            Input::ImageDurable(index) => {
-                let cut = self.cut_index(index);
+            Input::ImageDurable(mark) => {
+                let cut = self.cut_index(mark.index);
+                self.engine.image_durable(mark);
                 self.engine.cut(cut);
                 outbox.cut = Some(cut);
             }
             Input::TransferLeader(ticket, to) => self.transfer_leader(now, ticket, to, outbox),
-            Input::RemoveServer(ticket, server) => self.remove_server(ticket, server, outbox),
+            Input::AddServer(ticket, server) => self.add_server(ticket, server, outbox),
+            Input::RemoveServer(ticket, server) => self.remove_server(now, ticket, server, outbox),
         }
     }
 
@@ -154,6 +170,9 @@ impl Core {
             self.engine.turn(&mut effects);
             outbox.writes.append(&mut effects.writes);
             outbox.messages.append(&mut effects.messages);
+            if let Some(mark) = effects.installed.take() {
+                self.install(now, mark, outbox);
+            }
             for (round, index) in effects.reads.drain(..) {
                 self.readers.confirm(round, index);
             }
@@ -164,10 +183,12 @@ impl Core {
             self.notice_role(now, outbox);
             self.serve_readers(outbox);
             if !progress && self.gathered.is_empty() {
-                return;
+                break;
             }
             self.propose_gathered(now, outbox);
         }
+        self.arrived = None;
+        outbox.image_wanted |= self.engine.take_image_wanted();
     }
 
     /// The replicated state as this server has applied it.
@@ -216,9 +237,54 @@ impl Core {
         }
     }
 
-    /// How far a server's log is known to reach.
-    pub fn matched(&self, server: ServerId) -> LogIndex {
-        if server == self.config.id { self.engine.last_index() } else { self.engine.matched(server) }
+    /// How far another server is known to be, where this one leads.
+    pub fn progress(&self, server: ServerId) -> Option<Progress> {
+        self.engine.progress(server)
+    }
+
+    fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage) {
+        let unfetched = (message.kind == MessageKind::Snapshot).then_some("an image that was not fetched");
+        match message.fault(sender, self.config.id).or(unfetched) {
+            None => {
+                self.quorum.heard(now, sender);
+                self.engine.step(message);
+            }
+            Some(fault) => tracing::warn!(%sender, "a server's message was dropped: {fault}"),
+        }
+    }
+
+    /// An image is of committed entries only, so it is good whoever leads by now.
+    fn arrive(
+        &mut self,
+        now: Time,
+        sender: ServerId,
+        message: PeerMessage,
+        (mark, state): (ImageMark, Box<State>),
+    ) {
+        let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
+            return tracing::info!(index = %mark.index, "nobody leads: the image is fetched again later");
+        };
+        self.quorum.heard(now, sender);
+        let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
+        self.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
+        self.arrived = Some((mark, state));
+    }
+
+    /// The engine took the image: the state is what it stands for.
+    fn install(&mut self, now: Time, mark: ImageMark, outbox: &mut Outbox) {
+        let (arrived, state) =
+            self.arrived.take().expect("the engine takes no image but the one that arrived");
+        assert_eq!(arrived, mark, "the engine takes the image as it is");
+        tracing::info!(index = %mark.index, "an image of the leader took the place of log and state");
+        self.state = *state;
+        self.applied = (mark.index, mark.term);
+        self.membership_index = mark.index;
+        while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
+            let pending = self.pending.pop_front().expect("the front was just seen");
+            self.disappoint(now, pending.asker, lost_leadership(), outbox);
+        }
+        outbox.changes.clear();
+        outbox.install = Some(mark);
     }
 
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
@@ -231,15 +297,16 @@ impl Core {
         }
         self.engine.tick();
         self.readers.retry(now);
+        if self.engine.leader().is_none() {
+            self.readers.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
+        }
         while let Some(subject) = self.timers.next_due(now) {
             match self.end_of(&subject) {
                 Some(command) => self.gathered.push((self.own(command), Asker::Timer(subject))),
                 None => self.timers.decided(&subject),
             }
         }
-        if let Some((ticket, _)) = self.transfer.take_if(|(_, began)| now.since(*began) > TRANSFER_TIMEOUT) {
-            deny(outbox, ticket, "the other server did not take over: see whether it is up to date");
-        }
+        self.look_after_servers(now, outbox);
     }
 
     /// The command that says that a deadline has passed.
@@ -254,6 +321,17 @@ impl Core {
             }
             Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
         }
+    }
+
+    /// Proposes a command of the leader's own, of which nobody wants to hear.
+    pub(crate) fn gather_own(&mut self, command: Command) {
+        self.gathered.push((self.own(command), Asker::Nobody));
+    }
+
+    /// Notes who waits for the change of membership at `index`.
+    pub(crate) fn await_membership(&mut self, index: LogIndex, ticket: Option<Ticket>) {
+        let asker = ticket.map_or(Asker::Nobody, Asker::Client);
+        self.pending.push_back(Pending { index, term: self.engine.term(), proposal: None, asker });
     }
 
     fn own(&self, command: Command) -> Proposal {
@@ -287,7 +365,7 @@ impl Core {
                 }));
             }
             Err(_) => {
-                let why = if self.engine.is_leader() && self.transfer.is_none() {
+                let why = if self.engine.is_leader() && self.quorum.transfer.is_none() {
                     Unavailable::Overloaded("too many bytes wait for their commit".into())
                 } else {
                     not_leader()
@@ -326,7 +404,7 @@ impl Core {
     }
 
     fn read(&mut self, reader: Reader, outbox: &mut Outbox) {
-        if self.engine.is_leader() {
+        if self.engine.leader().is_some() {
             self.readers.arrive(reader);
         } else {
             refuse_reader(outbox, &reader);
@@ -343,13 +421,20 @@ impl Core {
             let ttl = session.ttl;
             self.timers.renew(now, &id, ttl);
         }
-        self.read(Reader::Renewal(ticket, id), outbox);
+        if self.engine.is_leader() {
+            self.readers.arrive(Reader::Renewal(ticket, id));
+        } else {
+            fail(outbox, ticket, not_leader());
+        }
     }
 
     fn begin_reads(&mut self, now: Time) {
-        if self.engine.leads_its_term()
-            && let Some(round) = self.readers.begin(now)
-        {
+        let can_begin = if self.engine.is_leader() {
+            self.engine.leads_its_term()
+        } else {
+            self.engine.leader().is_some()
+        };
+        if can_begin && let Some(round) = self.readers.begin(now) {
             self.engine.begin_read(round);
         }
     }
@@ -372,14 +457,17 @@ impl Core {
             if !entry.data.is_empty() {
                 self.apply_proposal(now, entry, pending, outbox);
             }
+            self.engine.applied(entry);
         } else {
             self.membership_index = entry.index;
+            let before = self.engine.membership().all();
+            self.engine.applied(entry);
             if let Some(Pending { asker: Asker::Client(ticket), .. }) = pending {
-                outbox.replies.push((ticket, Response::Done));
+                self.quorum.waits_for_membership.push(ticket);
             }
+            self.notice_membership(&before, outbox);
         }
         self.applied = (entry.index, entry.term);
-        self.engine.applied(entry);
     }
 
     fn apply_proposal(&mut self, now: Time, entry: &LogEntry, pending: Option<Pending>, outbox: &mut Outbox) {
@@ -447,9 +535,10 @@ impl Core {
             tracing::info!(%term, "this server leads");
             self.timers.restart(now, &self.state);
             if self.state.cluster_id().is_empty() {
-                let command = Command::Bootstrap { cluster_id: self.config.fresh_cluster_id.clone() };
-                self.gathered.push((self.own(command), Asker::Nobody));
+                let Formation { cluster_id, servers } = self.config.formation.clone();
+                self.gather_own(Command::Bootstrap { cluster_id, servers });
             }
+            self.begin_to_look_after_servers(now);
         }
     }
 
@@ -461,57 +550,16 @@ impl Core {
         for pending in std::mem::take(&mut self.pending) {
             self.disappoint(now, pending.asker, lost_leadership(), outbox);
         }
-        if let Some((ticket, _)) = self.transfer.take() {
-            outbox.replies.push((ticket, Response::Done));
-        }
+        self.quorum.step_down(outbox);
     }
 
     /// How far the log may be cut behind a durable image: not past what a follower still needs, as long as that is
     /// not too much to keep.
     fn cut_index(&self, image: LogIndex) -> LogIndex {
-        if self.engine.log_bytes() as u64 > self.config.log_keep_bytes {
-            return image;
-        }
-        let members = self.engine.membership();
-        let others = members.voters.iter().chain(&members.learners).filter(|id| **id != self.config.id);
-        others.map(|id| self.engine.matched(*id)).fold(image, LogIndex::min)
-    }
-
-    fn transfer_leader(&mut self, now: Time, ticket: Ticket, to: Option<ServerId>, outbox: &mut Outbox) {
-        let others: Vec<_> =
-            self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
-        let most_advanced = others.iter().copied().max_by_key(|id| self.engine.matched(*id));
-        match to.or(most_advanced) {
-            _ if !self.is_serving() => fail(outbox, ticket, not_leader()),
-            Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
-            Some(_) if self.transfer.is_some() => deny(outbox, ticket, "another transfer is under way"),
-            Some(to) if others.contains(&to) => {
-                self.engine.transfer_leader(to);
-                self.transfer = Some((ticket, now));
-            }
-            Some(_) => deny(outbox, ticket, "that server has no vote"),
-            None => deny(outbox, ticket, "there is no other server that could lead"),
-        }
-    }
-
-    fn remove_server(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
-        let members = self.engine.membership();
-        if !self.is_serving() {
-            fail(outbox, ticket, not_leader());
-        } else if !members.voters.contains(&server) && !members.learners.contains(&server) {
-            deny(outbox, ticket, "that server was not found in the Raft configuration");
-        } else if members.voters == [server] {
-            deny(outbox, ticket, "the only server that votes cannot be removed: add another one first");
-        } else if server == self.config.id {
-            deny(outbox, ticket, "this server leads: transfer the leadership first");
-        } else if self.engine.has_pending_membership() {
-            deny(outbox, ticket, "another change of the membership is under way: try again");
-        } else if let Ok(index) = self.engine.propose_removal(server) {
-            let (term, asker) = (self.engine.term(), Asker::Client(ticket));
-            self.pending.push_back(Pending { index, term, proposal: None, asker });
-        } else {
-            fail(outbox, ticket, not_leader());
-        }
+        let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
+        let slowest =
+            others.map(|id| self.engine.progress(id).unwrap_or_default().matched).fold(image, LogIndex::min);
+        slowest.max(self.engine.index_before_last(self.config.log_keep_bytes)).min(image)
     }
 }
 
@@ -549,19 +597,19 @@ fn acquired_key(command: &Command) -> Option<&Key> {
     }
 }
 
-fn not_leader() -> Unavailable {
+pub(crate) fn not_leader() -> Unavailable {
     Unavailable::NotLeader { leader: None }
 }
 
-fn lost_leadership() -> Unavailable {
+pub(crate) fn lost_leadership() -> Unavailable {
     Unavailable::Unknown("leadership lost while committing log".into())
 }
 
-fn fail(outbox: &mut Outbox, ticket: Ticket, why: Unavailable) {
+pub(crate) fn fail(outbox: &mut Outbox, ticket: Ticket, why: Unavailable) {
     outbox.replies.push((ticket, Response::Unavailable(why)));
 }
 
-fn deny(outbox: &mut Outbox, ticket: Ticket, why: &str) {
+pub(crate) fn deny(outbox: &mut Outbox, ticket: Ticket, why: &str) {
     fail(outbox, ticket, Unavailable::Denied(why.into()));
 }
 

@@ -1,8 +1,10 @@
 //! Everything that can happen to a server: a closed list.
 
+use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
+use crate::state::State;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,11 @@ pub enum Input {
     Tick(WallTime),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
+    /// The image that another server announced in this message was fetched, or a newer one of the same server: what
+    /// it stands for, and the state that it holds.
+    Install(ServerId, PeerMessage, ImageMark, Box<State>),
+    /// The shell lost what was on its way to a server.
+    Unreachable(ServerId),
     /// Somebody wants the state changed.
     Propose(Ticket, Proposal),
     /// Somebody wants to read; answered by a [`Outbox::readable`] ticket when the state may be looked at.
@@ -37,10 +44,12 @@ pub enum Input {
     Renew(Ticket, SessionId),
     /// Every log write up to this number is on disk.
     Persisted(u64),
-    /// An image of the state up to this index is on disk: the log behind it may be cut.
-    ImageDurable(LogIndex),
+    /// This image of the state is on disk: the log behind it may be cut.
+    ImageDurable(ImageMark),
     /// An operator wants another leader; any that can where none is named.
     TransferLeader(Ticket, Option<ServerId>),
+    /// A server of the roster shall follow; it gets its vote when it has caught up.
+    AddServer(Ticket, ServerId),
     /// An operator wants a server out of the quorum.
     RemoveServer(Ticket, ServerId),
 }

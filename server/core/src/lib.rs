@@ -11,17 +11,19 @@
 //! | [`raft`] | consensus: one log, agreed on by a majority |
 //! | [`state`] | what the log means: keys, locks, sessions, catalog |
 //! | [`timers`] | the leader's deadlines, each a command when it is due |
+//! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
 //! | `readers` | one round of the quorum for all who wait to read |
 
 pub mod core;
 pub mod input;
 pub mod outbox;
+mod quorum;
 pub mod raft;
 mod readers;
 pub mod state;
 pub mod timers;
 
-pub use crate::core::{Core, CoreConfig, LogStatus};
+pub use crate::core::{Core, CoreConfig, Formation, LogStatus};
 pub use input::{Input, Proposal, Ticket};
 pub use outbox::Outbox;
 pub use state::State;

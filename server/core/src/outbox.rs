@@ -1,7 +1,7 @@
 //! Everything that shall happen next, in the order in which it was decided.
 
 use crate::input::Ticket;
-use crate::raft::log::LogWrite;
+use crate::raft::log::{ImageMark, LogWrite};
 use crate::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -10,6 +10,9 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 /// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Outbox {
+    /// An image that arrived takes the place of everything: hand it to the image's writer before the writes, among
+    /// which is the log's reset. All that was watched may have changed.
+    pub install: Option<ImageMark>,
     /// What the log's writer must put on disk, first in, first out, then report as [`crate::Input::Persisted`].
     pub writes: Vec<LogWrite>,
     /// Messages that may leave at once. Those that rest on a write come out when the write is reported.
@@ -24,4 +27,6 @@ pub struct Outbox {
     pub changes: Vec<Change>,
     /// The log on disk may be cut up to this index.
     pub cut: Option<LogIndex>,
+    /// A follower needs an image that is newer than the one on disk: make one now.
+    pub image_wanted: bool,
 }

@@ -1,6 +1,6 @@
 //! Those who wait to read: one round of the quorum for all of them.
 //!
-//! A round proves that this server led when the round began. Whoever arrived before it may then look at the state, once
+//! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before it may then look at the state, once
 //! everything that was committed at that time is applied. A round that vanishes (a change of leader, a lost message)
 //! is begun again.
 
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// After this long without a confirmation a round is begun anew.
-const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Somebody who waits for a round.
 #[derive(Clone, Debug, PartialEq, Eq)]

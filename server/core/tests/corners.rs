@@ -24,7 +24,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let mut cluster = Self { state: State::new(), index: 0 };
-        cluster.apply(Command::Bootstrap { cluster_id: "here".into() });
+        cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
         cluster.apply(Command::RegisterAgent(AgentRegistration { node: node(), services: Vec::new() }));
         cluster
     }

@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn a_backup_brings_everything_back(before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        run.apply(None, Command::Bootstrap { cluster_id: "here".into() });
+        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
         run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
         play(&mut run, &mut model, before);
         let backup: Vec<Change> = run.state.rows().collect();

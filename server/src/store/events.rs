@@ -1,14 +1,14 @@
 //! What the store's threads tell the driver.
 
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_core::raft::log::ImageMark;
 
 /// What happened in the store. Told from the store's own threads, which wait for the listener: it must be quick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
     /// Every log write up to this number is durable.
     Persisted(u64),
-    /// The image of this index is durable.
-    Image(LogIndex),
+    /// This image is durable.
+    Image(ImageMark),
     /// The disk refuses, or takes writes again.
     Health(StoreHealth),
 }

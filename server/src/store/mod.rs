@@ -12,7 +12,7 @@
 //!
 //! dirty.extend(outbox.changes);           // DirtyRows
 //! if store.image_is_idle() { store.checkpoint(mark, take(&mut dirty)); }      // about once a second
-//!     StoreEvent::Image(index)            // durable: store.cut(min(index, slowest follower))
+//!     StoreEvent::Image(mark)             // durable: store.cut(min(its index, slowest follower))
 //!
 //! let mut backup = store.backup()?;       // what the newest durable image holds
 //! backup.part(0)?;                        // changes that set every row anew, at most about 1 MiB

@@ -42,6 +42,9 @@ pub(super) fn effect(change: &Change) -> Effect {
         Change::LastAgent(_) => (numbered(b'g', &[]), true),
         Change::IndexBase(_) => (numbered(b'b', &[]), true),
         Change::ClusterId(_) => (numbered(b'u', &[]), true),
+        Change::Server(id, row) => (numbered(b'q', &[id.0]), row.is_some()),
+        Change::LastServer(_) => (numbered(b'h', &[]), true),
+        Change::Autopilot(..) => (numbered(b'o', &[]), true),
         Change::RestorePart(id, part, rows) => {
             (numbered(RESTORE_PART, &[*id, u64::from(*part)]), rows.is_some())
         }

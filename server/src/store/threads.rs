@@ -382,13 +382,12 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         if !written {
             return;
         }
-        let index = checkpoint.mark.index;
         let mut desk = shared.desk();
         desk.checkpointing = false;
-        desk.durable_image = index;
+        desk.durable_image = checkpoint.mark.index;
         drop(desk);
         shared.log_news.notify_one();
-        (shared.listener)(StoreEvent::Image(index));
+        (shared.listener)(StoreEvent::Image(checkpoint.mark));
     }
     image.finish();
 }

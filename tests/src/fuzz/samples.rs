@@ -15,12 +15,13 @@ use lockmesh_protocol::id::{
 };
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, Lock, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Behavior, Check, CheckStatus, Entry, LockDelay, Loss, LossCause, Node, Service, ServiceAddress,
-    ServiceCheck, Session,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, LockDelay, Loss, LossCause, NewServer, Node,
+    Service, ServiceAddress, ServiceCheck, Session,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
-    BackupPart, Call, CallFrame, CallId, ReplyFrame, Request, Response, ServerStatus, Status, Unavailable,
+    BackupPart, Call, CallFrame, CallId, Joined, ReplyFrame, Request, Response, ServerStatus, Status,
+    Unavailable,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -122,6 +123,9 @@ pub fn changes() -> Vec<Change> {
         Change::LastAgent(AgentNumber(8)),
         Change::IndexBase(u64::MAX),
         Change::ClusterId("6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into()),
+        Change::Server(ServerId(1), Some(Arc::new(new_server().with_id(ServerId(1))))),
+        Change::LastServer(ServerId(1)),
+        Change::Autopilot(Autopilot::default(), LogIndex(4)),
         Change::RestorePart(1, 0, Some(Bytes::from_static(&[1, 2, 3]))),
         Change::Cleared,
     ]
@@ -143,6 +147,8 @@ fn requests() -> Vec<Request> {
         Request::BackupPart { backup: Some(4), number: 1, stale: true },
         Request::TransferLeader(None),
         Request::RemoveServer(ServerId(3)),
+        Request::AddServer(new_server()),
+        Request::Autopilot,
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -183,7 +189,14 @@ fn commands() -> Vec<Command> {
         Command::Restore(RestoreStep::Begin { id: 1 }),
         Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: changes() }),
         Command::Restore(RestoreStep::Commit { id: 1, parts: 1 }),
-        Command::Bootstrap { cluster_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into() },
+        Command::Bootstrap {
+            cluster_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into(),
+            servers: vec![new_server().with_id(ServerId(1))],
+        },
+        Command::AdmitServer(new_server()),
+        Command::UpdateServer(new_server().with_id(ServerId(1))),
+        Command::ForgetServer(ServerId(2)),
+        Command::ConfigureAutopilot(Autopilot::default(), Some(LogIndex(3))),
     ];
     writes.into_iter().map(Command::Kv).chain(others).collect()
 }
@@ -255,6 +268,12 @@ pub fn responses() -> Vec<Response> {
             rows: changes(),
         }),
         Response::Done,
+        Response::Joined(Joined {
+            server: ServerId(4),
+            cluster_id: "6f7e1c3e".into(),
+            servers: vec![new_server().with_id(ServerId(4))],
+        }),
+        Response::Autopilot(Autopilot::default(), LogIndex(4)),
         Response::Unavailable(Unavailable::NotLeader { leader: Some("127.0.0.1:8300".into()) }),
         Response::Unavailable(Unavailable::Overloaded("full".into())),
         Response::Unavailable(Unavailable::Disk("no space".into())),
@@ -280,6 +299,7 @@ fn replies() -> Vec<Reply> {
         Reply::Txn(results),
         Reply::TxnFailed(vec![TxnError { op_index: 2, what: "failed".into() }]),
         Reply::Agent { number: AgentNumber(1), generation: Generation(1) },
+        Reply::Server(ServerId(4)),
         Reply::Refused(Refusal::InvalidSession("x".into())),
         Reply::Refused(Refusal::MissingNode),
     ]
@@ -319,12 +339,23 @@ fn status() -> Status {
         address: "127.0.0.1:8300".into(),
         voter: true,
         last_index: LogIndex(10),
+        last_contact: Some(Duration::from_millis(20)),
+        healthy: true,
     };
     Status {
         leader: Some(ServerId(1)),
         servers: vec![server],
         asker: Some(AgentNumber(1)),
         ..Status::default()
+    }
+}
+
+fn new_server() -> NewServer {
+    NewServer {
+        node: "node-one".into(),
+        node_id: "9b1e".into(),
+        address: "127.0.0.1:8300".into(),
+        birth: "5c0d".into(),
     }
 }
 

@@ -85,6 +85,8 @@ impl Quorum {
             address: SERVER_ADDRESS.into(),
             voter: true,
             last_index: LogIndex(9),
+            last_contact: Some(std::time::Duration::ZERO),
+            healthy: true,
         };
         let asker = Some(AgentNumber(1));
         Status { leader: Some(ServerId(1)), servers: vec![server], asker, ..Status::default() }
@@ -133,7 +135,12 @@ impl Quorum {
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
             Call::Status => Response::Status(self.status()),
             Call::BackupPart { number, .. } => self.backup_part(number),
-            Call::TransferLeader(_) | Call::RemoveServer(_) => Response::Done,
+            Call::TransferLeader(_) | Call::RemoveServer(_) | Call::AddServer(_) => Response::Done,
+            Call::Autopilot => {
+                let guard = self.state.lock().unwrap();
+                let (autopilot, index) = guard.0.autopilot();
+                Response::Autopilot(autopilot.clone(), index)
+            }
         };
         let _ = to.send(response);
     }
@@ -166,7 +173,7 @@ impl Stand {
             waiting: watch::channel(0).0,
             broken: Mutex::default(),
         });
-        quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into() });
+        quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into(), servers: Vec::new() });
         quorum.apply(Command::RegisterAgent(AgentRegistration { node: own_node(), services: Vec::new() }));
         let (sender, mut exchanges) = mpsc::channel::<Exchange>(64);
         let answering = quorum.clone();

@@ -9,9 +9,12 @@
 //!   everything that was queued before.
 //! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
 //! - A single voter that is not the leader does not tick before its log is durable.
+//! - From an image's installation in memory until it is durable and reported as applied, time stands still.
+//! - A change of membership goes through a joint one; whoever leads pings at once, so that all learn of its end.
 //!
 //! A panic of the engine means that memory can no longer be trusted: it is never caught.
 
+use crate::raft::Election;
 use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership};
 use crate::raft::memory_log::MemoryLog;
 use crate::raft::message::{MessageKind, PeerMessage};
@@ -21,10 +24,8 @@ use raft::eraftpb;
 use raft::{GetEntriesContext, RawNode, ReadOnlyOption, StateRole, Storage, StorageError};
 use std::collections::VecDeque;
 
-/// How many ticks without a leader make a follower stand for election.
-const ELECTION_TICKS: usize = 10;
-/// How many ticks lie between two heartbeats.
-const HEARTBEAT_TICKS: usize = 2;
+/// How far a follower may be ahead in messages that it has not acknowledged.
+const MAX_MESSAGES_ON_THE_WAY: usize = 256;
 /// The most bytes of entries in one message between servers.
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// The most bytes of entries that may wait for their commit.
@@ -37,6 +38,8 @@ const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 pub(crate) struct Effects {
     pub(crate) writes: Vec<LogWrite>,
     pub(crate) messages: Vec<(ServerId, PeerMessage)>,
+    /// The image of another server that takes the place of everything; nothing is committed in the same turn.
+    pub(crate) installed: Option<ImageMark>,
     pub(crate) committed: Vec<LogEntry>,
     /// Read rounds that are confirmed: their number, and the index that must be applied first.
     pub(crate) reads: Vec<(u64, LogIndex)>,
@@ -50,6 +53,9 @@ pub(crate) struct Dropped;
 pub(crate) struct Engine {
     node: RawNode<MemoryLog>,
     seed: u64,
+    election_ticks: usize,
+    /// What makes this life's read rounds unlike those of other servers and of its own earlier lives.
+    life: u64,
     /// The (term, role) for which the election time-out was drawn.
     drawn_for: Option<(u64, StateRole)>,
     /// What waits for a write, in order.
@@ -60,6 +66,28 @@ pub(crate) struct Engine {
     durable_vote: (Term, ServerId),
     /// Membership as of the last applied index.
     membership: Membership,
+    /// An image that is in memory but not on disk: the write that it waits for, and its index.
+    installing: Option<(u64, LogIndex)>,
+}
+
+/// A change of the membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberChange {
+    /// A server follows, without a vote.
+    Learner(ServerId),
+    /// It gets its vote.
+    Voter(ServerId),
+    /// It goes.
+    Gone(ServerId),
+}
+
+/// How far the leader knows another server to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The last index that it has on disk.
+    pub matched: LogIndex,
+    /// Whether it waits for an image.
+    pub snapshot: bool,
 }
 
 /// A turn of the engine that waits for the disk.
@@ -80,20 +108,20 @@ impl Engine {
         image: &ImageMark,
         base: (LogIndex, Term),
         entries: Vec<LogEntry>,
-        seed: u64,
+        (mut seed, election): (u64, Election),
     ) -> Self {
         let mut log = MemoryLog::new(base, entries);
         log.hard_state = hard_state;
-        log.membership = image.membership.clone();
+        log.image = image.clone();
         let config = raft::Config {
             id: id.0,
-            election_tick: ELECTION_TICKS,
-            heartbeat_tick: HEARTBEAT_TICKS,
+            election_tick: election.ticks,
+            heartbeat_tick: election.heartbeat_ticks,
             applied: image.index.0,
             max_size_per_msg: MAX_MESSAGE_BYTES,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
             max_committed_size_per_ready: MAX_COMMITTED_BYTES,
-            max_inflight_msgs: 256,
+            max_inflight_msgs: MAX_MESSAGES_ON_THE_WAY,
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe,
@@ -105,8 +133,19 @@ impl Engine {
         let node = RawNode::new(&config, log, &logger).expect("the log was recovered and the config is ours");
         let durable_vote = (hard_state.term, hard_state.vote);
         let membership = image.membership.clone();
-        let (waiting, lazy_hard_state) = (VecDeque::new(), None);
-        Self { node, seed, drawn_for: None, waiting, lazy_hard_state, durable_vote, membership }
+        let life = splitmix(&mut seed);
+        Self {
+            node,
+            seed,
+            election_ticks: election.ticks,
+            life,
+            drawn_for: None,
+            waiting: VecDeque::new(),
+            lazy_hard_state: None,
+            durable_vote,
+            membership,
+            installing: None,
+        }
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -146,9 +185,11 @@ impl Engine {
         &self.membership
     }
 
-    /// How far a server's log is known to reach, where this server leads.
-    pub(crate) fn matched(&self, server: ServerId) -> LogIndex {
-        LogIndex(self.node.raft.prs().get(server.0).map_or(0, |progress| progress.matched))
+    /// How far a server is known to be, where this server leads.
+    pub(crate) fn progress(&self, server: ServerId) -> Option<Progress> {
+        let progress = self.node.raft.prs().get(server.0).filter(|_| self.is_leader())?;
+        let snapshot = progress.state == raft::ProgressState::Snapshot;
+        Some(Progress { matched: LogIndex(progress.matched), snapshot })
     }
 
     /// Whether one vote, this server's, decides everything.
@@ -164,6 +205,9 @@ impl Engine {
     }
 
     pub(crate) fn tick(&mut self) {
+        if self.installing.is_some() {
+            return;
+        }
         let log = &self.node.raft.raft_log;
         if self.is_alone() && !self.is_leader() && log.persisted < log.last_index() {
             return;
@@ -174,6 +218,9 @@ impl Engine {
 
     /// Takes a message that [`PeerMessage::fault`] found nothing wrong with.
     pub(crate) fn step(&mut self, message: PeerMessage) {
+        if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
+            return;
+        }
         // The engine refuses what is out of date, such as an answer from a server that was removed.
         if let Err(error) = self.node.step(to_engine(message)) {
             tracing::debug!(%error, "the engine ignored a message");
@@ -196,9 +243,30 @@ impl Engine {
         Ok(LogIndex(self.last_index().0 - count + 1))
     }
 
-    /// Begins a read round.
+    /// Begins a read round; a follower asks its leader for one.
     pub(crate) fn begin_read(&mut self, round: u64) {
-        self.node.read_index(round.to_be_bytes().to_vec());
+        let context = [self.node.raft.id, self.life, round].map(u64::to_be_bytes).concat();
+        self.node.read_index(context);
+    }
+
+    /// A server cannot be reached: what is on its way to it is lost.
+    pub(crate) fn unreachable(&mut self, server: ServerId) {
+        self.node.report_unreachable(server.0);
+    }
+
+    /// A server was told of an image and did not get there.
+    pub(crate) fn snapshot_failed(&mut self, server: ServerId) {
+        self.node.report_snapshot(server.0, raft::SnapshotStatus::Failure);
+    }
+
+    /// This image is on disk: it can be given to others.
+    pub(crate) fn image_durable(&mut self, mark: ImageMark) {
+        self.node.mut_store().image = mark;
+    }
+
+    /// Whether a server waits for an image newer than the one on disk; asked once.
+    pub(crate) fn take_image_wanted(&mut self) -> bool {
+        self.node.store().image_wanted.take()
     }
 
     /// Hands leadership to `server`. What is proposed meanwhile is dropped.
@@ -207,13 +275,21 @@ impl Engine {
     }
 
     pub(crate) fn has_pending_membership(&self) -> bool {
-        self.node.raft.has_pending_conf()
+        self.node.raft.has_pending_conf() || self.membership.is_joint()
     }
 
-    /// Proposes to take a server out.
-    pub(crate) fn propose_removal(&mut self, server: ServerId) -> Result<LogIndex, Dropped> {
-        let mut change = eraftpb::ConfChange { node_id: server.0, ..Default::default() };
-        change.set_change_type(eraftpb::ConfChangeType::RemoveNode);
+    /// Proposes a change of the membership, by way of a joint one that ends by itself.
+    pub(crate) fn propose_membership(&mut self, change: MemberChange) -> Result<LogIndex, Dropped> {
+        let (kind, server) = match change {
+            MemberChange::Learner(server) => (eraftpb::ConfChangeType::AddLearnerNode, server),
+            MemberChange::Voter(server) => (eraftpb::ConfChangeType::AddNode, server),
+            MemberChange::Gone(server) => (eraftpb::ConfChangeType::RemoveNode, server),
+        };
+        let mut single = eraftpb::ConfChangeSingle { node_id: server.0, ..Default::default() };
+        single.set_change_type(kind);
+        let mut change = eraftpb::ConfChangeV2::default();
+        change.set_transition(eraftpb::ConfChangeTransition::Implicit);
+        change.set_changes(vec![single].into());
         self.node.propose_conf_change(Vec::new(), change).map_err(|_| Dropped)?;
         Ok(self.last_index())
     }
@@ -230,6 +306,9 @@ impl Engine {
         }
         if let Some(number) = highest {
             self.node.on_persist_ready(number);
+        }
+        if let Some((_, index)) = self.installing.take_if(|(number, _)| *number <= write) {
+            self.node.advance_apply_to(index.0);
         }
         effects.messages.extend(messages);
     }
@@ -250,11 +329,19 @@ impl Engine {
             self.step_down_if_removed();
         }
         self.node.advance_apply_to(entry.index.0);
+        if entry.kind != EntryKind::Normal && self.is_leader() {
+            self.node.ping();
+        }
     }
 
     /// Forgets entries up to an index whose image is durable.
     pub(crate) fn cut(&mut self, up_to: LogIndex) {
         self.node.mut_store().cut(up_to);
+    }
+
+    /// The last index that can go while so many bytes of entries stay.
+    pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
+        self.node.store().index_before_last(bytes)
     }
 
     /// The bytes of entries that are kept in memory.
@@ -269,32 +356,45 @@ impl Engine {
             let number = ready.number();
             let entries: Vec<_> = ready.take_entries().into_iter().map(entry_of).collect();
             let hard_state = ready.hs().map(hard_state_of);
+            let reset = (!ready.snapshot().is_empty()).then(|| image_mark_of(ready.snapshot()));
+            if let Some(mark) = &reset {
+                self.install(mark, number, effects);
+            }
             self.node.mut_store().append(&entries);
             self.node.mut_store().hard_state = hard_state.unwrap_or(self.node.store().hard_state);
             effects.committed.extend(ready.take_committed_entries().into_iter().map(entry_of));
-            effects.reads.extend(ready.take_read_states().iter().filter_map(read_of));
-            let at_once = outgoing(ready.take_messages());
-            let after = outgoing(ready.take_persisted_messages());
+            let ours = [self.node.raft.id, self.life];
+            effects.reads.extend(ready.take_read_states().iter().filter_map(|read| read_of(read, ours)));
+            let messages = (outgoing(ready.take_messages()), outgoing(ready.take_persisted_messages()));
             let must_sync = ready.must_sync();
             self.node.advance_append_async(ready);
-            self.queue(number, must_sync, entries, hard_state, at_once, after, effects);
+            let write = LogWrite { number, reset, entries, hard_state };
+            self.queue(write, must_sync, messages, effects);
         }
     }
 
+    /// An image takes the place of the log, in memory first.
+    fn install(&mut self, mark: &ImageMark, number: u64, effects: &mut Effects) {
+        self.node.mut_store().reset(mark);
+        self.membership = mark.membership.clone();
+        self.installing = Some((number, mark.index));
+        effects.installed = Some(mark.clone());
+    }
+
     /// Gives the turn's write to the disk, or ties the turn to the writes before it.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one turn of the engine, taken apart once")]
     fn queue(
         &mut self,
-        number: u64,
+        write: LogWrite,
         must_sync: bool,
-        entries: Vec<LogEntry>,
-        hard_state: Option<HardState>,
-        at_once: Vec<(ServerId, PeerMessage)>,
-        mut after: Vec<(ServerId, PeerMessage)>,
+        (mut at_once, mut after): (Vec<(ServerId, PeerMessage)>, Vec<(ServerId, PeerMessage)>),
         effects: &mut Effects,
     ) {
+        let (number, hard_state) = (write.number, write.hard_state);
         let newest = self.node.store().hard_state;
         if (newest.term, newest.vote) == self.durable_vote {
+            // That somebody is here says nothing of its log, so it need not wait for the log.
+            at_once
+                .extend(after.extract_if(.., |(_, message)| message.kind == MessageKind::HeartbeatResponse));
             effects.messages.extend(at_once);
         } else {
             after.extend(at_once);
@@ -303,7 +403,7 @@ impl Engine {
         let vote = hard_state.map(|state| (state.term, state.vote));
         if must_sync {
             let hard_state = self.lazy_hard_state.take();
-            effects.writes.push(LogWrite { number, reset: None, entries, hard_state });
+            effects.writes.push(LogWrite { hard_state, ..write });
             self.waiting.push_back(Waiting { number, write: number, messages: after, vote });
         } else if let Some(last) = self.waiting.back() {
             let write = last.write;
@@ -327,8 +427,8 @@ impl Engine {
         let now = (self.node.raft.term, self.node.raft.state);
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
-            let draw = splitmix(&mut self.seed) as usize % (ELECTION_TICKS - 1);
-            self.node.raft.set_randomized_election_timeout(ELECTION_TICKS + 1 + draw);
+            let draw = splitmix(&mut self.seed) as usize % (self.election_ticks - 1);
+            self.node.raft.set_randomized_election_timeout(self.election_ticks + 1 + draw);
         }
     }
 }
@@ -357,7 +457,7 @@ impl Storage for MemoryLog {
             commit: self.hard_state.commit.0,
             ..Default::default()
         };
-        Ok(raft::RaftState::new(hard_state, to_engine_membership(&self.membership)))
+        Ok(raft::RaftState::new(hard_state, to_engine_membership(&self.image.membership)))
     }
 
     fn entries(
@@ -387,8 +487,11 @@ impl Storage for MemoryLog {
         Ok(self.last_index().0)
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
+        match self.image_for(ServerId(to), LogIndex(request_index)) {
+            Some(mark) => Ok(to_engine_snapshot(mark)),
+            None => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
+        }
     }
 }
 
@@ -548,9 +651,11 @@ fn parse_own<M: protobuf::Message>(data: &[u8]) -> M {
     message
 }
 
-fn read_of(read: &raft::ReadState) -> Option<(u64, LogIndex)> {
-    let round = u64::from_be_bytes(read.request_ctx.as_slice().try_into().ok()?);
-    Some((round, LogIndex(read.index)))
+/// The number of a confirmed round, if it was begun in this life: an answer to an earlier one may come late.
+fn read_of(read: &raft::ReadState, ours: [u64; 2]) -> Option<(u64, LogIndex)> {
+    let ours = ours.map(u64::to_be_bytes).concat();
+    let round = read.request_ctx.strip_prefix(ours.as_slice())?;
+    Some((u64::from_be_bytes(round.try_into().ok()?), LogIndex(read.index)))
 }
 
 /// Passes what the engine logs to `tracing`, one level quieter: its news are our details.

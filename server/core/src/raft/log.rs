@@ -56,6 +56,29 @@ pub struct Membership {
     pub auto_leave: bool,
 }
 
+impl Membership {
+    /// A membership of these voters alone.
+    pub fn of_voters(voters: &[ServerId]) -> Self {
+        let mut voters = voters.to_vec();
+        voters.sort_unstable();
+        Self { voters, ..Self::default() }
+    }
+
+    /// Whether a change is under way.
+    pub fn is_joint(&self) -> bool {
+        !self.voters_outgoing.is_empty()
+    }
+
+    /// Everybody who votes or follows, now or until a change is done, in order and once.
+    pub fn all(&self) -> Vec<ServerId> {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        let mut all: Vec<_> = lists.into_iter().flatten().copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
 /// The point that an image of the state stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMark {

@@ -2,8 +2,9 @@
 //!
 //! What is here need not be on disk yet; the engine is told separately what is.
 
-use crate::raft::log::{HardState, LogEntry, Membership};
-use lockmesh_protocol::id::{LogIndex, Term};
+use crate::raft::log::{HardState, ImageMark, LogEntry};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Entries without gaps behind a base.
@@ -15,8 +16,10 @@ pub(crate) struct MemoryLog {
     bytes: usize,
     /// The newest hard state, on disk or not.
     pub(crate) hard_state: HardState,
-    /// The membership as of the image that the log was opened with.
-    pub(crate) membership: Membership,
+    /// The newest image on disk.
+    pub(crate) image: ImageMark,
+    /// Whether somebody wanted a newer image than that.
+    pub(crate) image_wanted: Cell<bool>,
 }
 
 impl MemoryLog {
@@ -88,6 +91,35 @@ impl MemoryLog {
         }
     }
 
+    /// The last index that can go while so many bytes of entries stay.
+    pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
+        let mut left = self.bytes as u64;
+        let gone = self.entries.iter().take_while(|entry| {
+            let is_over = left > bytes;
+            left -= size(entry) as u64;
+            is_over
+        });
+        LogIndex(self.base.0.0 + gone.count() as u64)
+    }
+
+    /// An image takes the place of everything.
+    pub(crate) fn reset(&mut self, mark: &ImageMark) {
+        self.base = (mark.index, mark.term);
+        self.entries.clear();
+        self.bytes = 0;
+    }
+
+    /// The image that a server can be given: one that leads to the log, reaches the index and names the server.
+    pub(crate) fn image_for(&self, server: ServerId, index: LogIndex) -> Option<&ImageMark> {
+        let image = Some(&self.image).filter(|image| {
+            image.index >= index.max(self.base.0)
+                && image.index.0 > 0
+                && image.membership.all().contains(&server)
+        });
+        self.image_wanted.set(self.image_wanted.get() || image.is_none());
+        image
+    }
+
     fn entry(&self, index: LogIndex) -> Option<&LogEntry> {
         let place = index.0.checked_sub(self.first_index().0)?;
         self.entries.get(usize::try_from(place).ok()?)
@@ -101,7 +133,7 @@ fn size(entry: &LogEntry) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::log::EntryKind;
+    use crate::raft::log::{EntryKind, Membership};
     use bytes::Bytes;
 
     fn entry(index: u64, term: u64) -> LogEntry {
@@ -127,6 +159,23 @@ mod tests {
         assert_eq!((log.first_index(), log.term(LogIndex(2))), (LogIndex(3), Some(Term(2))));
         assert_eq!(log.term(LogIndex(1)), None);
         assert_eq!(log.bytes(), 4);
+    }
+
+    #[test]
+    fn the_newest_bytes_stay() {
+        let log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1), entry(6, 1), entry(7, 1)]);
+        let before = |bytes| log.index_before_last(bytes).0;
+        assert_eq!([before(0), before(3), before(4), before(8), before(11), before(12)], [7, 7, 6, 5, 5, 4]);
+    }
+
+    #[test]
+    fn an_image_is_given_to_those_whom_it_names() {
+        let mut log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1)]);
+        let membership = Membership::of_voters(&[ServerId(1)]);
+        log.image = ImageMark { index: LogIndex(5), term: Term(1), membership };
+        assert!(log.image_for(ServerId(1), LogIndex(0)).is_some() && !log.image_wanted.take());
+        assert!(log.image_for(ServerId(2), LogIndex(0)).is_none() && log.image_wanted.take());
+        assert!(log.image_for(ServerId(1), LogIndex(6)).is_none() && log.image_wanted.take());
     }
 
     #[test]

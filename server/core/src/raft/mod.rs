@@ -15,7 +15,24 @@ pub mod log;
 pub(crate) mod memory_log;
 pub mod message;
 
+pub use engine::Progress;
 use std::time::Duration;
 
 /// The engine's unit of time.
-pub const TICK: Duration = Duration::from_millis(100);
+pub const TICK: Duration = Duration::from_millis(20);
+
+/// When a follower stands for election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Election {
+    /// After how many ticks without a word of its leader; each time it waits for one to two times as many. At least
+    /// 3, and more than `heartbeat_ticks`.
+    pub ticks: usize,
+    /// How many ticks lie between two words of a leader that has nothing to say.
+    pub heartbeat_ticks: usize,
+}
+
+impl Default for Election {
+    fn default() -> Self {
+        Self { ticks: 10, heartbeat_ticks: 2 }
+    }
+}

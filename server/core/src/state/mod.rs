@@ -16,6 +16,7 @@
 //! | `agent` | the registration of agents |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
 //! | `replies` | exactly once |
+//! | `roster` | the servers of the quorum |
 //! | `restore` | a backup takes the place of everything |
 //! | `query` | what can be asked |
 //! | `invariants` | what must be true after every command, as sentences and as code |
@@ -34,6 +35,7 @@ mod node;
 mod query;
 mod replies;
 mod restore;
+mod roster;
 mod rows;
 mod service;
 mod session;
@@ -53,6 +55,7 @@ use std::sync::Arc;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
+pub use roster::SERVERS_MAX;
 pub use rows::State;
 
 impl State {

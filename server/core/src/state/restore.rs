@@ -1,6 +1,7 @@
 //! A backup takes the place of everything: its parts are gathered first, then all rows change in one command.
 //!
-//! What belongs to this cluster and not to its data stays: its id, its agents and the replies kept for them. No
+//! What belongs to this cluster and not to its data stays: its id, its servers, its agents and the replies kept for
+//! them. No
 //! index and no fencing token that is given afterwards may equal one that was given here or in the backup.
 
 use super::State;
@@ -79,12 +80,12 @@ impl Step<'_> {
     }
 
     fn keep_ours(&mut self, ours: &State, backup: &State) {
-        let is_ours = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
-        let theirs = backup.fence.0 + if is_ours { 0 } else { FENCE_JUMP };
+        let is_of_this_cluster = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
+        let theirs = backup.fence.0 + if is_of_this_cluster { 0 } else { FENCE_JUMP };
         self.set(Change::ClusterId(ours.cluster_id.clone()));
         self.set(Change::IndexBase(self.index.0 - self.log_index.0));
         self.set(Change::Fence(ours.fence.max(Fence(theirs))));
-        ours.rows().filter(is_of_agents).for_each(|row| self.set(row));
+        ours.rows().filter(is_ours).for_each(|row| self.set(row));
     }
 
     /// An agent that is here now is alive now, whatever the backup knows of its node.
@@ -151,12 +152,15 @@ fn is_row(change: &Change) -> bool {
         Change::Reply(_, _, row) => row.is_some(),
         Change::Loss(_, row) => row.is_some(),
         Change::RestorePart(_, _, row) => row.is_some(),
+        Change::Server(_, row) => row.is_some(),
         Change::LowestSequence(..)
         | Change::TableIndex(..)
         | Change::Fence(_)
         | Change::LastAgent(_)
         | Change::IndexBase(_)
-        | Change::ClusterId(_) => true,
+        | Change::ClusterId(_)
+        | Change::LastServer(_)
+        | Change::Autopilot(..) => true,
         Change::Cleared => false,
     }
 }
@@ -182,7 +186,16 @@ fn is_of_cluster(row: &Change) -> bool {
     matches!(row, Change::TableIndex(..) | Change::Fence(_) | Change::ClusterId(_))
 }
 
-/// Whether a row belongs to the agents, who stay.
-fn is_of_agents(row: &Change) -> bool {
-    matches!(row, Change::LastAgent(_) | Change::Agent(..) | Change::LowestSequence(..) | Change::Reply(..))
+/// Whether a row belongs to the agents or the servers, who stay.
+fn is_ours(row: &Change) -> bool {
+    matches!(
+        row,
+        Change::LastAgent(_)
+            | Change::Agent(..)
+            | Change::LowestSequence(..)
+            | Change::Reply(..)
+            | Change::LastServer(_)
+            | Change::Server(..)
+            | Change::Autopilot(..)
+    )
 }

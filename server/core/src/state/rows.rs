@@ -4,8 +4,12 @@
 
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServiceId, SessionId};
-use lockmesh_protocol::record::{Agent, Check, Entry, LockDelay, Loss, Node, Service, Session};
+use lockmesh_protocol::id::{
+    AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
+};
+use lockmesh_protocol::record::{
+    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session,
+};
 use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,6 +61,11 @@ pub struct State {
     pub(super) last_agent: AgentNumber,
     pub(super) index_base: u64,
     pub(super) cluster_id: String,
+    pub(super) servers: BTreeMap<ServerId, Arc<Server>>,
+    pub(super) last_server: ServerId,
+    pub(super) autopilot: Autopilot,
+    /// The index at which somebody configured it.
+    pub(super) autopilot_index: LogIndex,
     /// The parts of restores that are being gathered, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     pub(super) derived: Derived,
@@ -125,6 +134,11 @@ impl State {
             Change::LastAgent(number) => self.last_agent = number,
             Change::IndexBase(base) => self.index_base = base,
             Change::ClusterId(id) => self.cluster_id = id,
+            Change::Server(id, server) => put(&mut self.servers, id, server),
+            Change::LastServer(id) => self.last_server = id,
+            Change::Autopilot(autopilot, index) => {
+                (self.autopilot, self.autopilot_index) = (autopilot, index);
+            }
             Change::RestorePart(id, number, rows) => put(&mut self.restore_parts, (id, number), rows),
             Change::Cleared => *self = Self::default(),
         }
@@ -187,6 +201,9 @@ impl State {
             | Change::LowestSequence(..)
             | Change::IndexBase(_)
             | Change::ClusterId(_)
+            | Change::Server(..)
+            | Change::LastServer(_)
+            | Change::Autopilot(..)
             | Change::RestorePart(..)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }
@@ -199,9 +216,14 @@ impl State {
         let last_agent = (self.last_agent.0 != 0).then_some(Change::LastAgent(self.last_agent));
         let tables = TABLES.into_iter().zip(self.table_indexes);
         let tables = tables.filter(|(_, index)| index.0 != 0);
-        [cluster_id, index_base, fence, last_agent]
+        let last_server = (self.last_server.0 != 0).then_some(Change::LastServer(self.last_server));
+        let autopilot = (self.autopilot_index.0 != 0)
+            .then(|| Change::Autopilot(self.autopilot.clone(), self.autopilot_index));
+        let servers = self.servers.iter().map(|(id, row)| Change::Server(*id, Some(row.clone())));
+        [cluster_id, index_base, fence, last_agent, last_server, autopilot]
             .into_iter()
             .flatten()
+            .chain(servers)
             .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))
     }
 

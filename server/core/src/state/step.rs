@@ -51,7 +51,13 @@ impl<'a> Step<'a> {
             Command::EndLockDelay { key, mark } => self.end_lock_delay(key, *mark),
             Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
             Command::Restore(step) => self.restore(step),
-            Command::Bootstrap { cluster_id } => self.bootstrap(cluster_id),
+            Command::Bootstrap { cluster_id, servers } => self.bootstrap(cluster_id, servers),
+            Command::AdmitServer(server) => self.admit_server(server),
+            Command::UpdateServer(server) => self.update_server(server),
+            Command::ForgetServer(id) => self.forget_server(*id),
+            Command::ConfigureAutopilot(autopilot, expected) => {
+                self.configure_autopilot(autopilot, *expected)
+            }
         }
     }
 
@@ -83,13 +89,6 @@ impl<'a> Step<'a> {
             self.changes.truncate(listed);
         }
         outcome
-    }
-
-    fn bootstrap(&mut self, cluster_id: &str) -> Reply {
-        if self.state.cluster_id.is_empty() {
-            self.set(Change::ClusterId(cluster_id.into()));
-        }
-        Reply::Done
     }
 }
 

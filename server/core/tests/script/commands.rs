@@ -6,8 +6,10 @@ use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
     Registration, TxnKv, TxnOp,
 };
-use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
-use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service, ServiceCheck};
+use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
+use lockmesh_protocol::record::{
+    Autopilot, Behavior, Check, CheckStatus, NewServer, Node, Service, ServiceCheck,
+};
 use std::collections::BTreeMap;
 
 /// A line as a command; none if its first word is not a command's.
@@ -34,7 +36,23 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let services = services.iter().map(|id| service(&node.name, id)).collect();
             Command::RegisterAgent(AgentRegistration { node, services })
         }
-        "bootstrap" => Command::Bootstrap { cluster_id: words.word()? },
+        "bootstrap" => {
+            let servers = words.list_option("servers").unwrap_or_default();
+            let ids = (1..).map(ServerId);
+            let servers = ids.zip(servers).map(|(id, name)| new_server(&name).with_id(id)).collect();
+            Command::Bootstrap { cluster_id: words.word()?, servers }
+        }
+        "admit-server" => Command::AdmitServer(admitted(&mut words)?),
+        "update-server" => {
+            let id = ServerId(words.number()?);
+            Command::UpdateServer(admitted(&mut words)?.with_id(id))
+        }
+        "forget-server" => Command::ForgetServer(ServerId(words.number()?)),
+        "autopilot" => {
+            let expected = words.number_option("index")?.map(LogIndex);
+            let min_quorum = u32::try_from(words.number()?).map_err(|error| error.to_string())?;
+            Command::ConfigureAutopilot(Autopilot { min_quorum, ..Autopilot::default() }, expected)
+        }
         other => match kv_command(other, &mut words)? {
             Some(command) => Command::Kv(command),
             None => return Ok(None),
@@ -42,6 +60,19 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     };
     words.end()?;
     Ok(Some(command))
+}
+
+/// A server with all that belongs to its name, unless said otherwise.
+fn admitted(words: &mut Words) -> Result<NewServer, String> {
+    let address = words.option("address");
+    let birth = words.option("birth");
+    let new = new_server(&words.word()?);
+    Ok(NewServer { address: address.unwrap_or(new.address), birth: birth.unwrap_or(new.birth), ..new })
+}
+
+fn new_server(name: &str) -> NewServer {
+    let node_id = format!("00000000-0000-0000-0000-{name:0>12}");
+    NewServer { node: name.into(), node_id, address: format!("{name}:8300"), birth: format!("{name}-1") }
 }
 
 fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String> {

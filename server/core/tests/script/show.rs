@@ -17,6 +17,7 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Txn(results) => return results.iter().map(txn_result).collect(),
         Reply::TxnFailed(errors) => return txn_errors(errors),
         Reply::Agent { number, generation } => format!("agent {number}, life {generation}"),
+        Reply::Server(id) => format!("server {id}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
     };
     vec![line]
@@ -71,6 +72,15 @@ pub(crate) fn change(change: &Change) -> String {
         Change::LastAgent(number) => format!("last agent: {number}"),
         Change::IndexBase(base) => format!("index base: {base}"),
         Change::ClusterId(id) => format!("cluster: {id}"),
+        Change::Server(id, row) => row_or_gone(
+            format!("server {id}"),
+            row.as_ref()
+                .map(|row| format!("server {id}: {} at {}, born {}", row.node, row.address, row.birth)),
+        ),
+        Change::LastServer(id) => format!("last server: {id}"),
+        Change::Autopilot(autopilot, index) => {
+            format!("autopilot: at least {} voters, since {index}", autopilot.min_quorum)
+        }
         Change::RestorePart(id, u32::MAX, rows) => {
             set_or_gone(format!("restore {id}"), rows.as_ref().map(|_| "begun").as_ref())
         }

@@ -1,8 +1,8 @@
 //! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
 
-use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
-use lockmesh_core::{Core, CoreConfig, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_core::raft::{Election, TICK};
+use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -45,7 +45,8 @@ impl Disk {
         let config = CoreConfig {
             id,
             seed,
-            fresh_cluster_id: "c1".into(),
+            formation: Formation { cluster_id: "c1".into(), servers: Vec::new() },
+            election: Election::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
             log_keep_bytes: 1 << 30,
@@ -80,7 +81,7 @@ pub(crate) struct Solo {
 impl Solo {
     /// A new cluster of one server, which leads and knows the node `n1`.
     pub(crate) fn start() -> Self {
-        let mut solo = Self::open(Disk::new(Core::bootstrap_image(ID)));
+        let mut solo = Self::open(Disk::new(Core::bootstrap_image(&[ID])));
         solo.run(Duration::from_millis(300));
         assert!(solo.core.is_serving(), "a server that is alone leads at once");
         let node = Node {

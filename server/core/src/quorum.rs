@@ -1,0 +1,285 @@
+//! The leader looks after the other servers: who is well, who has caught up and gets its vote, who goes.
+//!
+//! A membership changes one server at a time, through a joint one. **Invariants:** no server is taken out unless those
+//! that remain and are well are a majority of the rest; a server that goes takes no session with it; a row of the
+//! roster lives as long as its server is a member.
+
+use crate::core::{Core, deny, fail, lost_leadership, not_leader};
+use crate::input::Ticket;
+use crate::outbox::Outbox;
+use crate::raft::engine::MemberChange;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::Autopilot;
+use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a transfer of leadership may take before it is called off.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that was told of an image and is not there after so long is told again.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
+/// After so long without a word a server counts as dead where another one came in its place.
+const DEAD_AFTER: Duration = Duration::from_secs(10);
+
+/// What is known of the other servers. All but `heard` is the leader's.
+#[derive(Debug, Default)]
+pub(crate) struct Quorum {
+    /// When each was heard last.
+    heard: BTreeMap<ServerId, Time>,
+    /// Since when a learner could have its vote.
+    ready: BTreeMap<ServerId, Time>,
+    /// Since when a server waits for an image.
+    snapshots: BTreeMap<ServerId, Time>,
+    /// Servers that were dead when another one got its vote.
+    replaced: BTreeSet<ServerId>,
+    /// A transfer of leadership, and when it began.
+    pub(crate) transfer: Option<(Ticket, Time)>,
+    /// Those who wait for the end of a joint membership.
+    pub(crate) waits_for_membership: Vec<Ticket>,
+}
+
+impl Quorum {
+    /// A server said something.
+    pub(crate) fn heard(&mut self, now: Time, server: ServerId) {
+        self.heard.insert(server, now);
+    }
+
+    /// This server no longer leads.
+    pub(crate) fn step_down(&mut self, outbox: &mut Outbox) {
+        if let Some((ticket, _)) = self.transfer.take() {
+            outbox.replies.push((ticket, Response::Done));
+        }
+        for ticket in self.waits_for_membership.drain(..) {
+            fail(outbox, ticket, lost_leadership());
+        }
+        let heard = std::mem::take(&mut self.heard);
+        *self = Self { heard, ..Self::default() };
+    }
+
+    fn silence(&self, now: Time, server: ServerId) -> Option<Duration> {
+        self.heard.get(&server).map(|heard| now.since(*heard))
+    }
+}
+
+impl Core {
+    /// How long ago a server was heard: any other server where this one leads, else the leader. Zero for itself.
+    pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
+        match self.engine.leader() {
+            _ if server == self.config.id => Some(Duration::ZERO),
+            Some(leader) if leader == self.config.id || leader == server => self.quorum.silence(now, server),
+            _ => None,
+        }
+    }
+
+    /// Whether the leader finds a server well: heard lately, and not far behind.
+    pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
+        if server == self.config.id {
+            return self.leader().is_some();
+        }
+        let (Autopilot { last_contact_threshold, max_trailing_logs, .. }, _) = self.state.autopilot();
+        let Some(progress) = self.progress(server) else { return false };
+        let trailing = self.engine.commit_index().0.saturating_sub(progress.matched.0);
+        trailing <= *max_trailing_logs
+            && self.quorum.silence(now, server).is_some_and(|silence| silence <= *last_contact_threshold)
+    }
+
+    pub(crate) fn transfer_leader(
+        &mut self,
+        now: Time,
+        ticket: Ticket,
+        to: Option<ServerId>,
+        outbox: &mut Outbox,
+    ) {
+        let others: Vec<_> =
+            self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
+        let well = others.iter().copied().filter(|id| self.is_healthy(now, *id));
+        let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
+        match to.or(most_advanced) {
+            _ if !self.is_serving() => fail(outbox, ticket, not_leader()),
+            Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
+            Some(_) if self.quorum.transfer.is_some() => {
+                deny(outbox, ticket, "another transfer is under way")
+            }
+            Some(to) if others.contains(&to) => {
+                self.engine.transfer_leader(to);
+                self.quorum.transfer = Some((ticket, now));
+            }
+            Some(_) => deny(outbox, ticket, "that server has no vote"),
+            None => deny(outbox, ticket, "there is no other server that could lead"),
+        }
+    }
+
+    pub(crate) fn add_server(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
+        let members = self.engine.membership();
+        if !self.is_serving() {
+            fail(outbox, ticket, not_leader());
+        } else if members.voters.contains(&server) || members.learners.contains(&server) {
+            outbox.replies.push((ticket, Response::Done));
+        } else if self.state.server(server).is_none() {
+            deny(outbox, ticket, "that server was not found in the roster");
+        } else if self.engine.has_pending_membership() {
+            deny(outbox, ticket, "another change of the membership is under way: try again");
+        } else {
+            self.propose_membership(MemberChange::Learner(server), Some(ticket), outbox);
+        }
+    }
+
+    pub(crate) fn remove_server(&mut self, now: Time, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
+        let members = self.engine.membership();
+        if !self.is_serving() {
+            fail(outbox, ticket, not_leader());
+        } else if !members.voters.contains(&server) && !members.learners.contains(&server) {
+            deny(outbox, ticket, "that server was not found in the Raft configuration");
+        } else if members.voters == [server] {
+            deny(outbox, ticket, "the only server that votes cannot be removed: add another one first");
+        } else if server == self.config.id {
+            deny(outbox, ticket, "this server leads: transfer the leadership first");
+        } else if self.engine.has_pending_membership() {
+            deny(outbox, ticket, "another change of the membership is under way: try again");
+        } else if !self.can_do_without(now, server) {
+            deny(outbox, ticket, "too few of the other servers are well to go on without it");
+        } else {
+            self.propose_membership(MemberChange::Gone(server), Some(ticket), outbox);
+        }
+    }
+
+    fn propose_membership(&mut self, change: MemberChange, ticket: Option<Ticket>, outbox: &mut Outbox) {
+        match (self.engine.propose_membership(change), ticket) {
+            (Ok(index), ticket) => self.await_membership(index, ticket),
+            (Err(_), Some(ticket)) => fail(outbox, ticket, not_leader()),
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Whether those that remain without a server go on: a majority of them is well, and they are enough.
+    fn can_do_without(&self, now: Time, server: ServerId) -> bool {
+        let voters = &self.engine.membership().voters;
+        if !voters.contains(&server) {
+            return true;
+        }
+        let rest: Vec<_> = voters.iter().copied().filter(|id| *id != server).collect();
+        let well = rest.iter().filter(|id| self.is_healthy(now, **id)).count();
+        let (autopilot, _) = self.state.autopilot();
+        well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
+    }
+
+    /// A new leader has heard from everybody, as far as it knows, and forgets rows whose servers never became members.
+    pub(crate) fn begin_to_look_after_servers(&mut self, now: Time) {
+        let members = self.engine.membership().all();
+        for server in &members {
+            self.quorum.heard.entry(*server).or_insert(now);
+        }
+        let strangers: Vec<_> =
+            self.state.servers().map(|server| server.id).filter(|id| !members.contains(id)).collect();
+        strangers.into_iter().for_each(|id| self.gather_own(Command::ForgetServer(id)));
+    }
+
+    /// Once a tick.
+    pub(crate) fn look_after_servers(&mut self, now: Time, outbox: &mut Outbox) {
+        if let Some((ticket, _)) =
+            self.quorum.transfer.take_if(|(_, began)| now.since(*began) > TRANSFER_TIMEOUT)
+        {
+            deny(outbox, ticket, "the other server did not take over: see whether it is up to date");
+        }
+        if !self.is_serving() {
+            return;
+        }
+        self.tell_again_of_images(now);
+        self.notice_who_is_ready(now);
+        if !self.engine.has_pending_membership() && self.quorum.transfer.is_none() {
+            if let Some(change) = self.wanted_change(now) {
+                tracing::info!(?change, "the membership changes");
+                if let MemberChange::Voter(_) = change {
+                    self.note_replaced(now);
+                }
+                self.propose_membership(change, None, outbox);
+            }
+        }
+    }
+
+    /// Another server comes: those that are dead by now are no longer waited for.
+    fn note_replaced(&mut self, now: Time) {
+        let voters = self.engine.membership().voters.iter().copied();
+        let is_dead = |id: &ServerId| {
+            *id != self.config.id && self.quorum.silence(now, *id).is_some_and(|silence| silence > DEAD_AFTER)
+        };
+        let dead: Vec<_> = voters.filter(is_dead).collect();
+        self.quorum.replaced.extend(dead);
+    }
+
+    fn tell_again_of_images(&mut self, now: Time) {
+        for server in self.engine.membership().all() {
+            let waits = self.progress(server).is_some_and(|progress| progress.snapshot);
+            if !waits {
+                self.quorum.snapshots.remove(&server);
+                continue;
+            }
+            let since = self.quorum.snapshots.entry(server).or_insert(now);
+            if now.since(*since) > SNAPSHOT_TIMEOUT {
+                *since = now;
+                self.engine.snapshot_failed(server);
+            }
+        }
+    }
+
+    fn notice_who_is_ready(&mut self, now: Time) {
+        for learner in self.engine.membership().learners.clone() {
+            if self.is_healthy(now, learner) {
+                self.quorum.ready.entry(learner).or_insert(now);
+            } else {
+                self.quorum.ready.remove(&learner);
+            }
+        }
+    }
+
+    /// A learner that was well for long enough gets its vote; then whoever it replaces goes.
+    fn wanted_change(&self, now: Time) -> Option<MemberChange> {
+        let members = self.engine.membership();
+        let (autopilot, _) = self.state.autopilot();
+        let is_stable = |id: &&ServerId| {
+            self.quorum
+                .ready
+                .get(id)
+                .is_some_and(|since| now.since(*since) >= autopilot.server_stabilization_time)
+        };
+        if let Some(learner) = members.learners.iter().find(is_stable) {
+            return Some(MemberChange::Voter(*learner));
+        }
+        let goes = |id: &&ServerId| {
+            **id != self.config.id
+                && (self.has_successor(**id)
+                    || (autopilot.cleanup_dead_servers && self.quorum.replaced.contains(id)))
+                && self.can_do_without(now, **id)
+        };
+        members.voters.iter().find(goes).map(|id| MemberChange::Gone(*id))
+    }
+
+    /// Whether the same node came back as another server, which has its vote.
+    fn has_successor(&self, id: ServerId) -> bool {
+        let Some(server) = self.state.server(id) else { return false };
+        let voters = &self.engine.membership().voters;
+        self.state.servers().any(|other| {
+            other.id > id && other.node.folded() == server.node.folded() && voters.contains(&other.id)
+        })
+    }
+
+    /// A change of the membership was applied; `before` are those who belonged to it.
+    pub(crate) fn notice_membership(&mut self, before: &[ServerId], outbox: &mut Outbox) {
+        let members = self.engine.membership().clone();
+        if members.is_joint() {
+            return;
+        }
+        let tickets = std::mem::take(&mut self.quorum.waits_for_membership);
+        outbox.replies.extend(tickets.into_iter().map(|ticket| (ticket, Response::Done)));
+        let now_there = members.all();
+        for gone in before.iter().filter(|id| !now_there.contains(id)) {
+            self.quorum.replaced.remove(gone);
+            self.quorum.ready.remove(gone);
+            if self.is_serving() {
+                self.gather_own(Command::ForgetServer(*gone));
+            }
+        }
+    }
+}

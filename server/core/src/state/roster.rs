@@ -1,0 +1,106 @@
+//! The servers of the quorum: who they are and where they are reached. Who votes is the log's own matter.
+//!
+//! **Invariants:** an id is given once and never again. A server that asks twice to be admitted gets one id.
+
+use super::State;
+use super::step::Step;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::record::{Autopilot, NewServer, Server};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::sync::Arc;
+
+/// How many servers a roster may hold.
+pub const SERVERS_MAX: usize = 64;
+
+impl Step<'_> {
+    /// The first command of a cluster's life.
+    pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server]) -> Reply {
+        if self.state.cluster_id.is_empty() {
+            self.set(Change::ClusterId(cluster_id.into()));
+            for server in servers {
+                self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
+            }
+            if let Some(last) = servers.iter().map(|server| server.id).max() {
+                self.set(Change::LastServer(last));
+            }
+        }
+        Reply::Done
+    }
+
+    pub(super) fn admit_server(&mut self, new: &NewServer) -> Reply {
+        let known = self.state.servers().find(|server| server.birth == new.birth).cloned();
+        if let Some(known) = known {
+            self.set_server(&known, new.with_id(known.id));
+            return Reply::Server(known.id);
+        }
+        if new.node.as_str().is_empty() || new.address.is_empty() || new.birth.is_empty() {
+            return refused("a server needs a node, an address and a birth");
+        }
+        if self.state.servers.len() >= SERVERS_MAX {
+            return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
+        }
+        let id = self.state.last_server.next();
+        self.set(Change::LastServer(id));
+        self.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));
+        Reply::Server(id)
+    }
+
+    pub(super) fn update_server(&mut self, server: &Server) -> Reply {
+        let Some(known) = self.state.server(server.id).cloned() else {
+            return refused(&format!("server {} is not of this quorum", server.id));
+        };
+        if server.node.as_str().is_empty() || server.address.is_empty() {
+            return refused("a server needs a node and an address");
+        }
+        self.set_server(&known, Server { birth: known.birth.clone(), ..server.clone() });
+        Reply::Done
+    }
+
+    pub(super) fn forget_server(&mut self, id: ServerId) -> Reply {
+        if self.state.server(id).is_some() {
+            self.set(Change::Server(id, None));
+        }
+        Reply::Done
+    }
+
+    pub(super) fn configure_autopilot(&mut self, autopilot: &Autopilot, expected: Option<LogIndex>) -> Reply {
+        let taken = expected.is_none_or(|index| index == self.state.autopilot_index);
+        if taken {
+            self.set(Change::Autopilot(autopilot.clone(), self.index));
+        }
+        Reply::Flag(taken)
+    }
+
+    fn set_server(&mut self, known: &Server, server: Server) {
+        if *known != server {
+            self.set(Change::Server(server.id, Some(Arc::new(server))));
+        }
+    }
+}
+
+impl State {
+    /// The servers of the quorum, in order of their ids.
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.values()
+    }
+
+    /// One server.
+    pub fn server(&self, id: ServerId) -> Option<&Arc<Server>> {
+        self.servers.get(&id)
+    }
+
+    /// The id given to a server last. One that is not above it and has no row was removed.
+    pub fn last_server(&self) -> ServerId {
+        self.last_server
+    }
+
+    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.
+    pub fn autopilot(&self) -> (&Autopilot, LogIndex) {
+        (&self.autopilot, self.autopilot_index)
+    }
+}
+
+fn refused(why: &str) -> Reply {
+    Reply::Refused(Refusal::Roster(why.into()))
+}
