@@ -80,7 +80,8 @@ pub struct StorageConfig {
     pub checkpoint_interval: Duration,
     /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
     pub checkpoint_changes: u64,
-    /// How many bytes of log are kept behind the checkpoint for followers that lag; 0 for none. At most 1 TiB.
+    /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in memory; who lags
+    /// more is given an image. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
     pub cache_bytes: u64,
@@ -280,7 +281,7 @@ impl Default for StorageConfig {
         Self {
             checkpoint_interval: Duration::from_secs(1),
             checkpoint_changes: 10_000,
-            log_keep_bytes: 1 << 30,
+            log_keep_bytes: 32 << 20,
             cache_bytes: 16 << 20,
         }
     }

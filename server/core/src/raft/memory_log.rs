@@ -7,6 +7,9 @@ use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+/// What an entry takes in memory besides its payload.
+const OVERHEAD: usize = size_of::<LogEntry>();
+
 /// Entries without gaps behind a base.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLog {
@@ -91,12 +94,12 @@ impl MemoryLog {
         }
     }
 
-    /// The last index that can go while so many bytes of entries stay.
+    /// The last index that can go while so many bytes of entries stay, what surrounds each of them counted.
     pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
-        let mut left = self.bytes as u64;
+        let mut left = (self.bytes + self.entries.len() * OVERHEAD) as u64;
         let gone = self.entries.iter().take_while(|entry| {
             let is_over = left > bytes;
-            left -= size(entry) as u64;
+            left -= (size(entry) + OVERHEAD) as u64;
             is_over
         });
         LogIndex(self.base.0.0 + gone.count() as u64)
@@ -164,8 +167,8 @@ mod tests {
     #[test]
     fn the_newest_bytes_stay() {
         let log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1), entry(6, 1), entry(7, 1)]);
-        let before = |bytes| log.index_before_last(bytes).0;
-        assert_eq!([before(0), before(3), before(4), before(8), before(11), before(12)], [7, 7, 6, 5, 5, 4]);
+        let before = |entries: f64| log.index_before_last((entries * (4 + OVERHEAD) as f64) as u64).0;
+        assert_eq!([0.0, 0.9, 1.0, 2.0, 2.9, 3.0].map(before), [7, 7, 6, 5, 5, 4]);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recover
 use lockmesh_core::raft::{Election, TICK};
 use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
-use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, Entry, Node};
+use lockmesh_protocol::record::{Behavior, Entry, NewServer, Node, Server};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -21,6 +21,8 @@ const ID: ServerId = ServerId(1);
 pub(crate) struct Disk {
     hard_state: HardState,
     image: ImageMark,
+    state: State,
+    base: (LogIndex, Term),
     entries: Vec<LogEntry>,
 }
 
@@ -28,11 +30,35 @@ impl Disk {
     /// A new disk, on which the image is all there is.
     pub(crate) fn new(image: ImageMark) -> Self {
         let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
-        Self { hard_state, image, entries: Vec::new() }
+        let base = (image.index, image.term);
+        Self { hard_state, image, state: State::default(), base, entries: Vec::new() }
+    }
+
+    /// What the disk holds of the state.
+    pub(crate) fn image(&self) -> (ImageMark, State) {
+        (self.image.clone(), self.state.clone())
+    }
+
+    /// Makes an image durable.
+    pub(crate) fn keep_image(&mut self, mark: ImageMark, state: State) {
+        self.hard_state.commit = self.hard_state.commit.max(mark.index);
+        (self.image, self.state) = (mark, state);
+    }
+
+    /// Cuts the log off up to an index.
+    pub(crate) fn cut(&mut self, up_to: LogIndex) {
+        let last = self.entries.iter().rfind(|entry| entry.index <= up_to);
+        self.base = last.map_or(self.base, |entry| (entry.index, entry.term));
+        self.entries.retain(|entry| entry.index > up_to);
     }
 
     /// Makes a write durable.
     pub(crate) fn write(&mut self, write: LogWrite) {
+        if let Some(mark) = &write.reset {
+            self.entries.clear();
+            self.base = (mark.index, mark.term);
+            self.hard_state.commit = mark.index;
+        }
         if let Some(first) = write.entries.first() {
             self.entries.retain(|entry| entry.index < first.index);
         }
@@ -40,23 +66,35 @@ impl Disk {
         self.hard_state = write.hard_state.unwrap_or(self.hard_state);
     }
 
+    /// The servers that the image names.
+    fn founders(&self) -> Vec<Server> {
+        let name = |id: &ServerId| format!("s{id}");
+        let new = |id| NewServer {
+            node: name(id).into(),
+            node_id: String::new(),
+            address: format!("{}:8300", name(id)),
+            birth: name(id),
+        };
+        self.image.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
+    }
+
     /// Starts a server on what is there.
     pub(crate) fn open(&self, id: ServerId, seed: u64) -> Core {
         let config = CoreConfig {
             id,
             seed,
-            formation: Formation { cluster_id: "c1".into(), servers: Vec::new() },
+            formation: Formation { cluster_id: "c1".into(), servers: self.founders() },
             election: Election::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
-            log_keep_bytes: 1 << 30,
+            log_keep_bytes: 1000,
         };
         let recovered = Recovered {
             hard_state: self.hard_state,
             image: self.image.clone(),
             entries: self.entries.clone(),
-            base: (self.image.index, self.image.term),
-            state: State::default(),
+            base: self.base,
+            state: self.state.clone(),
         };
         Core::new(config, recovered)
     }

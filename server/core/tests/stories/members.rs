@@ -1,0 +1,338 @@
+//! Servers that come, go, fall behind and are moved, in virtual time on a network without faults.
+
+use crate::solo::{Disk, entry};
+use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::{Core, Input, Outbox, Proposal, State, Ticket};
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{ServerId, WallTime};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::record::NewServer;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A server with its disk, which takes every write at once.
+struct Server {
+    core: Core,
+    disk: Disk,
+    outbox: Outbox,
+    /// What was answered.
+    replies: BTreeMap<Ticket, Response>,
+    readable: BTreeSet<Ticket>,
+    unreadable: BTreeSet<Ticket>,
+}
+
+struct Cluster {
+    servers: BTreeMap<ServerId, Server>,
+    /// Servers that do not run.
+    down: BTreeSet<ServerId>,
+    mail: Vec<(ServerId, PeerMessage)>,
+    now: Time,
+    last_ticket: u64,
+    images_fetched: usize,
+}
+
+impl Cluster {
+    fn start(voters: u64) -> Self {
+        let voters: Vec<_> = (1..=voters).map(ServerId).collect();
+        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
+        let (down, mail) = (BTreeSet::new(), Vec::new());
+        let mut cluster = Self { servers, down, mail, now: Time(0), last_ticket: 0, images_fetched: 0 };
+        cluster.run(Duration::from_secs(1));
+        cluster
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now = self.now + TICK;
+            for id in self.running() {
+                self.input(id, Input::Tick(WallTime(self.now.0)));
+            }
+            self.deliver();
+        }
+    }
+
+    fn running(&self) -> Vec<ServerId> {
+        self.servers.keys().copied().filter(|id| !self.down.contains(id)).collect()
+    }
+
+    fn deliver(&mut self) {
+        while !self.mail.is_empty() {
+            for (to, message) in std::mem::take(&mut self.mail) {
+                if self.down.contains(&to)
+                    || self.down.contains(&message.from)
+                    || !self.servers.contains_key(&to)
+                {
+                    continue;
+                }
+                let input = match message.kind {
+                    MessageKind::Snapshot => self.fetch(message),
+                    _ => Input::Peer(message.from, message),
+                };
+                self.input(to, input);
+            }
+        }
+    }
+
+    /// The newest image of the server that announced one.
+    fn fetch(&mut self, message: PeerMessage) -> Input {
+        self.images_fetched += 1;
+        let (mark, state) = self.servers[&message.from].disk.image();
+        Input::Install(message.from, message, mark, Box::new(state))
+    }
+
+    fn input(&mut self, id: ServerId, input: Input) {
+        let server = self.servers.get_mut(&id).expect("the server exists");
+        server.input(self.now, input);
+        let messages = std::mem::take(&mut server.outbox.messages);
+        self.mail.extend(messages);
+    }
+
+    fn leader(&self) -> ServerId {
+        let mut leaders = self.running().into_iter().filter(|id| self.servers[id].core.is_serving());
+        leaders.next().expect("somebody leads")
+    }
+
+    fn ask(&mut self, id: ServerId, input: impl FnOnce(Ticket) -> Input) -> Ticket {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        self.input(id, input(ticket));
+        self.deliver();
+        ticket
+    }
+
+    fn answer(&self, id: ServerId, ticket: Ticket) -> &Response {
+        self.servers[&id].replies.get(&ticket).expect("it was answered")
+    }
+
+    fn command(&mut self, command: Command) -> Reply {
+        let leader = self.leader();
+        let proposal = Proposal { request: None, at: WallTime(1), command };
+        let ticket = self.ask(leader, |ticket| Input::Propose(ticket, proposal));
+        match self.answer(leader, ticket) {
+            Response::Applied(Applied { reply, .. }) => reply.clone(),
+            other => panic!("the command was not applied: {other:?}"),
+        }
+    }
+
+    fn put(&mut self, key: &str) {
+        assert_eq!(self.command(Command::Kv(KvCommand::Set(entry(key)))), Reply::Flag(true));
+    }
+
+    /// A server with an empty disk asks to belong to the quorum, and follows.
+    fn join(&mut self, node: &str, birth: &str) -> ServerId {
+        let new = NewServer {
+            node: node.into(),
+            node_id: String::new(),
+            address: format!("{node}:8300"),
+            birth: birth.into(),
+        };
+        let Reply::Server(id) = self.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
+        self.servers.insert(id, Server::open(id, Disk::new(ImageMark::default())));
+        let leader = self.leader();
+        let ticket = self.ask(leader, |ticket| Input::AddServer(ticket, id));
+        assert_eq!(*self.answer(leader, ticket), Response::Done);
+        id
+    }
+
+    fn voters(&self) -> Vec<u64> {
+        self.servers[&self.leader()].core.membership().voters.iter().map(|id| id.0).collect()
+    }
+
+    fn roster(&self) -> Vec<u64> {
+        self.servers[&self.leader()].core.state().servers().map(|server| server.id.0).collect()
+    }
+
+    fn assert_equal(&self) {
+        let leader = self.servers[&self.leader()].core.state();
+        for id in self.running() {
+            assert_eq!(self.servers[&id].core.state(), leader, "server {id} holds the leader's state");
+        }
+    }
+}
+
+impl Server {
+    fn open(id: ServerId, disk: Disk) -> Self {
+        Self {
+            core: disk.open(id, 11 + id.0),
+            disk,
+            outbox: Outbox::default(),
+            replies: BTreeMap::new(),
+            readable: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+        }
+    }
+
+    fn input(&mut self, now: Time, input: Input) {
+        self.core.handle(now, input, &mut self.outbox);
+        loop {
+            self.core.settle(now, &mut self.outbox);
+            self.replies.extend(self.outbox.replies.drain(..));
+            self.readable.extend(self.outbox.readable.drain(..));
+            self.unreadable.extend(self.outbox.unreadable.drain(..).map(|(ticket, _)| ticket));
+            self.outbox.changes.clear();
+            let installed = self.outbox.install.take();
+            let wanted = std::mem::take(&mut self.outbox.image_wanted);
+            if installed.is_some() || wanted {
+                self.checkpoint(now);
+            }
+            if let Some(index) = self.outbox.cut.take() {
+                self.disk.cut(index);
+            }
+            let Some(number) = self.outbox.writes.last().map(|write| write.number) else { return };
+            self.outbox.writes.drain(..).for_each(|write: LogWrite| self.disk.write(write));
+            self.core.handle(now, Input::Persisted(number), &mut self.outbox);
+        }
+    }
+
+    fn checkpoint(&mut self, now: Time) {
+        let (mark, state): (ImageMark, State) = (self.core.image_mark(), self.core.state().clone());
+        self.disk.keep_image(mark.clone(), state);
+        self.core.handle(now, Input::ImageDurable(mark), &mut self.outbox);
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_new_server_learns_and_gets_its_vote() {
+    let mut cluster = Cluster::start(3);
+    cluster.put("before");
+    let id = cluster.join("d", "d-1");
+    assert_eq!((id, cluster.voters()), (ServerId(4), vec![1, 2, 3]), "it follows first");
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.voters(), [1, 2, 3, 4]);
+    assert_eq!(cluster.images_fetched, 1, "no log leads from nothing to here");
+    cluster.put("after");
+    cluster.run(SECOND);
+    cluster.assert_equal();
+}
+
+#[test]
+fn a_server_alone_grows_to_three_and_survives_the_first() {
+    let mut cluster = Cluster::start(1);
+    cluster.put("alone");
+    for node in ["b", "c"] {
+        cluster.join(node, node);
+        cluster.run(3 * SECOND);
+    }
+    assert_eq!(cluster.voters(), [1, 2, 3]);
+    cluster.down.insert(ServerId(1));
+    cluster.run(2 * SECOND);
+    cluster.put("without the first");
+    cluster.run(SECOND);
+    cluster.assert_equal();
+}
+
+#[test]
+fn an_emptied_server_comes_back_as_another_and_its_former_self_goes() {
+    let mut cluster = Cluster::start(3);
+    cluster.join("d", "d-1");
+    cluster.run(3 * SECOND);
+    cluster.servers.remove(&ServerId(4));
+    cluster.put("meanwhile");
+    assert_eq!(cluster.join("d", "d-2"), ServerId(5));
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.voters(), [1, 2, 3, 5]);
+    assert!(!cluster.roster().contains(&4), "an id that is gone has no row");
+    cluster.assert_equal();
+}
+
+#[test]
+fn a_dead_server_goes_once_another_has_come() {
+    let mut cluster = Cluster::start(3);
+    let dead = cluster
+        .voters()
+        .into_iter()
+        .map(ServerId)
+        .find(|id| *id != cluster.leader())
+        .expect("there are three");
+    cluster.down.insert(dead);
+    cluster.run(15 * SECOND);
+    assert_eq!(cluster.voters().len(), 3, "nobody goes while nobody comes");
+    cluster.join("d", "d-1");
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.voters().len(), 3);
+    assert!(!cluster.voters().contains(&dead.0) && cluster.voters().contains(&4));
+}
+
+#[test]
+fn a_server_is_taken_out_only_if_the_rest_goes_on() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    cluster.down.insert(others[0]);
+    cluster.run(SECOND);
+    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[1]));
+    assert!(matches!(cluster.answer(leader, ticket), Response::Unavailable(Unavailable::Denied(_))));
+    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[0]));
+    cluster.run(SECOND);
+    assert_eq!(*cluster.answer(leader, ticket), Response::Done);
+    assert_eq!((cluster.voters().len(), cluster.roster().len()), (2, 2));
+}
+
+#[test]
+fn a_server_behind_the_cut_log_gets_an_image() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(slow);
+    for number in 0..50 {
+        cluster.put(&format!("key-{number}"));
+    }
+    let server = cluster.servers.get_mut(&leader).expect("the leader runs");
+    server.checkpoint(cluster.now);
+    server.input(cluster.now, Input::Tick(WallTime(1)));
+    assert!(server.core.log_status().first_index.0 > 40, "a log that is too long to keep was cut");
+    cluster.down.clear();
+    cluster.run(8 * SECOND);
+    assert_eq!(cluster.images_fetched, 1);
+    cluster.put("after");
+    cluster.run(SECOND);
+    cluster.assert_equal();
+    let disk = cluster.servers[&slow].disk.clone();
+    cluster.servers.insert(slow, Server::open(slow, disk));
+    cluster.run(SECOND);
+    cluster.assert_equal();
+}
+
+#[test]
+fn leadership_moves_to_whom_it_is_given() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let to = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let ticket = cluster.ask(leader, |ticket| Input::TransferLeader(ticket, Some(to)));
+    cluster.run(SECOND / 2);
+    assert_eq!((cluster.answer(leader, ticket), cluster.leader()), (&Response::Done, to));
+    let back = cluster.ask(to, |ticket| Input::TransferLeader(ticket, None));
+    cluster.run(SECOND / 2);
+    assert_eq!(*cluster.answer(to, back), Response::Done);
+    assert_ne!(cluster.leader(), to);
+}
+
+#[test]
+fn a_follower_answers_readers_by_a_round_of_its_leader() {
+    let mut cluster = Cluster::start(3);
+    let follower = cluster.running().into_iter().find(|id| *id != cluster.leader()).expect("there are three");
+    let leader = cluster.leader();
+    cluster.put("seen");
+    let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Default));
+    let server = &cluster.servers[&follower];
+    assert!(server.readable.contains(&ticket));
+    assert_eq!(
+        server.core.log_status().applied_index,
+        cluster.servers[&leader].core.log_status().applied_index
+    );
+    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != follower).collect();
+    cluster.down.extend(others);
+    let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Consistent));
+    cluster.run(2 * SECOND);
+    let server = &cluster.servers[&follower];
+    assert!(!server.readable.contains(&ticket) && server.unreadable.contains(&ticket), "nobody confirms it");
+}
