@@ -100,7 +100,7 @@ impl Core {
             _ if !self.is_serving() => fail(outbox, ticket, not_leader()),
             Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
             Some(_) if self.quorum.transfer.is_some() => {
-                deny(outbox, ticket, "another transfer is under way")
+                deny(outbox, ticket, "another transfer is under way");
             }
             Some(to) if others.contains(&to) => {
                 self.engine.transfer_leader(to);
@@ -188,14 +188,15 @@ impl Core {
         }
         self.tell_again_of_images(now);
         self.notice_who_is_ready(now);
-        if !self.engine.has_pending_membership() && self.quorum.transfer.is_none() {
-            if let Some(change) = self.wanted_change(now) {
-                tracing::info!(?change, "the membership changes");
-                if let MemberChange::Voter(_) = change {
-                    self.note_replaced(now);
-                }
-                self.propose_membership(change, None, outbox);
+        if !self.engine.has_pending_membership()
+            && self.quorum.transfer.is_none()
+            && let Some(change) = self.wanted_change(now)
+        {
+            tracing::info!(?change, "the membership changes");
+            if let MemberChange::Voter(_) = change {
+                self.note_replaced(now);
             }
+            self.propose_membership(change, None, outbox);
         }
     }
 

@@ -37,13 +37,16 @@ const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) writes: Vec<LogWrite>,
-    pub(crate) messages: Vec<(ServerId, PeerMessage)>,
+    pub(crate) messages: Messages,
     /// The image of another server that takes the place of everything; nothing is committed in the same turn.
     pub(crate) installed: Option<ImageMark>,
     pub(crate) committed: Vec<LogEntry>,
     /// Read rounds that are confirmed: their number, and the index that must be applied first.
     pub(crate) reads: Vec<(u64, LogIndex)>,
 }
+
+/// Messages with their receivers.
+type Messages = Vec<(ServerId, PeerMessage)>;
 
 /// Why the engine did not take a proposal: certainly not done.
 #[derive(Debug, PartialEq, Eq)]
@@ -96,7 +99,7 @@ struct Waiting {
     number: u64,
     /// The write that must be durable for it: its own, or the last one queued before it.
     write: u64,
-    messages: Vec<(ServerId, PeerMessage)>,
+    messages: Messages,
     vote: Option<(Term, ServerId)>,
 }
 
@@ -386,7 +389,7 @@ impl Engine {
         &mut self,
         write: LogWrite,
         must_sync: bool,
-        (mut at_once, mut after): (Vec<(ServerId, PeerMessage)>, Vec<(ServerId, PeerMessage)>),
+        (mut at_once, mut after): (Messages, Messages),
         effects: &mut Effects,
     ) {
         let (number, hard_state) = (write.number, write.hard_state);
@@ -515,7 +518,7 @@ const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
 };
 
 /// Messages in a stable order: the engine's own follows its hash order.
-fn outgoing(messages: Vec<eraftpb::Message>) -> Vec<(ServerId, PeerMessage)> {
+fn outgoing(messages: Vec<eraftpb::Message>) -> Messages {
     let mut out: Vec<_> = messages.into_iter().filter_map(from_engine).collect();
     out.sort_by_key(|(to, _)| *to);
     out
