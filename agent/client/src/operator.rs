@@ -1,10 +1,10 @@
 //! For operators: the quorum, backups, and who holds what.
 
-use crate::client::{Answer, Client, Read, Target};
+use crate::client::{Answer, Client, Read, Target, accept};
 use crate::connection::{Outgoing, Verb};
 use crate::error::Error;
-use crate::shape::lockmesh::{Lock, Loss};
-use crate::shape::operator::{RaftConfiguration, Transferred};
+use crate::shape::lockmesh::{Lock, Loss, Quorum};
+use crate::shape::operator::{AutopilotConfiguration, AutopilotHealth, RaftConfiguration, Transferred};
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
@@ -14,6 +14,9 @@ use tokio::time::timeout;
 
 /// How long a backup may stand still before it is given up.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a change of the quorum may take.
+const OPERATOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How much of a backup is read at once.
 const PIECE: usize = 64 << 10;
@@ -37,24 +40,54 @@ impl Operator<'_> {
         Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
     }
 
-    /// Takes a server out of the quorum, by its node's UUID.
+    /// Takes a server out of the quorum, by its node's UUID or its Raft id.
     pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
         self.remove("id", id).await
     }
 
-    /// Takes a server out of the quorum, by its `ip:port`.
+    /// Takes a server out of the quorum, by its `host:port`.
     pub async fn remove_server_at(&self, address: &str) -> Result<(), Error> {
         self.remove("address", address).await
     }
 
-    /// Hands leadership to the server of that UUID, or to any other one.
+    /// Hands leadership to the server of that UUID or Raft id, or to any other one; answers when that one leads.
     pub async fn transfer_leader(&self, id: Option<&str>) -> Result<bool, Error> {
-        let mut target = Target::new("/v1/operator/raft/transfer-leader");
+        let mut target = Target::new("/v1/operator/raft/transfer-leader").within(OPERATOR_TIMEOUT);
         if let Some(id) = id {
             target = target.with("id", id);
         }
         let reply = self.client.write(Verb::Post, target, Bytes::new()).await?;
         Ok(self.client.parse::<Transferred>(&reply)?.success)
+    }
+
+    /// All that is known of the servers of the quorum.
+    pub async fn servers(&self, read: &Read) -> Result<Quorum, Error> {
+        Ok(self.client.read(Target::new("/v1/lockmesh/servers").read(read)).await?.value)
+    }
+
+    /// How the leader looks after the servers.
+    pub async fn autopilot(&self) -> Result<AutopilotConfiguration, Error> {
+        Ok(self.client.read(Target::new("/v1/operator/autopilot/configuration")).await?.value)
+    }
+
+    /// Changes how the leader looks after the servers, if nobody did since `configuration` was read; answers whether
+    /// it was changed.
+    pub async fn configure_autopilot(&self, configuration: &AutopilotConfiguration) -> Result<bool, Error> {
+        let target = Target::new("/v1/operator/autopilot/configuration");
+        let target = target.number("cas", configuration.modify_index);
+        let body = serde_json::to_vec(configuration).map_err(|error| Error::Settings(error.to_string()))?;
+        self.client.verdict(Verb::Put, target, body.into()).await
+    }
+
+    /// How the servers are, as the leader finds them.
+    pub async fn autopilot_health(&self) -> Result<AutopilotHealth, Error> {
+        let target = Target::new("/v1/operator/autopilot/health");
+        let reply = self.client.send(Verb::Get, target, Bytes::new()).await?;
+        // Ill health is told by the status that also says that too much was asked.
+        match self.client.parse(&reply) {
+            Ok(health) if reply.status == 429 => Ok(health),
+            _ => self.client.parse(&accept(reply)?),
+        }
     }
 
     /// Who holds which lock under a prefix, and which keys a delay keeps closed.
@@ -115,7 +148,7 @@ impl Operator<'_> {
     }
 
     async fn remove(&self, name: &str, value: &str) -> Result<(), Error> {
-        let target = Target::new("/v1/operator/raft/peer").with(name, value);
+        let target = Target::new("/v1/operator/raft/peer").with(name, value).within(OPERATOR_TIMEOUT);
         self.client.write(Verb::Delete, target, Bytes::new()).await.map(|_| ())
     }
 

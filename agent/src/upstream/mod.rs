@@ -19,9 +19,9 @@ mod window;
 
 use lockmesh_net::{Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::id::{ServerId, SessionId};
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
-use lockmesh_protocol::record::Session;
+use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use quorum::Quorum;
@@ -162,6 +162,26 @@ impl Upstream {
         };
         match response {
             Response::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The quorum as its leader sees it, which alone knows how the others are.
+    pub async fn leader_status(&self) -> Result<Status, Unavailable> {
+        match self.ask(Request::Status).await? {
+            Response::Status(status) if status.leader == Some(status.server) => Ok(status),
+            Response::Status(status) => {
+                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
+                Err(Unavailable::NotLeader { leader: leader.map(|server| server.address.clone()) })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.
+    pub async fn autopilot(&self) -> Result<(Autopilot, LogIndex), Unavailable> {
+        match self.ask(Request::Autopilot).await? {
+            Response::Autopilot(autopilot, index) => Ok((autopilot, index)),
             other => Err(unexpected(&other)),
         }
     }

@@ -64,3 +64,49 @@ pub struct LostKey {
     /// The fencing token that is void now.
     pub fence: u64,
 }
+
+/// The answer of `GET /v1/lockmesh/servers`: the quorum as one of its servers sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Quorum {
+    /// The cluster's id.
+    #[serde(rename = "ClusterID")]
+    pub cluster_id: String,
+    /// The Raft id of the server that answers. Unless it leads, it does not know how the others are.
+    pub seen_by: u64,
+    /// The leader's Raft id; 0 where none is known.
+    pub leader: u64,
+    /// The term.
+    pub term: u64,
+    /// The last index known to be on a majority of disks.
+    pub commit_index: u64,
+    /// Every server, in order of their Raft ids.
+    #[serde(deserialize_with = "null_as_default")]
+    pub servers: Vec<Server>,
+}
+
+/// One server of a quorum.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Server {
+    /// Its id in the Raft log, never given to another server.
+    #[serde(rename = "RaftID")]
+    pub raft_id: u64,
+    /// Its node's UUID.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Its node's name.
+    pub node: String,
+    /// Its RPC address as `host:port`.
+    pub address: String,
+    /// Whether it leads.
+    pub leader: bool,
+    /// Whether it votes; one that came lately gets its vote when it has caught up.
+    pub voter: bool,
+    /// The last index it is known to have.
+    pub last_index: u64,
+    /// How long ago the leader heard from it, in Go's words; empty where nobody knows.
+    pub last_contact: String,
+    /// Whether the leader hears it and it does not lag; `null` where nobody knows.
+    pub healthy: Option<bool>,
+}

@@ -1,5 +1,6 @@
 //! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its certificates.
 
+pub mod autopilot;
 pub mod raft;
 pub mod snapshot;
 pub mod tls;
@@ -17,6 +18,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
+    Autopilot(autopilot::Args),
     Raft(raft::Args),
     Snapshot(snapshot::Args),
     Tls(tls::Args),
@@ -25,6 +27,7 @@ enum Command {
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
+        Command::Autopilot(args) => autopilot::run(args, context).await,
         Command::Raft(args) => raft::run(args, context).await,
         Command::Snapshot(args) => snapshot::run(args, context).await,
         Command::Tls(args) => tls::run(args).await,

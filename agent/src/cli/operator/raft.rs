@@ -2,8 +2,9 @@
 
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
-use super::super::output::{Table, print_json, print_line};
-use lockmesh_client::shape::operator::RaftServer;
+use super::super::output::{Table, print_json, print_line, warn};
+use lockmesh_client::shape::lockmesh::{Quorum, Server};
+use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
 
 /// Look after the servers of the quorum
@@ -15,7 +16,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// List the servers of the quorum
+    /// List the servers of the quorum, and how they are
     ListPeers {
         /// Print JSON as the agent's API has it
         #[arg(long)]
@@ -24,6 +25,15 @@ enum Command {
         consistency: ConsistencyArgs,
     },
     /// Take a server out of the quorum for good
+    ///
+    /// The others must be a quorum without it. The sessions of its node are not touched. Its process may be gone; one
+    /// that still runs serves no more, and comes back only with an emptied data folder, as a new server.
+    Remove {
+        /// The server: its node's name, its address, its Raft id or its node's UUID
+        #[arg(value_name = "SERVER")]
+        server: String,
+    },
+    /// The same, as Consul spells it
     #[command(group = clap::ArgGroup::new("peer").required(true))]
     RemovePeer {
         /// Its node's UUID
@@ -33,9 +43,12 @@ enum Command {
         #[arg(long, value_name = "IP:PORT", group = "peer")]
         address: Option<String>,
     },
-    /// Make another server the leader
+    /// Make another server the leader, and wait until it is
     TransferLeader {
-        /// Its node's UUID [default: whichever is ready]
+        /// The server: its node's name, its address, its Raft id or its node's UUID [default: whichever is ready]
+        #[arg(value_name = "SERVER", conflicts_with = "id")]
+        server: Option<String>,
+        /// Its node's UUID, as Consul spells it
         #[arg(long, value_name = "UUID")]
         id: Option<String>,
     },
@@ -47,11 +60,17 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let operator = client.operator();
     match args.command {
         Command::ListPeers { json, consistency } => {
-            let configuration = operator.raft_configuration(&consistency.read()).await?;
+            let quorum = seen(&client, &consistency.read()).await?;
             match json {
-                true => print_json(&configuration)?,
-                false => table(&configuration.servers).print()?,
+                true => print_json(&quorum)?,
+                false => table(&quorum).print()?,
             }
+        }
+        Command::Remove { server } => {
+            let quorum = operator.servers(&Read::default()).await?;
+            let server = find(&quorum, &server)?;
+            operator.remove_server(&server.raft_id.to_string()).await?;
+            print_line(&format!("{} is out of the quorum", named(server)))?;
         }
         Command::RemovePeer { id: Some(id), .. } => {
             operator.remove_server(&id).await?;
@@ -62,50 +81,137 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             operator.remove_server_at(&address).await?;
             print_line(&format!("Removed peer with address {address:?}"))?;
         }
-        Command::TransferLeader { id } => {
-            if !operator.transfer_leader(id.as_deref()).await? {
-                return Err(CliError::failed(
-                    "the leader did not hand over; try again, or name another server",
-                ));
-            }
-            print_line("Success")?;
-        }
+        Command::TransferLeader { server, id } => transfer_leader(&client, server.or(id)).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(servers: &[RaftServer]) -> Table {
-    let mut table = Table::new(["Node", "ID", "Address", "State", "Voter", "LastIndex"]);
-    for server in servers {
+/// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest server does.
+async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
+    match client.operator().servers(read).await {
+        Err(error) if *read == Read::default() && matches!(error, Error::Unavailable { .. }) => {
+            let quorum = client.operator().servers(&Read::stale()).await?;
+            warn(&format!("{error}; this is what the nearest server knows"));
+            Ok(quorum)
+        }
+        answer => answer,
+    }
+}
+
+async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliError> {
+    let operator = client.operator();
+    let id = match to {
+        Some(to) => Some(find(&operator.servers(&Read::default()).await?, &to)?.raft_id.to_string()),
+        None => None,
+    };
+    if !operator.transfer_leader(id.as_deref()).await? {
+        return Err(CliError::failed("the leader did not hand over; try again, or name another server"));
+    }
+    let quorum = operator.servers(&Read::default()).await?;
+    let leader = quorum.servers.iter().find(|server| server.leader);
+    print_line(&leader.map_or_else(|| "Success".into(), |leader| format!("{} leads now", named(leader))))
+}
+
+/// The one server that is meant by its node's name, its address, its Raft id or its node's UUID.
+fn find<'q>(quorum: &'q Quorum, name: &str) -> Result<&'q Server, CliError> {
+    let is_meant = |server: &&Server| {
+        server.raft_id.to_string() == name
+            || server.address == name
+            || server.id.eq_ignore_ascii_case(name)
+            || server.node.to_lowercase() == name.to_lowercase()
+    };
+    let meant: Vec<&Server> = quorum.servers.iter().filter(is_meant).collect();
+    let list =
+        |servers: &[&Server]| servers.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
+    match meant.as_slice() {
+        [server] => Ok(server),
+        [] => {
+            let all: Vec<&Server> = quorum.servers.iter().collect();
+            Err(CliError::failed(format!("no server is called {name:?}; there are {}", list(&all))))
+        }
+        several => {
+            Err(CliError::failed(format!("{name:?} may be {}: say which by its Raft id", list(several))))
+        }
+    }
+}
+
+/// How a server is called in a sentence.
+pub(super) fn named(server: &Server) -> String {
+    format!("server {} ({}, {})", server.raft_id, server.node, server.address)
+}
+
+fn table(quorum: &Quorum) -> Table {
+    let mut table = Table::new(["Node", "RaftID", "ID", "Address", "State", "Voter", "LastIndex", "Health"]);
+    for server in &quorum.servers {
         table.row([
             server.node.clone(),
+            server.raft_id.to_string(),
             server.id.clone(),
             server.address.clone(),
             if server.leader { "leader".into() } else { "follower".into() },
             server.voter.to_string(),
             server.last_index.to_string(),
+            health(server, quorum),
         ]);
     }
     table
+}
+
+fn health(server: &Server, quorum: &Quorum) -> String {
+    let lag = quorum.commit_index.saturating_sub(server.last_index);
+    match (server.healthy, server.last_contact.as_str()) {
+        (None, _) => "unknown".into(),
+        (Some(true), _) => "well".into(),
+        (Some(false), "") => "not heard yet".into(),
+        (Some(false), silence) => format!("heard {silence} ago, {lag} entries behind"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn quorum() -> Quorum {
+        let server = |raft_id: u64, node: &str, healthy| Server {
+            raft_id,
+            id: format!("u{raft_id}"),
+            node: node.into(),
+            address: format!("10.0.0.{raft_id}:8300"),
+            leader: raft_id == 1,
+            voter: true,
+            last_index: 42 - raft_id,
+            last_contact: "3s".into(),
+            healthy,
+        };
+        let servers = vec![server(1, "n1", Some(true)), server(2, "n2", Some(false)), server(4, "n2", None)];
+        Quorum { leader: 1, commit_index: 42, servers, ..Quorum::default() }
+    }
+
     #[test]
     fn a_server_fits_a_row() {
-        let server = RaftServer {
-            id: "u1".into(),
-            node: "n1".into(),
-            address: "10.0.0.5:8300".into(),
-            leader: true,
-            voter: true,
-            last_index: 42,
-            ..RaftServer::default()
-        };
-        let expected =
-            "Node  ID  Address        State   Voter  LastIndex\nn1    u1  10.0.0.5:8300  leader  true   42";
-        assert_eq!(table(&[server]).render(), expected);
+        let expected = "\
+Node  RaftID  ID  Address        State     Voter  LastIndex  Health
+n1    1       u1  10.0.0.1:8300  leader    true   41         well
+n2    2       u2  10.0.0.2:8300  follower  true   40         heard 3s ago, 2 entries behind
+n2    4       u4  10.0.0.4:8300  follower  true   38         unknown";
+        assert_eq!(table(&quorum()).render(), expected);
+    }
+
+    #[test]
+    fn a_server_is_found_by_whatever_names_it_alone() {
+        let quorum = quorum();
+        for name in ["1", "N1", "U1", "10.0.0.1:8300"] {
+            assert_eq!(find(&quorum, name).expect("it is there").raft_id, 1, "{name}");
+        }
+        let twice = find(&quorum, "n2").expect_err("there are two").to_string();
+        assert!(
+            twice.contains("server 2") && twice.contains("server 4") && twice.contains("Raft id"),
+            "{twice}"
+        );
+        let missing = find(&quorum, "n3").expect_err("there is none").to_string();
+        assert!(
+            missing.contains("no server is called \"n3\"; there are server 1 (n1, 10.0.0.1:8300)"),
+            "{missing}"
+        );
     }
 }

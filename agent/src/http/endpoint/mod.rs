@@ -8,6 +8,7 @@ pub mod session;
 pub mod txn;
 
 mod agent;
+mod autopilot;
 mod catalog;
 mod health;
 mod kv;
@@ -68,6 +69,9 @@ pub(super) enum Endpoint {
     RaftConfiguration,
     RaftPeer,
     RaftTransferLeader,
+    AutopilotConfiguration,
+    AutopilotHealth,
+    Servers,
     Snapshot,
     Locks,
     Losses,
@@ -113,7 +117,14 @@ pub(super) static ROUTES: &[Route] = &[
     route("/v1/operator/raft/configuration", GET, Endpoint::RaftConfiguration),
     route("/v1/operator/raft/peer", &[Method::DELETE], Endpoint::RaftPeer),
     route("/v1/operator/raft/transfer-leader", &[Method::POST], Endpoint::RaftTransferLeader),
+    route(
+        "/v1/operator/autopilot/configuration",
+        &[Method::GET, Method::PUT],
+        Endpoint::AutopilotConfiguration,
+    ),
+    route("/v1/operator/autopilot/health", GET, Endpoint::AutopilotHealth),
     route("/v1/snapshot", &[Method::GET, Method::PUT], Endpoint::Snapshot),
+    route("/v1/lockmesh/servers", GET, Endpoint::Servers),
     route("/v1/lockmesh/locks", GET, Endpoint::Locks),
     route("/v1/lockmesh/losses", GET, Endpoint::Losses),
 ];
@@ -163,6 +174,9 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::RaftConfiguration => Box::pin(operator::configuration(call)).await,
         Endpoint::RaftPeer => Box::pin(operator::remove_peer(call)).await,
         Endpoint::RaftTransferLeader => Box::pin(operator::transfer_leader(call)).await,
+        Endpoint::AutopilotConfiguration => Box::pin(autopilot::configuration(call, body)).await,
+        Endpoint::AutopilotHealth => Box::pin(autopilot::health(call)).await,
+        Endpoint::Servers => Box::pin(operator::servers(call)).await,
         Endpoint::Snapshot => Box::pin(snapshot::run(call, body)).await,
         Endpoint::Locks => lockmesh::locks(call).await,
         Endpoint::Losses => lockmesh::losses(call).await,

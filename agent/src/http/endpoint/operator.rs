@@ -1,21 +1,37 @@
-//! `/v1/operator/raft/…`: the quorum's members and its leader.
+//! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, which says more of them.
 
 use super::super::answer::{self, Failure};
 use super::super::call::Call;
+use super::super::go::duration::format_duration;
 use axum::body::Body;
-use http::Response;
+use http::{Response, StatusCode};
+use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::rpc::{ServerStatus, Status};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{ServerStatus, Status, Unavailable};
 
 pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    call.check_place()?;
-    let status = call.api.upstream.status().await?;
+    let status = seen(call).await?;
     let shape = RaftConfiguration {
         servers: status.servers.iter().map(|server| shaped(server, &status)).collect(),
         index: status.membership_index.0,
     };
     Ok(answer::json(&shape, call.layout()))
+}
+
+/// The quorum as it is asked for: as its leader sees it, or with `?stale` the nearest server.
+async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
+    call.check_place()?;
+    match call.consistency()? {
+        Consistency::Stale => Ok(call.api.upstream.status().await?),
+        Consistency::Default | Consistency::Consistent => leaders_view(call).await,
+    }
+}
+
+/// The quorum as its leader sees it; a server that does not lead knows nothing of the health of others.
+pub(super) async fn leaders_view(call: &Call<'_>) -> Result<Status, Failure> {
+    Ok(call.api.upstream.leader_status().await?)
 }
 
 fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
@@ -31,10 +47,39 @@ fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
     }
 }
 
+/// All that is known of the servers; with `?stale` by the nearest one, whether there is a leader or not.
+pub(super) async fn servers(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let status = seen(call).await?;
+    let shape = Quorum {
+        cluster_id: status.cluster_id.clone(),
+        seen_by: status.server.0,
+        leader: status.leader.map_or(0, |leader| leader.0),
+        term: status.term.0,
+        commit_index: status.commit_index.0,
+        servers: status.servers.iter().map(|server| shaped_server(server, &status)).collect(),
+    };
+    Ok(answer::json(&shape, call.layout()))
+}
+
+fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
+    let by_leader = status.leader == Some(status.server);
+    Server {
+        raft_id: server.id.0,
+        id: server.node_id.clone(),
+        node: server.node.clone(),
+        address: server.address.clone(),
+        leader: status.leader == Some(server.id),
+        voter: server.voter,
+        last_index: server.last_index.0,
+        last_contact: server.last_contact.map(format_duration).unwrap_or_default(),
+        healthy: by_leader.then_some(server.healthy),
+    }
+}
+
 pub(super) async fn remove_peer(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let (id, address) = (call.params.non_empty("id"), call.params.non_empty("address"));
-    let (what, named) = match (id, address) {
+    let (what, name) = match (id, address) {
         (None, None) => {
             return Err(Failure::bad_request(
                 "Must specify either ?id with the server's ID or ?address with IP:port of peer to remove",
@@ -44,13 +89,9 @@ pub(super) async fn remove_peer(call: &Call<'_>) -> Result<Response<Body>, Failu
         (Some(id), None) => ("id", id),
         (None, Some(address)) => ("address", address),
     };
-    let status = call.api.upstream.status().await?;
-    let matches = |server: &&ServerStatus| match what {
-        "id" => server.node_id.eq_ignore_ascii_case(named),
-        _ => server.address == named,
-    };
-    let server = status.servers.iter().find(matches).ok_or_else(|| unknown(what, named))?;
-    call.api.upstream.remove_server(server.id).await?;
+    let status = leaders_view(call).await?;
+    let server = the_one(&status, what, name)?;
+    call.api.upstream.remove_server(server.id).await.map_err(denied)?;
     Ok(answer::nothing())
 }
 
@@ -58,16 +99,54 @@ pub(super) async fn transfer_leader(call: &Call<'_>) -> Result<Response<Body>, F
     call.check_place()?;
     let to: Option<ServerId> = match call.params.non_empty("id") {
         None => None,
-        Some(id) => {
-            let status = call.api.upstream.status().await?;
-            let known = status.servers.iter().find(|server| server.node_id.eq_ignore_ascii_case(id));
-            Some(known.ok_or_else(|| unknown("id", id))?.id)
-        }
+        Some(id) => Some(the_one(&leaders_view(call).await?, "id", id)?.id),
     };
-    call.api.upstream.transfer_leader(to).await?;
+    call.api.upstream.transfer_leader(to).await.map_err(denied)?;
     Ok(answer::json(&Transferred { success: true }, call.layout()))
 }
 
-fn unknown(what: &str, named: &str) -> Failure {
-    Failure::internal(format!("{what} {named:?} was not found in the Raft configuration"))
+/// The one server that is meant: by its address, or by its node's UUID or its Raft id.
+fn the_one<'s>(status: &'s Status, what: &str, name: &str) -> Result<&'s ServerStatus, Failure> {
+    let is_meant = |server: &&ServerStatus| match what {
+        "id" => server.node_id.eq_ignore_ascii_case(name) || server.id.to_string() == name,
+        _ => server.address == name,
+    };
+    let meant: Vec<&ServerStatus> = status.servers.iter().filter(is_meant).collect();
+    match meant.as_slice() {
+        [server] => Ok(server),
+        [] => Err(Failure::internal(format!("{what} {name:?} was not found in the Raft configuration"))),
+        several => {
+            let ids: Vec<String> = several.iter().map(|server| server.id.to_string()).collect();
+            let text = format!("{what} {name:?} stands for the servers {}", ids.join(" and "));
+            Err(conflict(&text, "say which one by its RaftID, as ?id"))
+        }
+    }
+}
+
+/// What the leader denies is no trouble that goes away when the client asks again: 409, with what to do next.
+fn denied(unavailable: Unavailable) -> Failure {
+    match unavailable {
+        Unavailable::Denied(reason) => conflict(&reason, way_out(&reason)),
+        other => other.into(),
+    }
+}
+
+/// What somebody can do about a refusal, by its words.
+fn way_out(reason: &str) -> &'static str {
+    const WAYS: [(&str, &str); 5] = [
+        ("leads", "`lockmesh operator raft transfer-leader` hands the leadership over"),
+        ("too few", "start servers that are down, or add new ones, before one more goes"),
+        ("only server", "`lockmesh operator raft add` brings another one"),
+        ("under way", "it takes seconds; `lockmesh operator raft list-peers` shows when it is done"),
+        (
+            "no vote",
+            "a server gets its vote when it has caught up; `lockmesh operator raft list-peers` shows it",
+        ),
+    ];
+    let found = WAYS.iter().find(|(words, _)| reason.contains(words));
+    found.map_or("`lockmesh operator raft list-peers` shows the servers and how they are", |(_, way)| way)
+}
+
+fn conflict(reason: &str, way_out: &str) -> Failure {
+    Failure::new(StatusCode::CONFLICT, format!("{reason}: {way_out}"))
 }

@@ -7,6 +7,7 @@ mod checks;
 mod connections;
 mod conventions;
 mod kv;
+mod operator;
 mod session;
 mod snapshot;
 mod speed;
@@ -42,6 +43,11 @@ pub(super) struct Quorum {
     waiting: watch::Sender<usize>,
     /// What every request is answered with, if anything.
     broken: Mutex<Option<Unavailable>>,
+    /// Why an operator's orders are denied, if they are.
+    denied: Mutex<Option<Unavailable>>,
+    /// The operator's orders so far.
+    orders: Mutex<Vec<Call>>,
+    status: Mutex<Status>,
 }
 
 impl Quorum {
@@ -77,7 +83,12 @@ impl Quorum {
         }
     }
 
-    fn status(&self) -> Status {
+    fn order(&self, order: Call) -> Response {
+        self.orders.lock().unwrap().push(order);
+        self.denied.lock().unwrap().clone().map_or(Response::Done, Response::Unavailable)
+    }
+
+    fn first_status() -> Status {
         let server = ServerStatus {
             id: ServerId(1),
             node_id: NODE_ID.into(),
@@ -89,7 +100,8 @@ impl Quorum {
             healthy: true,
         };
         let asker = Some(AgentNumber(1));
-        Status { leader: Some(ServerId(1)), servers: vec![server], asker, ..Status::default() }
+        let one = ServerId(1);
+        Status { leader: Some(one), server: one, servers: vec![server], asker, ..Status::default() }
     }
 
     fn backup_part(&self, number: u32) -> Response {
@@ -133,9 +145,11 @@ impl Quorum {
             }
             Call::Read { query, .. } => Response::Answer(self.query(&query)),
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
-            Call::Status => Response::Status(self.status()),
+            Call::Status => Response::Status(self.status.lock().unwrap().clone()),
             Call::BackupPart { number, .. } => self.backup_part(number),
-            Call::TransferLeader(_) | Call::RemoveServer(_) | Call::AddServer(_) => Response::Done,
+            order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::AddServer(_)) => {
+                self.order(order)
+            }
             Call::Autopilot => {
                 let guard = self.state.lock().unwrap();
                 let (autopilot, index) = guard.0.autopilot();
@@ -172,6 +186,9 @@ impl Stand {
             news: watch::channel(0).0,
             waiting: watch::channel(0).0,
             broken: Mutex::default(),
+            denied: Mutex::default(),
+            orders: Mutex::default(),
+            status: Mutex::new(Quorum::first_status()),
         });
         quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into(), servers: Vec::new() });
         quorum.apply(Command::RegisterAgent(AgentRegistration { node: own_node(), services: Vec::new() }));

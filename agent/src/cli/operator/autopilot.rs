@@ -1,0 +1,168 @@
+//! `lockmesh operator autopilot`: how the leader looks after the servers, and how it finds them.
+
+use super::super::context::Context;
+use super::super::error::CliError;
+use super::super::output::{Table, print_json, print_line};
+use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth};
+use lockmesh_protocol::duration;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// See and change how the leader looks after the servers
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Show how the leader looks after the servers
+    GetConfig {
+        /// Print JSON as the agent's API has it
+        #[arg(long)]
+        json: bool,
+    },
+    SetConfig(SetArgs),
+    /// Show how the servers are; exit code 1 where one is not well
+    Health {
+        /// Print JSON as the agent's API has it
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Change how the leader looks after the servers; what is not named stays as it is
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+struct SetArgs {
+    /// Whether a dead server is taken out once another one has come in its place
+    #[arg(long, value_name = "BOOL", group = "change")]
+    cleanup_dead_servers: Option<bool>,
+    /// A server that the leader has not heard for so long is unhealthy: 10 ms to 1 h
+    #[arg(long, value_name = "DUR", group = "change", value_parser = duration::parse)]
+    last_contact_threshold: Option<Duration>,
+    /// A server whose log lags by more entries than this is unhealthy
+    #[arg(long, value_name = "COUNT", group = "change", value_parser = clap::value_parser!(u64).range(1..))]
+    max_trailing_logs: Option<u64>,
+    /// No server is taken out if fewer voters than this would remain; 0 for no such limit
+    #[arg(long, value_name = "COUNT", group = "change")]
+    min_quorum: Option<u16>,
+    /// How long a new server must have been healthy before it gets its vote: at most 1 h
+    #[arg(long, value_name = "DUR", group = "change", value_parser = duration::parse)]
+    server_stabilization_time: Option<Duration>,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    let client = context.client()?;
+    let operator = client.operator();
+    match args.command {
+        Command::GetConfig { json } => {
+            let configuration = operator.autopilot().await?;
+            match json {
+                true => print_json(&configuration)?,
+                false => print_line(&shown(&configuration))?,
+            }
+        }
+        Command::SetConfig(args) => {
+            let configuration = args.changed(operator.autopilot().await?);
+            if !operator.configure_autopilot(&configuration).await? {
+                return Err(CliError::failed("somebody else changed it at the same time: try again"));
+            }
+            print_line("Configuration updated!")?;
+        }
+        Command::Health { json } => {
+            let health = operator.autopilot_health().await?;
+            match json {
+                true => print_json(&health)?,
+                false => print_health(&health)?,
+            }
+            return Ok(if health.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl SetArgs {
+    fn changed(&self, mut configuration: AutopilotConfiguration) -> AutopilotConfiguration {
+        if let Some(cleanup) = self.cleanup_dead_servers {
+            configuration.cleanup_dead_servers = cleanup;
+        }
+        if let Some(threshold) = self.last_contact_threshold {
+            configuration.last_contact_threshold = duration::format(threshold);
+        }
+        if let Some(count) = self.max_trailing_logs {
+            configuration.max_trailing_logs = count;
+        }
+        if let Some(count) = self.min_quorum {
+            configuration.min_quorum = count.into();
+        }
+        if let Some(time) = self.server_stabilization_time {
+            configuration.server_stabilization_time = duration::format(time);
+        }
+        configuration
+    }
+}
+
+fn shown(configuration: &AutopilotConfiguration) -> String {
+    format!(
+        "CleanupDeadServers = {}\nLastContactThreshold = {}\nMaxTrailingLogs = {}\nMinQuorum = {}\n\
+         ServerStabilizationTime = {}",
+        configuration.cleanup_dead_servers,
+        configuration.last_contact_threshold,
+        configuration.max_trailing_logs,
+        configuration.min_quorum,
+        configuration.server_stabilization_time,
+    )
+}
+
+fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
+    let mut table = Table::new(["Node", "Address", "State", "Voter", "LastContact", "LastIndex", "Healthy"]);
+    for server in &health.servers {
+        table.row([
+            server.name.clone(),
+            server.address.clone(),
+            if server.leader { "leader".into() } else { "follower".into() },
+            server.voter.to_string(),
+            server.last_contact.clone(),
+            server.last_index.to_string(),
+            server.healthy.to_string(),
+        ]);
+    }
+    table.print()?;
+    print_line(&match (health.healthy, health.failure_tolerance) {
+        (true, 0) => "All servers are well, but none may be lost.".into(),
+        (true, count) => format!("All servers are well; {count} may be lost."),
+        (false, 0) => "Not all servers are well, and none more may be lost.".into(),
+        (false, count) => format!("Not all servers are well; {count} more may be lost."),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stays_as_it_is() {
+        let before = AutopilotConfiguration {
+            cleanup_dead_servers: true,
+            last_contact_threshold: "200ms".into(),
+            max_trailing_logs: 250,
+            server_stabilization_time: "1s".into(),
+            modify_index: 7,
+            ..AutopilotConfiguration::default()
+        };
+        let args = SetArgs {
+            cleanup_dead_servers: Some(false),
+            last_contact_threshold: None,
+            max_trailing_logs: None,
+            min_quorum: Some(3),
+            server_stabilization_time: Some(Duration::from_secs(90)),
+        };
+        let expected = "CleanupDeadServers = false\nLastContactThreshold = 200ms\nMaxTrailingLogs = 250\n\
+                        MinQuorum = 3\nServerStabilizationTime = 1m30s";
+        let after = args.changed(before);
+        assert_eq!((shown(&after).as_str(), after.modify_index), (expected, 7));
+    }
+}

@@ -1,0 +1,183 @@
+//! `/v1/operator/autopilot/…`: how the leader looks after the servers, and how it finds them.
+
+use super::super::answer::{self, Failure};
+use super::super::call::Call;
+use super::super::go::duration::{self, clamped, format_duration};
+use super::super::go::json::{JsonError, Object, first_value};
+use super::super::go::number;
+use super::operator::leaders_view;
+use axum::body::Body;
+use http::{Method, Response, StatusCode};
+use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::record::Autopilot;
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::{ServerStatus, Status};
+use serde_json::Value;
+use std::time::Duration;
+
+/// What a configuration may say besides what it means here.
+const OTHER_FIELDS: [&str; 2] = ["CreateIndex", "ModifyIndex"];
+/// What only Consul's enterprise edition can be told.
+const ENTERPRISE_FIELDS: [&str; 3] = ["RedundancyZoneTag", "DisableUpgradeMigration", "UpgradeVersionTag"];
+/// How often a change begins anew when another one was faster.
+const ATTEMPTS: u32 = 8;
+
+pub(super) async fn configuration(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    if call.method() == Method::PUT {
+        return configure(call, body).await;
+    }
+    let (autopilot, index) = call.api.upstream.autopilot().await?;
+    Ok(answer::json(&shaped(&autopilot, index), call.layout()))
+}
+
+fn shaped(autopilot: &Autopilot, index: LogIndex) -> AutopilotConfiguration {
+    AutopilotConfiguration {
+        cleanup_dead_servers: autopilot.cleanup_dead_servers,
+        last_contact_threshold: format_duration(autopilot.last_contact_threshold),
+        max_trailing_logs: autopilot.max_trailing_logs,
+        min_quorum: autopilot.min_quorum.into(),
+        server_stabilization_time: format_duration(autopilot.server_stabilization_time),
+        create_index: index.0,
+        modify_index: index.0,
+        ..AutopilotConfiguration::default()
+    }
+}
+
+/// Changes what the body names; what it does not name stays as it is. Only with `?cas` it can be too late.
+async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    let cas = call.params.value("cas").map(number::parse_u64).transpose();
+    let cas = cas.map_err(|error| Failure::bad_request(format!("Error parsing cas value: {error}")))?;
+    let body = call.small_body(body).await?;
+    let wrong = |error: JsonError| Failure::bad_request(format!("Error parsing autopilot config: {error}"));
+    let body = first_value(&body).map_err(wrong)?;
+    for _ in 0..ATTEMPTS {
+        let (mut autopilot, index) = call.api.upstream.autopilot().await?;
+        change(&mut autopilot, &body).map_err(wrong)?;
+        if cas.is_some_and(|cas| cas != index.0) {
+            return Ok(answer::json(&false, call.layout()));
+        }
+        let applied = call.propose(Command::ConfigureAutopilot(autopilot, Some(index))).await?;
+        match applied.reply {
+            Reply::Flag(true) => {
+                return Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index));
+            }
+            Reply::Flag(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
+            Reply::Flag(false) => {}
+            Reply::Refused(refusal) => return Err(refusal.into()),
+            other => return Err(super::wrong_reply(&other)),
+        }
+    }
+    Err(Failure::internal("others change the same configuration all the time: try again"))
+}
+
+/// Takes over what a body says.
+fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
+    const TYPE: &str = "AutopilotConfiguration";
+    let object = Object::new(TYPE, body)?;
+    let own = [
+        "CleanupDeadServers",
+        "LastContactThreshold",
+        "MaxTrailingLogs",
+        "MinQuorum",
+        "ServerStabilizationTime",
+    ];
+    let known: Vec<&str> = own.iter().chain(&ENTERPRISE_FIELDS).chain(&OTHER_FIELDS).copied().collect();
+    object.refuse_unknown(&known)?;
+    if object.value("CleanupDeadServers").is_some() {
+        autopilot.cleanup_dead_servers = object.bool("CleanupDeadServers")?;
+    }
+    let hour = Duration::from_secs(3600);
+    if let Some(time) = length(&object, "LastContactThreshold", Duration::from_millis(10), hour)? {
+        autopilot.last_contact_threshold = time;
+    }
+    if let Some(time) = length(&object, "ServerStabilizationTime", Duration::ZERO, hour)? {
+        autopilot.server_stabilization_time = time;
+    }
+    if let Some(count) = count(&object, "MaxTrailingLogs", 1, u64::MAX)? {
+        autopilot.max_trailing_logs = count;
+    }
+    if let Some(count) = count(&object, "MinQuorum", 0, u64::from(u16::MAX))? {
+        autopilot.min_quorum = u32::try_from(count).unwrap_or(u32::MAX);
+    }
+    let is_said = |value: &Value| !matches!(value, Value::Bool(false)) && value.as_str() != Some("");
+    match ENTERPRISE_FIELDS.iter().find(|name| object.value(name).is_some_and(is_said)) {
+        Some(name) => Err(JsonError::Value(format!("{name} is a Consul Enterprise feature"))),
+        None => Ok(()),
+    }
+}
+
+/// A duration in words, or a number of nanoseconds.
+fn length(
+    object: &Object<'_>,
+    name: &str,
+    least: Duration,
+    most: Duration,
+) -> Result<Option<Duration>, JsonError> {
+    let Some(value) = object.value(name) else { return Ok(None) };
+    let nanoseconds = match (value, value.as_i64()) {
+        (Value::String(text), _) => {
+            duration::parse(text).map_err(|error| JsonError::Value(error.to_string()))?
+        }
+        (_, Some(nanoseconds)) => nanoseconds,
+        _ => return Err(object.wrong(name, value, "time.Duration")),
+    };
+    let time = clamped(nanoseconds);
+    if nanoseconds < 0 || time < least || time > most {
+        let (least, most) = (format_duration(least), format_duration(most));
+        return Err(JsonError::Value(format!("{name} must be {least} to {most}")));
+    }
+    Ok(Some(time))
+}
+
+fn count(object: &Object<'_>, name: &str, least: u64, most: u64) -> Result<Option<u64>, JsonError> {
+    if object.value(name).is_none() {
+        return Ok(None);
+    }
+    let count = object.u64(name)?;
+    match (least..=most).contains(&count) {
+        true => Ok(Some(count)),
+        false => Err(JsonError::Value(format!("{name} must be {least} to {most}"))),
+    }
+}
+
+/// 200 where all servers are healthy, 429 where one is not; the same shape both times.
+pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let status = leaders_view(call).await?;
+    let shape = health_of(&status);
+    let mut response = answer::json(&shape, call.layout());
+    if !shape.healthy {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    }
+    Ok(response)
+}
+
+fn health_of(status: &Status) -> AutopilotHealth {
+    let voters = status.servers.iter().filter(|server| server.voter);
+    let (all, well) = (voters.clone().count(), voters.filter(|server| server.healthy).count());
+    let needed = all / 2 + 1;
+    AutopilotHealth {
+        healthy: !status.servers.is_empty() && status.servers.iter().all(|server| server.healthy),
+        failure_tolerance: well.saturating_sub(needed) as u64,
+        servers: status.servers.iter().map(|server| shaped_health(server, status)).collect(),
+    }
+}
+
+fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
+    ServerHealth {
+        id: server.node_id.clone(),
+        name: server.node.clone(),
+        address: server.address.clone(),
+        serf_status: if server.healthy { "alive" } else { "failed" }.into(),
+        version: String::new(),
+        leader: status.leader == Some(server.id),
+        last_contact: server.last_contact.map_or_else(|| "never".into(), format_duration),
+        last_term: status.term.0,
+        last_index: server.last_index.0,
+        healthy: server.healthy,
+        voter: server.voter,
+    }
+}

@@ -1,0 +1,191 @@
+//! What operators see of a quorum of three, and what becomes of their orders.
+
+use super::{NODE_ID, Stand};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::rpc::{Request, ServerStatus, Status, Unavailable};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Server 2 leads; server 3 is a learner that the leader has not heard for a while.
+fn three() -> Status {
+    let server = |id: u64, voter, last_contact, healthy| ServerStatus {
+        id: ServerId(id),
+        node_id: format!("uuid-{id}"),
+        node: format!("s{id}"),
+        address: format!("10.0.0.{id}:8300"),
+        voter,
+        last_index: LogIndex(40 + id),
+        last_contact,
+        healthy,
+    };
+    let milliseconds = |count| Some(Duration::from_millis(count));
+    Status {
+        leader: Some(ServerId(2)),
+        server: ServerId(2),
+        term: Term(7),
+        membership_index: LogIndex(5),
+        servers: vec![
+            server(1, true, milliseconds(12), true),
+            server(2, true, milliseconds(0), true),
+            server(3, false, milliseconds(1500), false),
+        ],
+        ..Status::default()
+    }
+}
+
+fn stand() -> Stand {
+    let stand = Stand::new();
+    *stand.quorum.status.lock().unwrap() = three();
+    stand
+}
+
+#[tokio::test]
+async fn every_server_is_listed() {
+    let stand = stand();
+    let listed = stand.get("/v1/operator/raft/configuration").await.json();
+    assert_eq!(listed["Index"], 5);
+    let second = json!({
+        "ID": "uuid-2", "Node": "s2", "Address": "10.0.0.2:8300", "Leader": true, "ProtocolVersion": "3",
+        "Voter": true, "LastIndex": 42,
+    });
+    assert_eq!((&listed["Servers"][1], &listed["Servers"][2]["Voter"]), (&second, &json!(false)));
+    let ours = stand.get("/v1/lockmesh/servers").await.json();
+    assert_eq!((&ours["Leader"], &ours["SeenBy"], &ours["Term"]), (&json!(2), &json!(2), &json!(7)));
+    let third = json!({
+        "RaftID": 3, "ID": "uuid-3", "Node": "s3", "Address": "10.0.0.3:8300", "Leader": false,
+        "Voter": false, "LastIndex": 43, "LastContact": "1.5s", "Healthy": false,
+    });
+    assert_eq!(ours["Servers"][2], third);
+    stand.get("/v1/status/peers").await.is(200, r#"["10.0.0.1:8300","10.0.0.2:8300","10.0.0.3:8300"]"#);
+}
+
+#[tokio::test]
+async fn without_a_leader_only_a_stale_answer_is_to_be_had() {
+    let stand = stand();
+    *stand.quorum.status.lock().unwrap() = Status { leader: None, server: ServerId(1), ..three() };
+    for path in ["/v1/operator/raft/configuration", "/v1/operator/autopilot/health"] {
+        stand.get(path).await.is(500, "No cluster leader");
+    }
+    let listed = stand.get("/v1/operator/raft/configuration?stale").await.json();
+    let leaders = listed["Servers"].as_array().unwrap().iter().filter(|server| server["Leader"] == true);
+    assert_eq!(leaders.count(), 0);
+    let ours = stand.get("/v1/lockmesh/servers?stale").await.json();
+    assert_eq!((&ours["Leader"], &ours["Servers"][2]["Healthy"]), (&json!(0), &json!(null)));
+    stand.get("/v1/status/leader").await.is(200, r#""""#);
+}
+
+#[tokio::test]
+async fn health_is_told_by_the_status_too() {
+    let stand = stand();
+    let ill = stand.get("/v1/operator/autopilot/health").await;
+    assert_eq!(ill.status, 429);
+    let ill = ill.json();
+    assert_eq!((&ill["Healthy"], &ill["FailureTolerance"]), (&json!(false), &json!(0)));
+    let third = json!({
+        "ID": "uuid-3", "Name": "s3", "Address": "10.0.0.3:8300", "SerfStatus": "failed", "Version": "",
+        "Leader": false, "LastContact": "1.5s", "LastTerm": 7, "LastIndex": 43, "Healthy": false,
+        "Voter": false,
+    });
+    assert_eq!(ill["Servers"][2], third);
+    let mut status = three();
+    (status.servers[2].healthy, status.servers[2].voter) = (true, true);
+    *stand.quorum.status.lock().unwrap() = status;
+    let well = stand.get("/v1/operator/autopilot/health").await;
+    assert_eq!(well.status, 200);
+    assert_eq!((&well.json()["Healthy"], &well.json()["FailureTolerance"]), (&json!(true), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_server_is_named_by_uuid_raft_id_or_address() {
+    let stand = stand();
+    let peer = "/v1/operator/raft/peer";
+    for name in ["id=UUID-3", "id=3", "address=10.0.0.3:8300"] {
+        stand.call("DELETE", &format!("{peer}?{name}"), "").await.is(200, "");
+    }
+    let to = "/v1/operator/raft/transfer-leader";
+    stand.call("POST", &format!("{to}?id=1"), "").await.is(200, r#"{"Success":true}"#);
+    let mut expected = vec![Request::RemoveServer(ServerId(3)); 3];
+    expected.push(Request::TransferLeader(Some(ServerId(1))));
+    assert_eq!(*stand.quorum.orders.lock().unwrap(), expected);
+    let missing = r#"id "4" was not found in the Raft configuration"#;
+    stand.call("DELETE", &format!("{peer}?id=4"), "").await.is(500, missing);
+    stand.call("POST", &format!("{to}?id=4"), "").await.is(500, missing);
+
+    let mut status = three();
+    status.servers[0].node_id = "uuid-3".into();
+    *stand.quorum.status.lock().unwrap() = status;
+    let twice = stand.call("DELETE", &format!("{peer}?id=uuid-3"), "").await;
+    assert_eq!(twice.status, 409);
+    assert!(
+        twice.text().contains("stands for the servers 1 and 3: say which one by its RaftID"),
+        "{twice:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_the_leader_denies_is_said_with_a_way_out() {
+    let stand = stand();
+    for (reason, way_out) in [
+        ("this server leads: transfer the leadership first", "transfer-leader"),
+        ("too few of the other servers are well to go on without it", "start servers that are down"),
+        ("something that nobody foresaw", "list-peers"),
+    ] {
+        *stand.quorum.denied.lock().unwrap() = Some(Unavailable::Denied(reason.into()));
+        let denied = stand.call("DELETE", "/v1/operator/raft/peer?id=1", "").await;
+        assert_eq!(denied.status, 409);
+        assert!(denied.text().starts_with(reason) && denied.text().contains(way_out), "{denied:?}");
+    }
+    *stand.quorum.denied.lock().unwrap() = Some(Unavailable::NotLeader { leader: None });
+    stand.call("DELETE", "/v1/operator/raft/peer?id=1", "").await.is(500, "No cluster leader");
+}
+
+#[tokio::test]
+async fn autopilot_is_configured_field_by_field() {
+    let stand = Stand::new();
+    let path = "/v1/operator/autopilot/configuration";
+    let first = stand.get(path).await;
+    let text = r#"{"CleanupDeadServers":true,"LastContactThreshold":"200ms","MaxTrailingLogs":250,"MinQuorum":0,"ServerStabilizationTime":"1s","RedundancyZoneTag":"","DisableUpgradeMigration":false,"UpgradeVersionTag":"","CreateIndex":0,"ModifyIndex":0}"#;
+    first.is(200, text);
+    stand.put(path, r#"{"MinQuorum": 3, "lastcontactthreshold": 1000000000}"#).await.is(200, "true");
+    let second = stand.get(path).await.json();
+    let shown = |config: &Value| (config["MinQuorum"].clone(), config["LastContactThreshold"].clone());
+    assert_eq!(shown(&second), (json!(3), json!("1s")));
+    assert_eq!(second["MaxTrailingLogs"], 250, "what is not named stays as it is");
+    let index = second["ModifyIndex"].as_u64().unwrap();
+    stand.put(&format!("{path}?cas={}", index - 1), r#"{"MinQuorum": 5}"#).await.is(200, "false");
+    stand.put(&format!("{path}?cas={index}"), &second.to_string()).await.is(200, "true");
+    assert_eq!(shown(&stand.get(path).await.json()), (json!(3), json!("1s")));
+}
+
+#[tokio::test]
+async fn a_bad_autopilot_configuration_is_refused_in_words() {
+    let stand = Stand::new();
+    let path = "/v1/operator/autopilot/configuration";
+    for (body, words) in [
+        ("", "Error parsing autopilot config: EOF"),
+        (r#"{"MinQuorums": 3}"#, "unknown field \"MinQuorums\""),
+        (r#"{"MinQuorum": -1}"#, "cannot unmarshal number"),
+        (r#"{"MaxTrailingLogs": 0}"#, "MaxTrailingLogs must be 1 to"),
+        (r#"{"LastContactThreshold": "200"}"#, "missing unit"),
+        (r#"{"LastContactThreshold": "0s"}"#, "LastContactThreshold must be 10ms to 1h0m0s"),
+        (r#"{"ServerStabilizationTime": true}"#, "cannot unmarshal bool"),
+        (r#"{"UpgradeVersionTag": "v1"}"#, "UpgradeVersionTag is a Consul Enterprise feature"),
+        ("[]", "cannot unmarshal array"),
+    ] {
+        let refused = stand.put(path, body).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.text().contains(words), "{body}: {refused:?}");
+    }
+    let refused = stand.put(&format!("{path}?cas=x"), "{}").await;
+    refused.is(400, "Error parsing cas value: strconv.ParseUint: parsing \"x\": invalid syntax");
+    assert_eq!(stand.get(path).await.json()["ModifyIndex"], 0);
+}
+
+#[tokio::test]
+async fn a_process_that_cannot_reload_says_so() {
+    let stand = Stand::new();
+    assert_eq!(stand.call("GET", "/v1/agent/reload", "").await.header("allow"), Some("OPTIONS,PUT"));
+    let refused = stand.put("/v1/agent/reload", "").await;
+    assert!(refused.status == 500 && refused.text().contains("cannot reload"), "{refused:?}");
+    assert!(stand.get("/v1/operator/raft/configuration").await.text().contains(NODE_ID));
+}
