@@ -31,6 +31,8 @@ pub enum Command {
         session: SessionId,
         /// The term that decided it.
         term: Term,
+        /// The index base at that time: what a restore brought back is not what was waited for.
+        base: u64,
     },
     /// The leader waited a lock-delay out. Does nothing when `mark` is not the delay's own.
     EndLockDelay {
@@ -38,6 +40,8 @@ pub enum Command {
         key: Key,
         /// The delay that was waited out.
         mark: LogIndex,
+        /// The index base at that time, as in [`Command::ExpireSession`].
+        base: u64,
     },
     /// Forgets all tombstones up to an index.
     ReapTombstones {

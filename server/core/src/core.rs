@@ -311,13 +311,14 @@ impl Core {
 
     /// The command that says that a deadline has passed.
     fn end_of(&self, subject: &Subject) -> Option<Command> {
+        let base = self.state.index_base();
         match subject {
             Subject::Session(session) => {
-                Some(Command::ExpireSession { session: session.clone(), term: self.serving? })
+                Some(Command::ExpireSession { session: session.clone(), term: self.serving?, base })
             }
             Subject::LockDelay(key) => {
                 let mark = self.state.lock_delay(key)?.mark;
-                Some(Command::EndLockDelay { key: key.clone(), mark })
+                Some(Command::EndLockDelay { key: key.clone(), mark, base })
             }
             Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
         }

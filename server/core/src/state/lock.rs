@@ -71,8 +71,9 @@ impl Step<'_> {
     }
 
     /// Opens a key again, if `mark` names the delay that still closes it.
-    pub(super) fn end_lock_delay(&mut self, key: &Key, mark: LogIndex) -> Reply {
-        if self.state.delays.get(key).is_some_and(|delay| delay.mark == mark) {
+    pub(super) fn end_lock_delay(&mut self, key: &Key, mark: LogIndex, base: u64) -> Reply {
+        if base == self.state.index_base && self.state.delays.get(key).is_some_and(|delay| delay.mark == mark)
+        {
             self.set(Change::LockDelay(key.clone(), None));
         }
         Reply::Done

@@ -67,7 +67,8 @@ impl Step<'_> {
     fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
         let backup = self.state.gathered(id, parts)?;
         let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
-        self.index = self.index.max(newest.next());
+        // One more than here in any case: the base tells this restore's rows from those that were here before.
+        self.index = self.index.next().max(newest.next());
         let ours = std::mem::take(self.state);
         self.set(Change::Cleared);
         self.keep_ours(&ours, &backup);

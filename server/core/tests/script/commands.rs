@@ -24,9 +24,13 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
         "destroy" => Command::DestroySession(session_id(&mut words)?),
         "expire" => {
             let session = session_id(&mut words)?;
-            Command::ExpireSession { session, term: Term(words.number_option("term")?.unwrap_or(1)) }
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            Command::ExpireSession { session, term, base: words.number_option("base")?.unwrap_or(0) }
         }
-        "end-delay" => Command::EndLockDelay { key: key(&mut words)?, mark: index(&mut words)? },
+        "end-delay" => {
+            let base = words.number_option("base")?.unwrap_or(0);
+            Command::EndLockDelay { key: key(&mut words)?, mark: index(&mut words)?, base }
+        }
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
         "deregister" => Command::Deregister(deregistration(&mut words)?),

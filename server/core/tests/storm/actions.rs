@@ -45,7 +45,8 @@ impl Action {
             }
             Self::EndDelay(key, holds) => {
                 let mark = model.delay(key).map_or(LogIndex(0), |delay| delay.mark);
-                Command::EndLockDelay { key: key.clone(), mark: LogIndex(mark.0 + u64::from(!holds)) }
+                let mark = LogIndex(mark.0 + u64::from(!holds));
+                Command::EndLockDelay { key: key.clone(), mark, base: 0 }
             }
             Self::Reap(back) => {
                 Command::ReapTombstones { up_to: LogIndex(model.newest().saturating_sub(*back)) }
@@ -97,8 +98,11 @@ fn session_command() -> BoxedStrategy<Command> {
         // Half of all sessions have no lock-delay, or nothing would ever be granted.
         Command::CreateSession(new_session(id, node, checks, delay.saturating_sub(45) * 2, behavior))
     });
-    let expire = (session_id(), 2u64..4)
-        .prop_map(|(session, term)| Command::ExpireSession { session, term: Term(term) });
+    let expire = (session_id(), 2u64..4).prop_map(|(session, term)| Command::ExpireSession {
+        session,
+        term: Term(term),
+        base: 0,
+    });
     prop_oneof![6 => create, 2 => session_id().prop_map(Command::DestroySession), 1 => expire].boxed()
 }
 

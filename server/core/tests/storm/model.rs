@@ -44,11 +44,11 @@ impl Model {
                 self.end(|session| session.id == *id);
                 Reply::Done
             }
-            Command::ExpireSession { session: id, term: decided } => {
+            Command::ExpireSession { session: id, term: decided, .. } => {
                 self.end(|session| session.id == *id && *decided == term);
                 Reply::Done
             }
-            Command::EndLockDelay { key, mark } => {
+            Command::EndLockDelay { key, mark, .. } => {
                 self.delays.retain(|(closed, delay)| closed != key || delay.mark != *mark);
                 Reply::Done
             }
