@@ -17,7 +17,15 @@ pub async fn run(config: ServerConfig, sources: Sources) -> Result<(), AgentErro
     let identity = Identity::load(&files(&config.tls))?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let server = start(config, &node, identity)?;
-    while let Event::Reload(order) = signals.next().await {
+    loop {
+        let event = tokio::select! {
+            event = signals.next() => event,
+            () = server.ended() => {
+                server.stop().await;
+                return Err(AgentError::Server("it cannot go on; the last lines of its log say why".into()));
+            }
+        };
+        let Event::Reload(order) = event else { break };
         order.carried_out(reloadable.reload(|identity| server.replace_identity(identity)));
     }
     server.stop().await;
@@ -36,8 +44,9 @@ pub(crate) fn start(
         node: node.name.to_string(),
         node_id: node.id.clone(),
         identity,
-        fresh_cluster_id: node::random_uuid()?,
+        birth: node::random_uuid()?,
         seed,
+        socket: None,
     };
     Server::start(options).map_err(|error| AgentError::Server(error.to_string()))
 }

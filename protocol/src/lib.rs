@@ -12,6 +12,7 @@
 //! | [`reply`] | what a command answers, and why it may refuse |
 //! | [`change`] | one typed fact that became true; feeds store, timers and watchers alike |
 //! | [`query`] | what can be asked of the state, and the answers |
+//! | [`forming`] | what servers tell each other before they are a quorum |
 //! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
 //! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
 //!
@@ -20,6 +21,7 @@
 pub mod change;
 pub mod command;
 pub mod duration;
+pub mod forming;
 pub mod id;
 pub mod query;
 pub mod record;

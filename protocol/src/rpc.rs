@@ -2,6 +2,7 @@
 
 use crate::change::Change;
 use crate::command::Command;
+use crate::forming::Introduction;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
@@ -76,6 +77,12 @@ pub enum Request {
     AddServer(NewServer),
     /// How the leader looks after the servers.
     Autopilot,
+    /// A server that belongs to nothing yet says who it is; answered by any server with who that one is.
+    Introduce(Introduction),
+    /// Tells a server that belongs to nothing yet where servers are that it shall join.
+    Invite(Vec<String>),
+    /// A server of the quorum says where it is now.
+    Announce(Server),
 }
 
 /// What a server answers.
@@ -97,6 +104,8 @@ pub enum Response {
     Joined(Joined),
     /// How the leader looks after the servers, and the index at which somebody said so.
     Autopilot(Autopilot, LogIndex),
+    /// Who the server is that was asked.
+    Introduced(Introduction),
     /// No answer could be had.
     Unavailable(Unavailable),
 }
@@ -214,7 +223,7 @@ pub struct ServerStatus {
 }
 
 /// Reads the messages of a frame, and stops at the first that is too many.
-fn frame_messages<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub fn frame_messages<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(FrameMessages(PhantomData))

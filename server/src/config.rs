@@ -22,6 +22,8 @@ pub struct ServerConfig {
     pub rpc: RpcConfig,
     /// Who it is towards them.
     pub tls: TlsConfig,
+    /// How it comes to belong to a quorum.
+    pub quorum: QuorumConfig,
     /// How log and state are kept on disk.
     pub storage: StorageConfig,
     /// Rules of sessions that the leader keeps.
@@ -69,6 +71,17 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// Its private key, as PEM; readable for this process alone.
     pub key: PathBuf,
+}
+
+/// How a server comes to belong to a quorum. Of no meaning once it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuorumConfig {
+    /// How many servers found the cluster, the same number on each of them. 0 to found none and be told whom to join.
+    /// 1 to found one alone, or none where there is somebody to join. At most 9; an odd number is best.
+    pub bootstrap_expect: u32,
+    /// Where other servers are, each as `host:port`. A name may stand for several addresses.
+    pub join: Vec<String>,
 }
 
 /// How log and state are kept on disk.
@@ -166,6 +179,7 @@ impl Default for ServerConfig {
             node: NodeConfig::default(),
             rpc: RpcConfig::default(),
             tls: TlsConfig::of_role("server"),
+            quorum: QuorumConfig::default(),
             storage: StorageConfig::default(),
             sessions: SessionConfig::default(),
             tombstones: TombstoneConfig::default(),
@@ -182,6 +196,7 @@ impl ServerConfig {
         self.node.check()?;
         self.rpc.check()?;
         self.tls.check()?;
+        self.quorum.check()?;
         let storage = &self.storage;
         let second = Duration::from_secs(1);
         check_length("storage.checkpoint_interval", storage.checkpoint_interval, second / 10, second * 3600)?;
@@ -273,6 +288,38 @@ impl TlsConfig {
         check_path("tls.ca", &self.ca)?;
         check_path("tls.certificate", &self.certificate)?;
         check_path("tls.key", &self.key)
+    }
+}
+
+impl Default for QuorumConfig {
+    fn default() -> Self {
+        Self { bootstrap_expect: 1, join: Vec::new() }
+    }
+}
+
+impl QuorumConfig {
+    /// How many servers found the cluster together with this one; 0 where it founds none.
+    pub fn founders(&self) -> u32 {
+        match self.bootstrap_expect {
+            1 if !self.join.is_empty() => 0,
+            expect => expect,
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        check_range("quorum.bootstrap_expect", self.bootstrap_expect.into(), 0, 9)?;
+        let is_place = |place: &String| {
+            place.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+            })
+        };
+        match self.join.iter().find(|place| !is_place(place)) {
+            None => Ok(()),
+            Some(wrong) => {
+                let problem = format!("holds {wrong:?}, but must hold host:port, such as \"10.0.0.5:8300\"");
+                Err(ConfigError::new("quorum.join", problem))
+            }
+        }
     }
 }
 
@@ -376,6 +423,19 @@ mod tests {
             complaint(|c| c.tombstones.granularity = Duration::from_secs(3600)),
             "`tombstones.granularity` is 1h0m0s, but must be 1ms to 15m0s"
         );
+    }
+
+    #[test]
+    fn a_server_that_joins_founds_nothing_unless_told() {
+        let founders = |bootstrap_expect, join: &[&str]| {
+            QuorumConfig { bootstrap_expect, join: join.iter().map(ToString::to_string).collect() }.founders()
+        };
+        assert_eq!(
+            [founders(1, &[]), founders(1, &["a:1"]), founders(3, &["a:1"]), founders(0, &[])],
+            [1, 0, 3, 0]
+        );
+        assert!(complaint(|c| c.quorum.join = vec!["a".into()]).starts_with("`quorum.join` holds \"a\""));
+        assert!(complaint(|c| c.quorum.bootstrap_expect = 10).starts_with("`quorum.bootstrap_expect`"));
     }
 
     #[test]

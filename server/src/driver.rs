@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! mailbox → [handle, handle, …, settle] → log writes → the store's writer thread
+//!                                       → messages   → a line to each other server, one wake-up a turn
 //!                                       → replies    → each connection's sink, one wake-up a turn
 //!                                       → readable   → asked of the state here, or parked
 //!                                       → changes    → dirty rows, watches
@@ -10,22 +11,27 @@
 //! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
 //! **Invariant:** nothing in here waits for a disk or a peer; the only wait is for mail, until the next tick.
 
+mod quorum;
+
 use crate::backup::{Backups, Question};
 use crate::config::StorageConfig;
 use crate::mailbox::{Inbox, Mail, Postman, ReplySink};
 use crate::metrics;
+use crate::peers::Peers;
 use crate::store::{DirtyRows, StoreEvent, StoreHandle, StoreHealth};
 use crate::watch::{Parked, Watches};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, NodeName, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::task::JoinHandle;
 
 /// The most operations of a transaction; an agent that keeps its own limit never meets this one.
 const MAX_TXN_OPERATIONS: usize = 128;
@@ -39,6 +45,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriverLimits {
     pub(crate) watches: usize,
+}
+
+/// What a driver begins with.
+pub(crate) struct DriverParts {
+    pub(crate) core: Core,
+    pub(crate) inbox: Inbox,
+    pub(crate) store: StoreHandle,
+    pub(crate) portrait: Server,
+    pub(crate) limits: DriverLimits,
+    pub(crate) storage: StorageConfig,
+    pub(crate) peers: Arc<Peers>,
 }
 
 /// The loop with all that it owns.
@@ -63,6 +80,11 @@ pub(crate) struct Driver {
     started: Instant,
     next_tick: Instant,
     serving: bool,
+    peers: Arc<Peers>,
+    /// What the next turn begins with.
+    next: Vec<Input>,
+    /// The task that tells the quorum where this server is now.
+    announcing: Option<JoinHandle<()>>,
 }
 
 /// A call that waits for the core.
@@ -76,19 +98,23 @@ struct Asked {
 #[derive(Debug)]
 enum What {
     Write,
-    Read { query: Query, consistency: Consistency, blocking: Option<Blocking> },
+    Read {
+        query: Query,
+        consistency: Consistency,
+        blocking: Option<Blocking>,
+    },
     Backup,
+    /// A server that wants to belong to the quorum, and has no id yet.
+    Admission,
+    /// A server that was given this id and is being taken in.
+    Joining(ServerId),
+    /// A server that tells where it is now.
+    Announcement,
 }
 
 impl Driver {
-    pub(crate) fn new(
-        core: Core,
-        inbox: Inbox,
-        store: StoreHandle,
-        portrait: Server,
-        limits: DriverLimits,
-        storage: StorageConfig,
-    ) -> Self {
+    pub(crate) fn new(parts: DriverParts) -> Self {
+        let DriverParts { core, inbox, store, portrait, limits, storage, peers } = parts;
         let started = Instant::now();
         Self {
             core,
@@ -110,6 +136,9 @@ impl Driver {
             started,
             next_tick: started,
             serving: false,
+            peers,
+            next: Vec::new(),
+            announcing: None,
         }
     }
 
@@ -117,8 +146,13 @@ impl Driver {
     pub(crate) fn run(mut self) {
         let mut mails = Vec::new();
         let mut running = true;
+        self.notice_roster();
         while running {
-            self.inbox.take(&mut mails, MAILS_A_TURN, self.next_tick);
+            let until = if self.next.is_empty() { self.next_tick } else { self.started };
+            self.inbox.take(&mut mails, MAILS_A_TURN, until);
+            for input in std::mem::take(&mut self.next) {
+                self.handle(input);
+            }
             metrics::TURN_MAILS.observe(mails.len() as f64);
             for mail in mails.drain(..) {
                 running &= self.take(mail);
@@ -138,6 +172,9 @@ impl Driver {
             Mail::Cancel { from, call } => self.watches.cancel(from, call),
             Mail::Gone { from } => self.watches.cancel_all(from),
             Mail::Peer(sender, message) => self.handle(Input::Peer(sender, message)),
+            Mail::Unreachable(server) => self.handle(Input::Unreachable(server)),
+            // The lobby's own news that came too late.
+            Mail::Forming(_) => {}
             Mail::Store(event) => self.store_event(event),
             Mail::Stop => return false,
         }
@@ -177,8 +214,14 @@ impl Driver {
                 let ticket = self.ticket(call, replies, What::Write);
                 self.handle(Input::TransferLeader(ticket, to));
             }
-            Request::AddServer(_) => {
-                let why = Unavailable::Denied("this server takes no others in yet".into());
+            Request::AddServer(server) => self.admit(call, replies, server),
+            Request::Announce(server) => self.note_announcement(call, replies, server),
+            Request::Introduce(_) => {
+                let introduction = Response::Introduced(self.introduction());
+                self.postman.answer(&replies, call, introduction);
+            }
+            Request::Invite(_) => {
+                let why = Unavailable::Denied("this server belongs to a cluster already".into());
                 self.postman.answer(&replies, call, Response::Unavailable(why));
             }
             Request::Autopilot => {
@@ -256,7 +299,8 @@ impl Driver {
     fn notice_health(&mut self, health: StoreHealth) {
         if let StoreHealth::Failing(reason) = &health {
             let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
-            let writes = self.asked.extract_if(|_, asked| matches!(asked.what, What::Write));
+            let writes =
+                self.asked.extract_if(|_, asked| !matches!(asked.what, What::Read { .. } | What::Backup));
             for (_, asked) in writes {
                 self.postman.answer(&asked.replies, asked.call, Response::Unavailable(why.clone()));
             }
@@ -282,15 +326,20 @@ impl Driver {
     /// Carries out what the core wants; false when the store has ended.
     fn carry_out(&mut self) -> bool {
         let mut outbox = std::mem::take(&mut self.outbox);
+        self.send(&mut outbox.messages);
         let alive = outbox.writes.is_empty() || self.store.write(std::mem::take(&mut outbox.writes)).is_ok();
+        let mut roster_changed = false;
         for change in outbox.changes.drain(..) {
+            roster_changed |= quorum::is_of_roster(&change);
             self.watches.touch(&change);
             self.dirty.record(change);
         }
+        if roster_changed {
+            self.notice_roster();
+        }
         for (ticket, response) in outbox.replies.drain(..) {
             if let Some(asked) = self.asked.remove(&ticket) {
-                metrics::count_response(&response);
-                self.postman.answer(&asked.replies, asked.call, self.with_leader_hint(response));
+                self.reply(asked, response);
             }
         }
         for (ticket, why) in outbox.unreadable.drain(..) {
@@ -315,6 +364,15 @@ impl Driver {
         alive
     }
 
+    fn reply(&mut self, asked: Asked, response: Response) {
+        if let What::Admission | What::Joining(_) | What::Announcement = asked.what {
+            return self.reply_to_server(asked, response);
+        }
+        metrics::count_response(&response);
+        let response = self.with_leader_hint(response);
+        self.postman.answer(&asked.replies, asked.call, response);
+    }
+
     fn read(&mut self, asked: Asked) {
         let Asked { call, replies, what } = asked;
         match what {
@@ -325,7 +383,7 @@ impl Driver {
             }
             What::Read { query, .. } => self.answer(&query, call, &replies),
             What::Backup => self.want_backup(Question { number: 0, call, replies }),
-            What::Write => {}
+            What::Write | What::Admission | What::Joining(_) | What::Announcement => {}
         }
     }
 
@@ -381,47 +439,6 @@ impl Driver {
 
     fn address_of(&self, server: ServerId) -> Option<String> {
         self.core.state().server(server).map(|row| row.address.clone())
-    }
-
-    fn status(&self, asker: &NodeName) -> Status {
-        let log = self.core.log_status();
-        let asker = asker.folded();
-        let mut agents = self.core.state().agents();
-        Status {
-            cluster_id: self.core.state().cluster_id().to_string(),
-            server: self.portrait.id,
-            leader: self.core.leader(),
-            last_contact: self.core.leader().and_then(|leader| self.core.last_contact(self.now(), leader)),
-            term: log.term,
-            last_index: log.last_index,
-            commit_index: log.commit_index,
-            applied_index: log.applied_index,
-            first_index: log.first_index,
-            membership_index: log.membership_index,
-            servers: self.servers(),
-            agents: agents.len() as u64,
-            asker: agents.find(|agent| agent.node.folded() == asker).map(|agent| agent.number),
-        }
-    }
-
-    fn servers(&self) -> Vec<ServerStatus> {
-        let (members, now) = (self.core.membership(), self.now());
-        let server = |id: ServerId| {
-            let row = self.core.state().server(id);
-            let own_index = (id == self.portrait.id).then(|| self.core.log_status().last_index);
-            let matched = self.core.progress(id).map(|progress| progress.matched);
-            ServerStatus {
-                id,
-                node_id: row.map(|row| row.node_id.clone()).unwrap_or_default(),
-                node: row.map(|row| row.node.to_string()).unwrap_or_default(),
-                address: row.map(|row| row.address.clone()).unwrap_or_default(),
-                voter: members.voters.contains(&id),
-                last_index: own_index.or(matched).unwrap_or_default(),
-                last_contact: self.core.last_contact(now, id),
-                healthy: self.core.is_healthy(now, id),
-            }
-        };
-        members.all().into_iter().map(server).collect()
     }
 
     fn checkpoint_if_due(&mut self, now: Instant) {

@@ -6,18 +6,28 @@
 //! | [`rpc`] | the QUIC service: who may connect, who may ask what |
 //! | [`mailbox`] | the bounded way into the driver, and the way of its answers back |
 //! | `driver` | the one loop that owns the core |
+//! | [`peers`] | the other servers, and the way of messages to them |
+//! | [`forming`] | how servers become a quorum, and how one that comes later is taken in |
+//! | `opening` | what a member of a quorum begins with |
 //! | `watch` | blocking queries that wait for a change |
 //! | [`store`] | log and image on disk |
 //! | `backup` | backups that are being read |
+//! | `asker` | asks another server |
+//! | `said` | how often something is tried, and said |
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
 
+mod asker;
 mod backup;
 pub mod config;
 mod driver;
+pub mod forming;
 pub mod mailbox;
 mod metrics;
+mod opening;
+pub mod peers;
 pub mod rpc;
+mod said;
 pub mod server;
 pub mod store;
 mod watch;

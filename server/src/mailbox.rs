@@ -4,6 +4,7 @@
 //! back to whoever posted them, while everything that frees something (a cancel, a vanished connection, a
 //! finished write) always gets in; an answer to a call that was cancelled is dropped here.
 
+use crate::forming::News;
 use crate::store::StoreEvent;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::Peer;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How many calls and peer messages may wait for the driver.
+/// How many calls may wait for the driver, and as many messages of other servers: neither keeps the other out.
 pub const MAILBOX_LIMIT: usize = 16_384;
 
 /// How many calls of one connection may be unanswered, or answered and not yet sent, unless configured otherwise.
@@ -50,6 +51,10 @@ pub enum Mail {
     },
     /// Another server said something; it is the sender that its certificate names.
     Peer(ServerId, PeerMessage),
+    /// What was on its way to another server may be lost.
+    Unreachable(ServerId),
+    /// Something was heard of other servers while there is no quorum yet.
+    Forming(News),
     /// Something happened in the store.
     Store(StoreEvent),
     /// The driver shall finish.
@@ -57,10 +62,21 @@ pub enum Mail {
 }
 
 impl Mail {
-    /// Whether it counts against [`MAILBOX_LIMIT`].
-    fn is_limited(&self) -> bool {
-        matches!(self, Self::Call { .. } | Self::Peer(..))
+    /// What it counts against [`MAILBOX_LIMIT`] as, if it does.
+    fn limited(&self) -> Option<Limited> {
+        match self {
+            Self::Call { .. } => Some(Limited::Call),
+            Self::Peer(..) => Some(Limited::Peer),
+            _ => None,
+        }
     }
+}
+
+/// What may be too many.
+#[derive(Clone, Copy, Debug)]
+enum Limited {
+    Call = 0,
+    Peer = 1,
 }
 
 /// Posts to the driver; cheap to clone.
@@ -81,11 +97,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     mails: VecDeque<Mail>,
-    limited: usize,
+    /// How many calls wait, and how many messages of other servers.
+    limited: [usize; 2],
     driver_waits: bool,
 }
 
-/// Makes a mailbox that takes up to `limit` calls and peer messages ([`MAILBOX_LIMIT`] in service).
+/// Makes a mailbox that takes up to `limit` calls and as many peer messages ([`MAILBOX_LIMIT`] in service).
 pub fn mailbox(limit: usize) -> (Mailbox, Inbox) {
     let shared = Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), limit });
     (Mailbox(shared.clone()), Inbox(shared))
@@ -124,11 +141,12 @@ impl Mailbox {
 
 impl Queue {
     fn push(&mut self, mail: Mail, limit: usize) -> Result<(), Mail> {
-        if mail.is_limited() {
-            if self.limited >= limit {
+        if let Some(kind) = mail.limited() {
+            let waiting = &mut self.limited[kind as usize];
+            if *waiting >= limit {
                 return Err(mail);
             }
-            self.limited += 1;
+            *waiting += 1;
         }
         self.mails.push_back(mail);
         Ok(())
@@ -153,7 +171,9 @@ impl Inbox {
         let count = at_most.min(queue.mails.len());
         let before = mails.len();
         mails.extend(queue.mails.drain(..count));
-        queue.limited -= mails[before..].iter().filter(|mail| mail.is_limited()).count();
+        for kind in mails[before..].iter().filter_map(Mail::limited) {
+            queue.limited[kind as usize] -= 1;
+        }
     }
 }
 

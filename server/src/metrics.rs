@@ -112,6 +112,9 @@ fn families(counters: &RpcCounters) -> Vec<(IntGauge, u64)> {
         ("replies", "Answers that were sent", load(&counters.replies)),
         ("overloaded", "Calls turned away because a limit was reached", load(&counters.overloaded)),
         ("too_long", "Answers that fit no frame", load(&counters.too_long)),
+        ("peer_frames", "Frames of other servers that arrived", load(&counters.peer_frames)),
+        ("peer_messages", "Messages of other servers that arrived", load(&counters.peer_messages)),
+        ("peer_dropped", "Messages of other servers that found no room", load(&counters.peer_dropped)),
         ("refused_full", "Peers turned away because all connections were taken", counters.full.count()),
         ("refused_strangers", "Peers without a trusted certificate", counters.strangers.count()),
         (

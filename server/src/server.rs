@@ -1,29 +1,26 @@
 //! The one file that starts what a server consists of, and stops it in the reverse order.
 
 use crate::config::ServerConfig;
-use crate::driver::{Driver, DriverLimits};
-use crate::mailbox::{Mail, mailbox};
+use crate::driver::Driver;
+use crate::forming::{Lobby, Place, Record};
+use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
 use crate::metrics;
+use crate::opening::{Opening, OpeningError};
+use crate::peers::{Peers, dial_options};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
-use crate::store::{Store, StoreError, StoreOptions};
-use lockmesh_core::raft::Election;
-use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
+use crate::store::{HeldFolder, Store, StoreError};
 use lockmesh_net::quic::QuicOptions;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
-use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::record;
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::record::NewServer;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-
-/// The id of a quorum's first server.
-const FIRST: ServerId = ServerId(1);
-/// How many writes may wait for their commit.
-const MAX_PENDING_PROPOSALS: usize = 65_536;
 
 /// What a server must be given.
 #[derive(Debug)]
@@ -36,10 +33,12 @@ pub struct ServerOptions {
     pub node_id: String,
     /// Its certificate.
     pub identity: Identity,
-    /// The id that the cluster gets if this is its first start.
-    pub fresh_cluster_id: String,
+    /// A fresh UUID: the server's birth, if its data folder is empty.
+    pub birth: String,
     /// Where its random draws begin.
     pub seed: u64,
+    /// A socket to listen on that was bound before, instead of `rpc.listen`.
+    pub socket: Option<UdpSocket>,
 }
 
 /// Why a server could not be started. Nothing was left running.
@@ -47,7 +46,15 @@ pub struct ServerOptions {
 pub enum ServerError {
     /// The data folder cannot be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Opening(#[from] OpeningError),
+    /// Other servers would not believe who this one is.
+    #[error("this is node {node}, but its certificate names {certified}: let `node.name` say the same")]
+    Certificate {
+        /// What the configuration says.
+        node: NodeName,
+        /// What the certificate says.
+        certified: NodeName,
+    },
     /// The address cannot be used.
     #[error("cannot listen on {address} (UDP): {error}; choose another `rpc.listen`")]
     Listen {
@@ -56,65 +63,72 @@ pub enum ServerError {
         /// What the system said.
         error: io::Error,
     },
+    /// No socket could be had to call other servers from.
+    #[error("cannot make a socket to call other servers from: {0}")]
+    Dial(io::Error),
     /// No thread could be had.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+}
+
+impl From<StoreError> for ServerError {
+    fn from(error: StoreError) -> Self {
+        Self::Opening(error.into())
+    }
 }
 
 /// A server at work.
 #[derive(Debug)]
 pub struct Server {
     endpoint: Arc<Endpoint>,
+    /// Where other servers are called from.
+    dialling: Arc<Endpoint>,
     address: SocketAddr,
-    mailbox: crate::mailbox::Mailbox,
+    mailbox: Mailbox,
+    peers: Arc<Peers>,
     driver: JoinHandle<()>,
+    ended: watch::Receiver<()>,
     tasks: [AbortHandle; 2],
     lives: watch::Sender<Vec<CertificateLife>>,
 }
 
 impl Server {
-    /// Opens the data folder and begins to serve. Must be called on a runtime.
+    /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one. Must be called on a
+    /// runtime.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
-        let ServerOptions { config, node, node_id, identity, fresh_cluster_id, seed } = options;
-        let first_image = Core::bootstrap_image(&[FIRST]);
-        let cache_bytes = usize::try_from(config.storage.cache_bytes).unwrap_or(usize::MAX);
-        let store_options = StoreOptions { server: FIRST, first_image, cache_bytes };
-        let (store, recovered) = Store::open(&config.data_dir, &store_options)?;
-        let endpoint = listen(&config, &identity)?;
+        let ServerOptions { config, node, node_id, identity, birth, seed, socket } = options;
+        let folder = Store::hold(&config.data_dir)?;
+        let record = record(&config, &folder, birth)?;
+        let node = NodeName::from(node);
+        check_certificate(&config, &node, &identity)?;
+        let endpoint = Arc::new(listen(&config, &identity, socket)?);
+        let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Thread)?;
+        let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
+        let advertised = advertised.unwrap_or_else(|| address.to_string());
+        let me = NewServer { node, node_id, address: advertised, birth: record.birth.clone() };
 
         let (mailbox, inbox) = mailbox(config.limits.mailbox_inputs);
-        let post = mailbox.clone();
-        let store = store.start(move |event| {
-            // Events always get in; when the driver is gone nobody is left to hear them.
-            let _ = post.post(Mail::Store(event));
-        });
-        let store = store.map_err(ServerError::Thread)?;
-        let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
-        let portrait = record::Server {
-            id: FIRST,
-            node: node.into(),
-            node_id,
-            address: advertised.unwrap_or_else(|| address.to_string()),
-            birth: fresh_cluster_id.clone(),
+        let peers = Peers::new(Arc::clone(&dialling), mailbox.clone());
+        let lobby = Lobby {
+            folder: config.data_dir.clone(),
+            record,
+            me: me.clone(),
+            expect: config.quorum.founders(),
+            join: config.quorum.join.clone(),
+            endpoint: Arc::clone(&dialling),
+            mailbox: mailbox.clone(),
+            runtime: Handle::current(),
         };
-        let core = Core::new(
-            CoreConfig {
-                id: FIRST,
-                seed,
-                formation: Formation { cluster_id: fresh_cluster_id, servers: vec![portrait.clone()] },
-                timers: timers(&config),
-                max_pending_proposals: MAX_PENDING_PROPOSALS,
-                log_keep_bytes: config.storage.log_keep_bytes,
-                election: Election::default(),
-            },
-            recovered,
-        );
-        let limits = DriverLimits { watches: config.limits.watches };
-        let driver = Driver::new(core, inbox, store, portrait, limits, config.storage.clone());
-        let thread = std::thread::Builder::new().name("lockmesh-driver".into());
-        let driver = thread.spawn(move || driver.run()).map_err(ServerError::Thread)?;
-
+        let opening = Opening {
+            config: config.clone(),
+            folder,
+            me,
+            seed,
+            mailbox: mailbox.clone(),
+            peers: Arc::clone(&peers),
+        };
+        let (driver, ended) = start_driver(lobby, opening, inbox)?;
         let counters = Arc::new(RpcCounters::default());
         metrics::register_rpc(&counters);
         let rpc = RpcOptions {
@@ -122,14 +136,13 @@ impl Server {
             calls_per_connection: config.limits.calls_per_connection,
             ..RpcOptions::default()
         };
-        let endpoint = Arc::new(endpoint);
-        let service = RpcService::new(mailbox.clone(), rpc, counters);
+        let service = RpcService::new(mailbox.clone(), rpc, counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let expiry = expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
-        Ok(Self { endpoint, address, mailbox, driver, tasks, lives })
+        Ok(Self { endpoint, dialling, address, mailbox, peers, driver, ended, tasks, lives })
     }
 
     /// Where it listens.
@@ -142,16 +155,25 @@ impl Server {
         self.driver.is_finished()
     }
 
+    /// Waits until its driver ends by itself; why was logged.
+    pub async fn ended(&self) {
+        // Nothing is ever sent: the channel closes when the driver goes.
+        let _ = self.ended.clone().changed().await;
+    }
+
     /// Takes another certificate into use; connections that stand keep theirs.
     pub fn replace_identity(&self, identity: &Identity) {
         self.endpoint.replace_identity(identity);
+        self.dialling.replace_identity(identity);
         self.lives.send_replace(identity.lives().to_vec());
     }
 
     /// Says goodbye, writes what was decided and closes the files.
     pub async fn stop(self) {
-        let Self { endpoint, mailbox, driver, tasks, .. } = self;
+        let Self { endpoint, dialling, mailbox, peers, driver, tasks, .. } = self;
         endpoint.close("the server stops").await;
+        peers.close();
+        dialling.close("the server stops").await;
         tasks.iter().for_each(AbortHandle::abort);
         // It always gets in; a driver that is gone has stopped.
         let _ = mailbox.post(Mail::Stop);
@@ -162,16 +184,80 @@ impl Server {
     }
 }
 
-fn listen(config: &ServerConfig, identity: &Identity) -> Result<Endpoint, ServerError> {
-    let address = config.rpc.listen;
-    Endpoint::listen(address, identity, &QuicOptions::default())
-        .map_err(|error| ServerError::Listen { address, error })
+/// What the data folder says of the cluster; of an empty one, that it belongs to none.
+fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<Record, OpeningError> {
+    if let Some(record) = Record::read(&config.data_dir)? {
+        return Ok(record);
+    }
+    if folder.has_store()? {
+        return Err(OpeningError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
+    }
+    let record = Record::fresh(birth);
+    // Nobody hears of a server that founds a cluster alone before it has promised that.
+    if config.quorum.founders() != 1 {
+        record.write(&config.data_dir)?;
+    }
+    Ok(record)
 }
 
-fn timers(config: &ServerConfig) -> TimerConfig {
-    TimerConfig {
-        ttl_multiplier: config.sessions.ttl_multiplier,
-        tombstone_ttl: config.tombstones.ttl,
-        tombstone_granularity: config.tombstones.granularity,
+fn check_certificate(config: &ServerConfig, node: &NodeName, identity: &Identity) -> Result<(), ServerError> {
+    let certified = &identity.peer().node;
+    if config.quorum.founders() == 1 || certified.folded() == node.folded() {
+        return Ok(());
     }
+    Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })
+}
+
+/// Starts the thread that drives all the rest, once there is a quorum. Where none has to be looked for, what keeps the
+/// driver from beginning is heard here.
+fn start_driver(
+    lobby: Lobby,
+    opening: Opening,
+    inbox: Inbox,
+) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
+    let (guard, ended) = watch::channel(());
+    let thread = std::thread::Builder::new().name("lockmesh-driver".into());
+    let must_wait = match &lobby.record.place {
+        Place::Free => lobby.expect != 1,
+        Place::Promised(formation) => formation.servers.len() > 1,
+        Place::Admitted(_) | Place::Member(_) => false,
+    };
+    let spawned = if must_wait {
+        thread.spawn(move || {
+            let _guard = guard;
+            match begin(lobby, opening, inbox) {
+                Ok(Some(driver)) => driver.run(),
+                Ok(None) => {}
+                Err(error) => tracing::error!("this server cannot go on: {error}"),
+            }
+        })
+    } else {
+        let driver = begin(lobby, opening, inbox)?.expect("nobody told it to stop");
+        thread.spawn(move || {
+            let _guard = guard;
+            driver.run();
+        })
+    };
+    Ok((spawned.map_err(ServerError::Thread)?, ended))
+}
+
+/// Waits for a quorum and opens what belongs to it; none when told to stop.
+fn begin(lobby: Lobby, opening: Opening, inbox: Inbox) -> Result<Option<Driver>, OpeningError> {
+    match lobby.wait(&inbox)? {
+        Some(record) => opening.open(record, inbox).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn listen(
+    config: &ServerConfig,
+    identity: &Identity,
+    socket: Option<UdpSocket>,
+) -> Result<Endpoint, ServerError> {
+    let (address, options) = (config.rpc.listen, QuicOptions::default());
+    let listening = match socket {
+        Some(socket) => Endpoint::listen_on(socket, identity, &options),
+        None => Endpoint::listen(address, identity, &options),
+    };
+    listening.map_err(|error| ServerError::Listen { address, error })
 }

@@ -16,11 +16,26 @@ pub struct Args {
     /// Set a key of the configuration, for example --set rpc.listen=10.0.0.5:8300
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    /// Found a cluster together with others: how many servers it begins with, the same number on each
+    #[arg(long, value_name = "N")]
+    bootstrap_expect: Option<u32>,
+    /// Where other servers are, for example --join 10.0.0.5:8300,10.0.0.6:8300
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    join: Vec<String>,
+}
+
+impl Args {
+    /// All that the command line sets; what is said twice is what its own flag says.
+    fn settings(&self) -> Vec<String> {
+        let expect = self.bootstrap_expect.map(|count| format!("quorum.bootstrap_expect={count}"));
+        let join = (!self.join.is_empty()).then(|| format!("quorum.join={}", self.join.join(",")));
+        self.settings.iter().cloned().chain(expect).chain(join).collect()
+    }
 }
 
 /// Runs until the process is told to stop.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let sources = Sources::of_process(args.config, args.settings);
+    let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
     crate::server::run(config, sources).await.map_err(CliError::failed)?;

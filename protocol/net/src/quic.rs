@@ -139,6 +139,11 @@ impl Endpoint {
         Self::new(socket(address, options)?, identity, options, true)
     }
 
+    /// Listens on a socket that was bound before.
+    pub fn listen_on(socket: UdpSocket, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
+        Self::new(socket, identity, options, true)
+    }
+
     /// Dials only, over IPv4 and IPv6.
     pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));

@@ -5,7 +5,7 @@ use super::counters::one_more;
 use crate::mailbox::{Begun, Mail, ReplySink};
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Connection, LinkError};
+use lockmesh_net::{Connection, LinkError, Role};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request, Response, Unavailable};
 use std::sync::atomic::Ordering;
@@ -95,13 +95,20 @@ impl Stream {
     /// Why the peer may not ask this. A certificate speaks for one node, so it registers no other; and a command
     /// that could be repeated unnoticed is never taken.
     fn denied(&self, request: &Request) -> Option<String> {
-        let Request::Propose(None, command) = request else { return None };
-        let Command::RegisterAgent(registration) = command else {
-            return Some("a command without a request id is not taken".into());
+        let (role, wanted) = match request {
+            Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
+            Request::Propose(None, _) => return Some("a command without a request id is not taken".into()),
+            Request::AddServer(server) => (Some(Role::Server), &server.node),
+            Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
+            Request::Announce(server) => (Some(Role::Server), &server.node),
+            _ => return None,
         };
-        let (certified, wanted) = (&self.replies.peer().node, &registration.node.name);
-        (certified.folded() != wanted.folded()).then(|| {
-            format!("its certificate names the node {certified:?}, so it cannot register as {wanted:?}")
+        let certified = self.replies.peer();
+        if role.is_some_and(|role| role != certified.role) {
+            return Some("its certificate is not a server's".into());
+        }
+        (certified.node.folded() != wanted.folded()).then(|| {
+            format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", certified.node)
         })
     }
 

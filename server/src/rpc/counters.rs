@@ -26,6 +26,12 @@ pub struct RpcCounters {
     pub overloaded: AtomicU64,
     /// Answers that fit no frame, and were replaced by a refusal.
     pub too_long: AtomicU64,
+    /// Frames of other servers that arrived.
+    pub peer_frames: AtomicU64,
+    /// Messages of other servers that arrived.
+    pub peer_messages: AtomicU64,
+    /// Messages of other servers that were dropped because the driver's mailbox was full.
+    pub peer_dropped: AtomicU64,
     /// Peers turned away because all connections were taken.
     pub full: Refusals,
     /// Peers without a certificate that is trusted here, or that did not finish the handshake.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
 //! | `calls.rs` | one stream of calls: frames in, mails to the driver, answers out |
+//! | `raft.rs` | one stream of another server's messages |
 //! | `counters.rs` | what is counted, for metrics |
 //!
 //! **Invariant:** nothing here waits for the driver while it keeps others from being heard, and a peer's bytes are
@@ -11,8 +12,10 @@
 
 mod calls;
 pub mod counters;
+mod raft;
 
 use crate::mailbox::{CALLS_PER_CONNECTION, Caller, Mail, Mailbox, ReplySink};
+use crate::peers::Peers;
 use counters::{RpcCounters, one_more};
 use lockmesh_net::quic::Arrival;
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose};
@@ -49,12 +52,19 @@ pub struct RpcService {
     options: Arc<RpcOptions>,
     counters: Arc<RpcCounters>,
     last_caller: Arc<AtomicU64>,
+    peers: Option<Arc<Peers>>,
 }
 
 impl RpcService {
     /// Makes the service in front of this mailbox.
     pub fn new(mailbox: Mailbox, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
-        Self { mailbox, options: Arc::new(options), counters, last_caller: Arc::default() }
+        Self { mailbox, options: Arc::new(options), counters, last_caller: Arc::default(), peers: None }
+    }
+
+    /// Lets other servers speak Raft, if these know them; without it nobody may.
+    #[must_use]
+    pub fn with_peers(self, peers: Arc<Peers>) -> Self {
+        Self { peers: Some(peers), ..self }
     }
 
     /// Takes connections until the endpoint is closed.
@@ -106,8 +116,13 @@ impl RpcService {
                     return self
                         .deny(connection, "its certificate is not a server's, so it may not speak Raft");
                 }
-                Ok((Purpose::Raft, ..)) => {
-                    return self.deny(connection, "it is no member of this server's quorum");
+                Ok((Purpose::Raft, sender, receiver)) => {
+                    let Some(peers) = self.peers.clone() else {
+                        return self.deny(connection, "this server has no quorum");
+                    };
+                    let stream =
+                        raft::RaftStream { service: self.clone(), peers, connection: connection.clone() };
+                    tokio::spawn(stream.run(sender, receiver));
                 }
                 Err(LinkError::Malformed(what)) => return self.cut(connection, &what),
                 Err(error) => return error.to_string(),

@@ -46,6 +46,7 @@ use lockmesh_core::raft::log::{ImageMark, Recovered};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use log::LogStore;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What a store must know to be opened.
 #[derive(Clone, Debug)]
@@ -67,12 +68,33 @@ pub struct Store {
     durable_image: LogIndex,
 }
 
+/// A folder that this process holds.
+#[derive(Debug)]
+pub struct HeldFolder(disk::Folder);
+
+impl HeldFolder {
+    /// Whether any of a store's files is there.
+    pub fn has_store(&self) -> Result<bool, StoreError> {
+        open::has_store(&self.0)
+    }
+
+    /// See [`Store::open`].
+    pub fn open(self, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
+        open::open(Arc::new(self.0), options)
+    }
+}
+
 impl Store {
+    /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is dropped.
+    pub fn hold(folder: &Path) -> Result<HeldFolder, StoreError> {
+        Ok(HeldFolder(disk::Folder::hold(folder)?))
+    }
+
     /// Opens the store in a folder, or makes a new one where there is none, and reads all that it holds.
     ///
     /// The folder is held until the store is closed. A file that is refused keeps every byte.
     pub fn open(folder: &Path, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
-        open::open_folder(folder, options)
+        Self::hold(folder)?.open(options)
     }
 
     /// Starts the threads that write. `listener` is called from them and must never block.

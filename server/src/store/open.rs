@@ -14,7 +14,7 @@ use super::{Store, StoreOptions};
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, Recovered};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::hash::{BuildHasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The log's file.
@@ -161,7 +161,12 @@ fn random() -> u128 {
     half() << 64 | half()
 }
 
-/// Takes hold of a folder and opens the pair in it.
-pub(super) fn open_folder(folder: &Path, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    open(Arc::new(super::disk::Folder::hold(folder)?), options)
+/// Whether either file is there.
+pub(super) fn has_store(disk: &dyn Disk) -> Result<bool, StoreError> {
+    for name in [LOG, IMAGE] {
+        if disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -155,6 +155,7 @@ impl Quorum {
                 let (autopilot, index) = guard.0.autopilot();
                 Response::Autopilot(autopilot.clone(), index)
             }
+            other => panic!("no agent asks this: {other:?}"),
         };
         let _ = to.send(response);
     }

@@ -1,0 +1,192 @@
+//! The tasks that look for other servers: one a name that is looked up again and again, one an address that is
+//! called again and again. Both go on for ever and say what is wrong once for each change.
+
+use super::News;
+use crate::asker::{Asker, resolve};
+use crate::mailbox::{Mail, Mailbox};
+use crate::said::{Backoff, Said};
+use lockmesh_net::Endpoint;
+use lockmesh_protocol::forming::Introduction;
+use lockmesh_protocol::rpc::{Request, Response};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// How often a server that answers is asked again.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long to wait before one that does not answer is called again: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a name is looked up that was found.
+const LOOK_UP_PERIOD: Duration = Duration::from_secs(2);
+/// How many names, and how many addresses, are tried.
+const MAX_PLACES: usize = 64;
+
+/// All such tasks; they end with this value.
+#[derive(Debug)]
+pub(super) struct Callers {
+    endpoint: Arc<Endpoint>,
+    mailbox: Mailbox,
+    runtime: Handle,
+    introduction: watch::Sender<Introduction>,
+    names: BTreeMap<String, Name>,
+    calls: BTreeMap<SocketAddr, AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Name {
+    addresses: Vec<SocketAddr>,
+    task: AbortHandle,
+}
+
+impl Callers {
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        mailbox: Mailbox,
+        runtime: Handle,
+        introduction: Introduction,
+    ) -> Self {
+        let introduction = watch::Sender::new(introduction);
+        Self { endpoint, mailbox, runtime, introduction, names: BTreeMap::new(), calls: BTreeMap::new() }
+    }
+
+    /// Looks for servers there from now on.
+    pub(super) fn look_at(&mut self, name: &str) {
+        let is_me = name == self.introduction.borrow().server.address;
+        if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_PLACES {
+            let task = look_up(name.to_owned(), self.mailbox.clone());
+            let task = self.runtime.spawn(task).abort_handle();
+            self.names.insert(name.to_owned(), Name { addresses: Vec::new(), task });
+        }
+    }
+
+    /// A name stands for these addresses now: they are called, and those that nothing stands for no longer.
+    pub(super) fn resolved(&mut self, name: &str, addresses: Vec<SocketAddr>) {
+        if let Some(known) = self.names.get_mut(name) {
+            known.addresses = addresses;
+        }
+        let wanted: BTreeSet<_> = self.names.values().flat_map(|name| &name.addresses).copied().collect();
+        self.calls.retain(|address, task| {
+            let is_wanted = wanted.contains(address);
+            if !is_wanted {
+                task.abort();
+            }
+            is_wanted
+        });
+        for address in wanted.into_iter().take(MAX_PLACES) {
+            self.calls.entry(address).or_insert_with(|| {
+                let call = Caller {
+                    address,
+                    endpoint: Arc::clone(&self.endpoint),
+                    mailbox: self.mailbox.clone(),
+                    introduction: self.introduction.subscribe(),
+                };
+                self.runtime.spawn(call.go_on()).abort_handle()
+            });
+        }
+    }
+
+    /// What is said of this server from now on.
+    pub(super) fn say(&self, introduction: Introduction) {
+        self.introduction.send_if_modified(|known| {
+            let is_new = *known != introduction;
+            if is_new {
+                *known = introduction;
+            }
+            is_new
+        });
+    }
+}
+
+impl Drop for Callers {
+    fn drop(&mut self) {
+        let tasks = self.names.values().map(|name| &name.task).chain(self.calls.values());
+        tasks.for_each(AbortHandle::abort);
+    }
+}
+
+async fn look_up(name: String, mailbox: Mailbox) {
+    let mut backoff = Backoff::new(PAUSE.0, LOOK_UP_PERIOD);
+    let mut said = Said::default();
+    let mut known = Vec::new();
+    loop {
+        match resolve(&name).await {
+            Ok(mut addresses) => {
+                addresses.sort_unstable();
+                said.forget();
+                if addresses != known {
+                    known.clone_from(&addresses);
+                    post(&mailbox, News::Resolved(name.clone(), addresses));
+                }
+                tokio::time::sleep(LOOK_UP_PERIOD).await;
+            }
+            Err(reason) => {
+                if said.is_new(&reason) {
+                    tracing::warn!("no server is found at {name}: {reason}; it is tried on");
+                }
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+struct Caller {
+    address: SocketAddr,
+    endpoint: Arc<Endpoint>,
+    mailbox: Mailbox,
+    introduction: watch::Receiver<Introduction>,
+}
+
+impl Caller {
+    async fn go_on(mut self) {
+        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+        let mut said = Said::default();
+        loop {
+            let reason = match Asker::connect(&self.endpoint, self.address).await {
+                Ok(asker) => self.introduce(asker, &mut backoff, &mut said).await,
+                Err(reason) => reason,
+            };
+            if said.is_new(&reason) {
+                tracing::info!(address = %self.address, "no word from this server: {reason}; it is tried on");
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    /// Introduces this server again and again; says what ended it.
+    async fn introduce(&mut self, mut asker: Asker, backoff: &mut Backoff, said: &mut Said) -> String {
+        loop {
+            let request = Request::Introduce(self.introduction.borrow_and_update().clone());
+            let other = match asker.ask(request, PATIENCE).await {
+                Ok(Response::Introduced(other)) => other,
+                Ok(Response::Unavailable(reason)) => return reason.to_string(),
+                Ok(other) => return format!("it answered something else: {other:?}"),
+                Err(reason) => return reason,
+            };
+            if other.server.node.folded() != asker.peer().node.folded() {
+                return format!(
+                    "it says that it is {}, but its certificate names {}",
+                    other.server.node,
+                    asker.peer()
+                );
+            }
+            backoff.reset();
+            said.forget();
+            post(&self.mailbox, News::Met(other));
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                _ = self.introduction.changed() => {}
+            }
+        }
+    }
+}
+
+/// News always gets in; a driver that is gone needs none.
+fn post(mailbox: &Mailbox, news: News) {
+    let _ = mailbox.post(Mail::Forming(news));
+}

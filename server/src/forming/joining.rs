@@ -1,0 +1,92 @@
+//! Asking a quorum for something, wherever its leader is: to take this server in, or to note where it is now.
+
+use super::News;
+use crate::asker::Asker;
+use crate::mailbox::{Mail, Mailbox};
+use crate::said::{Backoff, Said};
+use lockmesh_net::Endpoint;
+use lockmesh_protocol::record::{NewServer, Server};
+use lockmesh_protocol::rpc::{Joined, Request, Response, Unavailable};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long an answer may take: it waits for two commits.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait before the next attempt: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a leader may be passed on to another one.
+const MAX_HINTS: usize = 4;
+
+/// Asks until a cluster takes this server in, then tells the driver.
+pub(super) async fn join(
+    endpoint: Arc<Endpoint>,
+    mailbox: Mailbox,
+    me: NewServer,
+    addresses: watch::Receiver<Vec<String>>,
+) {
+    let joined =
+        insist(
+            &endpoint,
+            &addresses,
+            Request::AddServer(me),
+            "joins the cluster",
+            |response| match response {
+                Response::Joined(joined) => Some(joined),
+                _ => None,
+            },
+        );
+    let joined: Joined = joined.await;
+    // It always gets in; a driver that is gone needs it no more.
+    let _ = mailbox.post(Mail::Forming(News::Joined(joined)));
+}
+
+/// Tells the leader where this server is now, until it knows.
+pub(crate) async fn announce(endpoint: Arc<Endpoint>, me: Server, addresses: watch::Receiver<Vec<String>>) {
+    let done = |response| matches!(response, Response::Done).then_some(());
+    insist(&endpoint, &addresses, Request::Announce(me), "tells where it is now", done).await;
+    tracing::info!("the quorum knows where this server is now");
+}
+
+async fn insist<T>(
+    endpoint: &Endpoint,
+    addresses: &watch::Receiver<Vec<String>>,
+    request: Request,
+    what: &str,
+    mut wanted: impl FnMut(Response) -> Option<T>,
+) -> T {
+    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut said = Said::default();
+    loop {
+        let now = addresses.borrow().clone();
+        for address in &now {
+            let reason = match ask_leader(endpoint, address, &request).await {
+                Ok(response) => match wanted(response) {
+                    Some(wanted) => return wanted,
+                    None => "it answered something else".into(),
+                },
+                Err(reason) => reason,
+            };
+            if said.is_new(&reason) {
+                tracing::warn!(address, "not yet done: this server {what}: {reason}; it is tried on");
+            }
+        }
+        tokio::time::sleep(backoff.next()).await;
+    }
+}
+
+/// Asks the server at an address, and the leader that it names.
+async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Result<Response, String> {
+    let mut address = address.to_owned();
+    for _ in 0..MAX_HINTS {
+        let mut asker = Asker::connect_to(endpoint, &address).await?;
+        match asker.ask(request.clone(), PATIENCE).await? {
+            Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
+                address = leader;
+            }
+            Response::Unavailable(reason) => return Err(reason.to_string()),
+            response => return Ok(response),
+        }
+    }
+    Err("each server takes another one for the leader".into())
+}

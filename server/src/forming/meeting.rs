@@ -1,0 +1,307 @@
+//! Who is here, and what follows from it: the decisions of a server that belongs to nothing yet. Pure.
+//!
+//! A cluster begins once. Its first servers find each other, and the one with the lowest node id proposes a
+//! [`Formation`]: the cluster's id and the voters. Each voter writes down that it promises this formation, and promises
+//! no other, ever. Raft begins only where all are known to have promised. So two clusters never begin with one voter
+//! in common, whoever crashes when; and any server that has promised can bring the same formation to its end.
+//!
+//! **Invariants:** a server is taken for what its birth says, which its data folder keeps: one that was emptied is
+//! another server and is bound by nothing, and nothing that it promised counts. A server that belongs to nothing and
+//! hears a member of a cluster founds none: it joins.
+
+use lockmesh_protocol::forming::{Formation, Introduction, Standing};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::NewServer;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A server that was not heard for so long is not here.
+const PRESENT_TIME: Duration = Duration::from_secs(2);
+/// How many servers are listened to.
+const MAX_SERVERS: usize = 64;
+
+/// A server among others.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    me: NewServer,
+    expect: u32,
+    standing: Standing,
+    /// Whether this server asked a cluster to take it in: then it founds none.
+    is_joining: bool,
+    /// The others, by their births.
+    met: BTreeMap<String, Met>,
+}
+
+#[derive(Debug)]
+struct Met {
+    introduction: Introduction,
+    at: Time,
+}
+
+/// What follows from what was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Somebody is still to come.
+    Wait(String),
+    /// It will come to nothing until somebody does what is said here.
+    Trouble(String),
+    /// Write down that this formation is promised, then say so with [`Meeting::promised`].
+    Promise(Formation),
+    /// All have promised: Raft may begin.
+    Begin(Formation),
+    /// There is a cluster: ask it to be taken in, at one of these addresses.
+    Join(Vec<String>),
+}
+
+impl Meeting {
+    /// `standing` is what was written down: free, or promised.
+    pub(crate) fn new(me: NewServer, expect: u32, standing: Standing) -> Self {
+        Self { me, expect, standing, is_joining: false, met: BTreeMap::new() }
+    }
+
+    /// What this server says of itself.
+    pub(crate) fn introduction(&self, now: Time) -> Introduction {
+        let (server, standing) = (self.me.clone(), self.standing.clone());
+        let knows = self.present(now).map(|other| other.server.address.clone()).collect();
+        Introduction { server, expect: self.expect, standing, knows }
+    }
+
+    /// Another server said who it is.
+    pub(crate) fn hear(&mut self, now: Time, introduction: Introduction) {
+        let server = &introduction.server;
+        if server.birth == self.me.birth {
+            return;
+        }
+        // A server that came back emptied is here instead of its earlier life.
+        let replaced = |met: &Met| {
+            let other = &met.introduction.server;
+            other.address == server.address && other.node.folded() == server.node.folded()
+        };
+        self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIME * 30 && !replaced(met));
+        if self.met.len() < MAX_SERVERS {
+            self.met.insert(server.birth.clone(), Met { introduction, at: now });
+        }
+    }
+
+    /// What was decided was written down.
+    pub(crate) fn promised(&mut self, formation: Formation) {
+        self.standing = Standing::Promised(formation);
+    }
+
+    /// A cluster was asked to take this server in.
+    pub(crate) fn joins(&mut self) {
+        self.is_joining = true;
+    }
+
+    /// Whether this server may be told to join somebody.
+    pub(crate) fn is_free(&self) -> bool {
+        self.standing == Standing::Free
+    }
+
+    /// What follows now.
+    pub(crate) fn decide(&self, now: Time) -> Decision {
+        match &self.standing {
+            Standing::Promised(formation) => self.decide_promised(now, formation),
+            Standing::Free | Standing::Member { .. } => self.decide_free(now),
+        }
+    }
+
+    fn decide_free(&self, now: Time) -> Decision {
+        if let Some(trouble) = self.confusion(now) {
+            return Decision::Trouble(trouble);
+        }
+        let members: Vec<_> = self.members(now).collect();
+        if let Some((first, _)) = members.first() {
+            if let Some((other, _)) = members.iter().find(|(cluster, _)| cluster != first) {
+                return Decision::Trouble(format!(
+                    "there are two clusters here, {first} and {other}: let `quorum.join` name servers of one of them"
+                ));
+            }
+            return Decision::Join(members.iter().map(|(_, server)| server.address.clone()).collect());
+        }
+        if self.is_joining || self.expect == 0 {
+            return Decision::Wait("waiting for a server that belongs to a cluster".into());
+        }
+        if let Some(decision) = self.asked_to_promise(now) {
+            return decision;
+        }
+        self.gather(now)
+    }
+
+    /// Somebody has promised a formation with this server in it.
+    fn asked_to_promise(&self, now: Time) -> Option<Decision> {
+        let mut formations = self.present(now).filter_map(|other| match &other.standing {
+            Standing::Promised(formation) => Some((formation, &other.server)),
+            _ => None,
+        });
+        let (formation, other) = formations.next()?;
+        Some(if formation.servers.len() != self.expect as usize {
+            Decision::Trouble(format!(
+                "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set it alike",
+                named(other),
+                formation.servers.len(),
+                self.expect
+            ))
+        } else if formation.server(&self.me.birth).is_some() {
+            Decision::Promise(formation.clone())
+        } else if formation.node(&self.me.node).is_some() {
+            Decision::Trouble(format!(
+                "{} has promised to found a cluster with this server as it was before its data folder was emptied. That \
+                 cluster never began: stop the servers that have promised and empty their data folders too",
+                named(other)
+            ))
+        } else {
+            Decision::Wait(format!(
+                "{} founds a cluster without this server, which will join it",
+                named(other)
+            ))
+        })
+    }
+
+    /// Nobody has promised anything yet.
+    fn gather(&self, now: Time) -> Decision {
+        let mut founders: Vec<&NewServer> = vec![&self.me];
+        for other in self.present(now).filter(|other| other.expect != 0) {
+            if other.expect != self.expect {
+                return Decision::Trouble(format!(
+                    "`quorum.bootstrap_expect` is {} here, but {} on {}: set it alike",
+                    self.expect,
+                    other.expect,
+                    named(&other.server)
+                ));
+            }
+            founders.push(&other.server);
+        }
+        founders.sort_by(|a, b| (&a.node_id, &a.birth).cmp(&(&b.node_id, &b.birth)));
+        let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
+        let expect = self.expect as usize;
+        if founders.len() > expect {
+            return Decision::Trouble(format!(
+                "{} servers want to found a cluster of {expect}: {names}. Set `quorum.bootstrap_expect` to 0 on those \
+                 that shall only join it",
+                founders.len()
+            ));
+        }
+        if founders.len() < expect {
+            return Decision::Wait(format!(
+                "waiting for {} more of {expect} servers; here are {names}",
+                expect - founders.len()
+            ));
+        }
+        if founders[0].birth != self.me.birth {
+            return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
+        }
+        let ids = (1..).map(ServerId);
+        let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
+        Decision::Promise(Formation { cluster_id: self.me.birth.clone(), servers })
+    }
+
+    fn decide_promised(&self, now: Time, formation: &Formation) -> Decision {
+        let begun = |met: &Met| match &met.introduction.standing {
+            Standing::Member { cluster_id, .. } => *cluster_id == formation.cluster_id,
+            _ => false,
+        };
+        if self.met.values().any(begun) {
+            return Decision::Begin(formation.clone());
+        }
+        let mut missing = Vec::new();
+        for voter in formation.servers.iter().filter(|voter| voter.birth != self.me.birth) {
+            // A promise is for ever, so it counts however long ago it was heard.
+            let met = self.met.get(&voter.birth).map(|met| &met.introduction.standing);
+            match met {
+                Some(Standing::Promised(theirs)) if theirs == formation => {}
+                Some(Standing::Free) | None => missing.push(voter),
+                Some(_) => {
+                    return Decision::Trouble(format!(
+                        "this server has promised to found the cluster {}, but node {} has promised another one: stop \
+                         this server and empty its data folder, so that it joins that one",
+                        formation.cluster_id, voter.node
+                    ));
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Decision::Begin(formation.clone());
+        }
+        for other in self.present(now) {
+            if let Some(trouble) = contradiction(formation, other) {
+                return Decision::Trouble(trouble);
+            }
+        }
+        let missing: Vec<_> =
+            missing.iter().map(|server| format!("{} at {}", server.node, server.address)).collect();
+        Decision::Wait(format!(
+            "waiting until {} has promised to found the cluster too",
+            missing.join(" and ")
+        ))
+    }
+
+    /// Two servers that cannot be told apart.
+    fn confusion(&self, now: Time) -> Option<String> {
+        let mut all: Vec<&NewServer> = vec![&self.me];
+        all.extend(self.present(now).map(|other| &other.server));
+        let pairs =
+            all.iter().enumerate().flat_map(|(at, one)| all[..at].iter().map(move |other| (one, other)));
+        for (one, other) in pairs {
+            if one.address == other.address {
+                return Some(format!(
+                    "{} and {} say that they are reached at the same address, {}: set `rpc.advertise` on both",
+                    one.node, other.node, one.address
+                ));
+            }
+            if one.node.folded() == other.node.folded() || one.node_id == other.node_id {
+                return Some(format!(
+                    "{} and {} have the same node name or node id: give each its own `node.name` with its certificate, \
+                     and its own data folder",
+                    named(one),
+                    named(other)
+                ));
+            }
+        }
+        None
+    }
+
+    fn members(&self, now: Time) -> impl Iterator<Item = (&String, &NewServer)> {
+        self.present(now).filter_map(|other| match &other.standing {
+            Standing::Member { cluster_id, .. } => Some((cluster_id, &other.server)),
+            _ => None,
+        })
+    }
+
+    fn present(&self, now: Time) -> impl Iterator<Item = &Introduction> {
+        let met = self.met.values();
+        met.filter(move |met| now.since(met.at) <= PRESENT_TIME).map(|met| &met.introduction)
+    }
+}
+
+/// Why a formation cannot come to its end, as another server's introduction shows.
+fn contradiction(formation: &Formation, other: &Introduction) -> Option<String> {
+    let server = &other.server;
+    if let Standing::Member { cluster_id, .. } = &other.standing
+        && *cluster_id != formation.cluster_id
+    {
+        return Some(format!(
+            "this server has promised to found the cluster {}, but {} belongs to the cluster {cluster_id}: to join that \
+             one, stop this server and empty its data folder",
+            formation.cluster_id,
+            named(server)
+        ));
+    }
+    let voter = formation.node(&server.node)?;
+    (voter.birth != server.birth).then(|| {
+        format!(
+            "{} was emptied before the cluster began that this server has promised to found. Unless another server of \
+             {} has begun: stop all that have promised and empty their data folders too",
+            named(server),
+            formation.servers.iter().map(|voter| voter.node.as_str()).collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
+fn named(server: &NewServer) -> String {
+    format!("{} at {}", server.node, server.address)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! Stories of servers that meet, and storms in which they crash, come back and are emptied at any moment.
+
+use super::{Decision, Meeting};
+use lockmesh_protocol::forming::{Formation, Introduction, Standing};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::NewServer;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NOW: Time = Time(1_000_000);
+
+fn server(name: &str) -> NewServer {
+    let birth = format!("birth of {name}");
+    NewServer { node: name.into(), node_id: format!("id-{name}"), address: format!("{name}:8300"), birth }
+}
+
+fn free(name: &str, expect: u32) -> Meeting {
+    Meeting::new(server(name), expect, Standing::Free)
+}
+
+fn introduction(name: &str, expect: u32, standing: Standing) -> Introduction {
+    Introduction { server: server(name), expect, standing, knows: Vec::new() }
+}
+
+fn formation(names: &[&str]) -> Formation {
+    let ids = (1..).map(ServerId);
+    let servers = ids.zip(names).map(|(id, name)| server(name).with_id(id)).collect();
+    Formation { cluster_id: format!("birth of {}", names[0]), servers }
+}
+
+fn hear(meeting: &mut Meeting, name: &str, expect: u32, standing: Standing) {
+    meeting.hear(NOW, introduction(name, expect, standing));
+}
+
+fn trouble(meeting: &Meeting) -> String {
+    match meeting.decide(NOW) {
+        Decision::Trouble(what) => what,
+        other => panic!("no trouble: {other:?}"),
+    }
+}
+
+fn wait(meeting: &Meeting) -> String {
+    match meeting.decide(NOW) {
+        Decision::Wait(what) => what,
+        other => panic!("it does not wait: {other:?}"),
+    }
+}
+
+#[test]
+fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
+    let (mut a, mut b) = (free("a", 3), free("b", 3));
+    hear(&mut a, "b", 3, Standing::Free);
+    assert_eq!(wait(&a), "waiting for 1 more of 3 servers; here are a at a:8300, b at b:8300");
+    for (meeting, other) in [(&mut a, "b"), (&mut b, "a")] {
+        hear(meeting, other, 3, Standing::Free);
+        hear(meeting, "c", 3, Standing::Free);
+    }
+    assert!(wait(&b).ends_with("a at a:8300 begins"));
+    let wanted = formation(&["a", "b", "c"]);
+    assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
+    a.promised(wanted.clone());
+    assert_eq!(wait(&a), "waiting until b at b:8300 and c at c:8300 has promised to found the cluster too");
+    hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
+    assert_eq!(b.decide(NOW), Decision::Promise(wanted.clone()));
+    b.promised(wanted.clone());
+    hear(&mut b, "c", 3, Standing::Promised(wanted.clone()));
+    assert_eq!(b.decide(NOW), Decision::Begin(wanted));
+}
+
+#[test]
+fn a_server_alone_needs_nobody() {
+    let mut a = free("a", 1);
+    let wanted = formation(&["a"]);
+    assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
+    a.promised(wanted.clone());
+    assert_eq!(a.decide(NOW), Decision::Begin(wanted));
+}
+
+#[test]
+fn one_that_has_begun_speaks_for_all() {
+    let wanted = formation(&["a", "b", "c"]);
+    let mut a = Meeting::new(server("a"), 3, Standing::Promised(wanted.clone()));
+    hear(&mut a, "x", 0, Standing::Member { cluster_id: wanted.cluster_id.clone(), server: ServerId(9) });
+    assert_eq!(a.decide(NOW), Decision::Begin(wanted));
+}
+
+#[test]
+fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
+    for expect in [0, 1, 3] {
+        let mut a = free("a", expect);
+        hear(&mut a, "b", 3, Standing::Member { cluster_id: "c1".into(), server: ServerId(2) });
+        assert_eq!(a.decide(NOW), Decision::Join(vec!["b:8300".into()]));
+        hear(&mut a, "c", 3, Standing::Member { cluster_id: "c2".into(), server: ServerId(2) });
+        assert!(trouble(&a).starts_with("there are two clusters here"));
+    }
+    let mut joiner = free("a", 3);
+    joiner.joins();
+    hear(&mut joiner, "b", 2, Standing::Promised(formation(&["a", "b"])));
+    assert!(wait(&joiner).starts_with("waiting for a server that belongs"));
+}
+
+#[test]
+fn what_cannot_come_to_an_end_is_said() {
+    let mut a = free("a", 3);
+    hear(&mut a, "b", 5, Standing::Free);
+    assert_eq!(trouble(&a), "`quorum.bootstrap_expect` is 3 here, but 5 on b at b:8300: set it alike");
+    let mut a = free("a", 2);
+    for name in ["b", "c"] {
+        hear(&mut a, name, 2, Standing::Free);
+    }
+    assert!(trouble(&a).starts_with("3 servers want to found a cluster of 2: a at a:8300, b at b:8300, c"));
+    hear(&mut a, "b", 2, Standing::Promised(formation(&["b", "c"])));
+    assert_eq!(wait(&a), "b at b:8300 founds a cluster without this server, which will join it");
+    let mut a = free("a", 3);
+    hear(&mut a, "b", 2, Standing::Promised(formation(&["a", "b"])));
+    assert!(trouble(&a).contains("founds a cluster of 2 servers, but `quorum.bootstrap_expect` is 3 here"));
+}
+
+#[test]
+fn servers_that_cannot_be_told_apart_are_said() {
+    let mut a = free("a", 3);
+    let mut twin = introduction("A", 3, Standing::Free);
+    a.hear(NOW, twin.clone());
+    assert!(trouble(&a).contains("the same node name or node id"));
+    twin.server.node = "b".into();
+    twin.server.address = "a:8300".into();
+    let mut a = free("a", 3);
+    a.hear(NOW, twin);
+    assert!(trouble(&a).contains("reached at the same address, a:8300"));
+}
+
+#[test]
+fn an_emptied_server_is_another_one_and_its_promise_is_void() {
+    let wanted = formation(&["a", "b", "c"]);
+    let mut b = Meeting::new(server("b"), 3, Standing::Promised(wanted.clone()));
+    hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
+    hear(&mut b, "c", 3, Standing::Free);
+    let mut emptied = introduction("a", 3, Standing::Free);
+    emptied.server.birth = "another".into();
+    b.hear(NOW, emptied.clone());
+    assert!(trouble(&b).contains("was emptied before the cluster began"));
+    let mut a = Meeting::new(emptied.server, 3, Standing::Free);
+    hear(&mut a, "b", 3, Standing::Promised(wanted));
+    assert!(trouble(&a).contains("as it was before its data folder was emptied"));
+}
+
+#[test]
+fn who_is_silent_is_not_here_but_its_promise_stands() {
+    let later = Time(NOW.0 + 3_000_000);
+    let mut a = free("a", 2);
+    hear(&mut a, "b", 2, Standing::Free);
+    assert!(matches!(a.decide(NOW), Decision::Promise(_)));
+    assert!(matches!(a.decide(later), Decision::Wait(_)));
+    let wanted = formation(&["a", "b"]);
+    a.promised(wanted.clone());
+    hear(&mut a, "b", 2, Standing::Promised(wanted.clone()));
+    assert_eq!(a.decide(later), Decision::Begin(wanted));
+}
+
+/// A server with its disk.
+struct Node {
+    disk: (NewServer, Standing),
+    meeting: Meeting,
+    has_begun: bool,
+}
+
+impl Node {
+    fn new(name: usize, life: u64, expect: u32) -> Self {
+        let mut me = server(&format!("s{name}"));
+        me.birth = format!("{name}/{life}");
+        Self {
+            meeting: Meeting::new(me.clone(), expect, Standing::Free),
+            disk: (me, Standing::Free),
+            has_begun: false,
+        }
+    }
+
+    fn restart(&mut self, expect: u32) {
+        let (me, standing) = self.disk.clone();
+        self.meeting = Meeting::new(me, expect, standing);
+    }
+
+    fn introduction(&self, now: Time) -> Introduction {
+        let mut introduction = self.meeting.introduction(now);
+        if let (true, Standing::Promised(formation)) = (self.has_begun, &self.disk.1) {
+            let cluster_id = formation.cluster_id.clone();
+            introduction.standing = Standing::Member { cluster_id, server: ServerId(1) };
+        }
+        introduction
+    }
+}
+
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Lets `count` servers meet, of which `expect` found a cluster, and gives what has begun: by cluster, who.
+fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<String, BTreeSet<String>> {
+    let mut draws = Draws(seed);
+    let mut nodes: Vec<_> = (0..count).map(|name| Node::new(name, 0, expect)).collect();
+    let mut promises: BTreeMap<String, Formation> = BTreeMap::new();
+    let mut begun: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for step in 0..600 {
+        let now = Time(step * 50_000);
+        let (one, other) = (draws.below(count), draws.below(count));
+        match draws.below(20) {
+            0 => nodes[one].restart(expect),
+            1 if emptying && step < 300 => nodes[one] = Node::new(one, step + 1, expect),
+            _ => {
+                let introduction = nodes[other].introduction(now);
+                nodes[one].meeting.hear(now, introduction);
+            }
+        }
+        let node = &mut nodes[one];
+        let birth = node.disk.0.birth.clone();
+        match node.meeting.decide(now) {
+            Decision::Promise(formation) => {
+                let known = promises.entry(birth).or_insert_with(|| formation.clone());
+                assert_eq!(*known, formation, "a server promises once");
+                node.disk.1 = Standing::Promised(formation.clone());
+                match draws.below(3) {
+                    0 => node.restart(expect),
+                    _ => node.meeting.promised(formation),
+                }
+            }
+            Decision::Begin(formation) => {
+                for voter in &formation.servers {
+                    assert_eq!(promises.get(&voter.birth), Some(&formation), "all have promised");
+                }
+                node.has_begun = true;
+                begun.entry(formation.cluster_id).or_default().insert(birth);
+            }
+            Decision::Join(_) => node.meeting.joins(),
+            Decision::Wait(_) | Decision::Trouble(_) => {}
+        }
+    }
+    begun
+}
+
+#[test]
+fn whoever_crashes_when_one_cluster_begins_and_all_of_it() {
+    for seed in 0..300 {
+        let begun = storm(seed, 3, 3, false);
+        assert_eq!(begun.len(), 1, "seed {seed}: one cluster begins");
+        assert_eq!(begun.values().map(BTreeSet::len).sum::<usize>(), 3, "seed {seed}: all three begin it");
+    }
+}
+
+#[test]
+fn whoever_is_emptied_no_two_clusters_share_a_server() {
+    let mut finished = 0;
+    for seed in 0..300 {
+        let begun = storm(seed, 4, 3, true);
+        let servers: Vec<_> = begun.values().flatten().collect();
+        let once: BTreeSet<_> = servers.iter().collect();
+        assert_eq!(once.len(), servers.len(), "seed {seed}: {begun:?}");
+        finished += usize::from(!begun.is_empty());
+    }
+    assert!(finished > 0, "some storm ends with a cluster");
+}

@@ -1,0 +1,182 @@
+//! `quorum.json`: what a server must never forget of the cluster that it founds or belongs to.
+//!
+//! **Invariant:** what it says is durable before anybody hears of it or acts on it: a birth before the first
+//! introduction, a promise before it is given, membership before Raft begins.
+
+use lockmesh_protocol::forming::Formation;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::Server;
+use lockmesh_protocol::rpc::Joined;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The version of what this build writes.
+const VERSION: u32 = 1;
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    version: u32,
+    /// The server's birth: drawn with the data folder.
+    pub(crate) birth: String,
+    pub(crate) place: Place,
+}
+
+/// Where a server stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Place {
+    /// It belongs to nothing.
+    Free,
+    /// It founds this cluster, or none. Its store may have been made, but Raft has not begun.
+    Promised(Formation),
+    /// A cluster has taken it in. Its store may have been made, but Raft has not begun.
+    Admitted(Membership),
+    /// It belongs to a cluster, and its store is there.
+    Member(Membership),
+}
+
+/// Who a server is in its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Membership {
+    pub(crate) server: ServerId,
+    pub(crate) cluster_id: String,
+    /// The servers when it became a member; the state knows better as soon as there is one.
+    pub(crate) servers: Vec<Server>,
+}
+
+/// Why there is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file cannot be read or written.
+    #[error("cannot {doing} {path}: {source}")]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error(
+        "{path} is damaged or of another version ({reason}): put a good copy back, or empty the whole data folder \
+             to make this server join as a new one"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Record {
+    /// The file's name in the data folder.
+    pub(crate) const FILE: &str = "quorum.json";
+
+    /// The record of a new data folder.
+    pub(crate) fn fresh(birth: String) -> Self {
+        Self { version: VERSION, birth, place: Place::Free }
+    }
+
+    /// Reads the record of a data folder; none where there is no file.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
+        let path = folder.join(Self::FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(RecordError::Io { doing: "read", path, source }),
+        };
+        let record: Self = match serde_json::from_str(&text) {
+            Ok(record) => record,
+            Err(error) => return Err(RecordError::Damaged { path, reason: error.to_string() }),
+        };
+        if record.version != VERSION {
+            let reason = format!("version {}, but this build knows {VERSION}", record.version);
+            return Err(RecordError::Damaged { path, reason });
+        }
+        Ok(Some(record))
+    }
+
+    /// Makes the record durable, whole or not at all.
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), RecordError> {
+        let path = folder.join(Self::FILE);
+        self.write_and_rename(folder, &path).map_err(|source| RecordError::Io {
+            doing: "write",
+            path,
+            source,
+        })
+    }
+
+    /// Who this server is in its cluster, as soon as it has promised to found it or was taken in.
+    pub(crate) fn membership(&self) -> Option<Membership> {
+        match &self.place {
+            Place::Free => None,
+            Place::Promised(formation) => Membership::of_founder(formation, &self.birth),
+            Place::Admitted(membership) | Place::Member(membership) => Some(membership.clone()),
+        }
+    }
+
+    fn write_and_rename(&self, folder: &Path, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        let temporary = folder.join(format!("{}.new", Self::FILE));
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl Membership {
+    /// The membership of a founder; none if it is not in the formation.
+    fn of_founder(formation: &Formation, birth: &str) -> Option<Self> {
+        let server = formation.server(birth)?.id;
+        let Formation { cluster_id, servers } = formation.clone();
+        Some(Self { server, cluster_id, servers })
+    }
+}
+
+impl From<Joined> for Membership {
+    fn from(joined: Joined) -> Self {
+        let Joined { server, cluster_id, servers } = joined;
+        Self { server, cluster_id, servers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Membership, Place, Record, RecordError};
+    use lockmesh_protocol::id::ServerId;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        assert_eq!(Record::read(&data).unwrap(), None);
+        let mut record = Record::fresh("b".into());
+        record.write(&data).unwrap();
+        assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
+        let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
+        record.place = Place::Member(membership);
+        record.write(&data).unwrap();
+        assert_eq!(Record::read(&data).unwrap(), Some(record));
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["", "{}", r#"{"version": 2, "birth": "b", "place": "free"}"#, r#"{"version": 1}"#] {
+            std::fs::write(folder.path().join(Record::FILE), text).unwrap();
+            assert!(matches!(Record::read(folder.path()), Err(RecordError::Damaged { .. })), "{text}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a member of a quorum begins with: its store, its core, and the driver that owns them.
+
+use crate::config::ServerConfig;
+use crate::driver::{Driver, DriverLimits, DriverParts};
+use crate::forming::{Membership, Place, Record, RecordError};
+use crate::mailbox::{Inbox, Mail, Mailbox};
+use crate::peers::{Me, Peers};
+use crate::store::{HeldFolder, StoreError, StoreOptions};
+use lockmesh_core::raft::Election;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::{NewServer, Server};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How many writes may wait for their commit.
+const MAX_PENDING_PROPOSALS: usize = 65_536;
+
+/// Everything that must be known beside the record.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) config: ServerConfig,
+    pub(crate) folder: HeldFolder,
+    pub(crate) me: NewServer,
+    pub(crate) seed: u64,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) peers: Arc<Peers>,
+}
+
+/// Why a member could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum OpeningError {
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What the data folder says of the cluster cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Log and state are gone.
+    #[error(
+        "{folder} says that this is server {server} of the cluster {cluster_id}, but its log and its state are gone, \
+         and what it voted is forgotten: empty the whole folder, so that it comes back as a new server"
+    )]
+    Emptied {
+        /// The data folder.
+        folder: PathBuf,
+        /// Which server it was.
+        server: ServerId,
+        /// Of which cluster.
+        cluster_id: String,
+    },
+    /// Log and state are there, and nothing says whose they are.
+    #[error(
+        "{folder} holds a log and a state, but no {file}, which says whose they are: put it back, or empty the whole \
+         folder"
+    )]
+    Unknown {
+        /// The data folder.
+        folder: PathBuf,
+        /// The file.
+        file: &'static str,
+    },
+    /// The state is another cluster's.
+    #[error("{folder} holds the state of the cluster {found}, but should hold that of {expected}")]
+    OtherCluster {
+        /// The data folder.
+        folder: PathBuf,
+        /// Whose state it is.
+        found: String,
+        /// Whose it should be.
+        expected: String,
+    },
+    /// No thread could be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+impl Opening {
+    /// Opens the store, or makes it where this server has just become a member, and notes that it is one.
+    ///
+    /// # Panics
+    /// Where the record says that this server belongs to nothing.
+    pub(crate) fn open(self, mut record: Record, inbox: Inbox) -> Result<Driver, OpeningError> {
+        let membership = record.membership().expect("the lobby ends with a membership");
+        let path = self.config.data_dir.clone();
+        let first_image = self.first_image(&record, &membership)?;
+        let cache_bytes = usize::try_from(self.config.storage.cache_bytes).unwrap_or(usize::MAX);
+        let options = StoreOptions { server: membership.server, first_image, cache_bytes };
+        let (store, recovered) = self.folder.open(&options)?;
+        let Membership { server: id, cluster_id, servers } = membership.clone();
+        let found = recovered.state.cluster_id();
+        if !found.is_empty() && found != cluster_id {
+            let found = found.to_owned();
+            return Err(OpeningError::OtherCluster { folder: path, found, expected: cluster_id });
+        }
+        // A crash before this line finds a store in which nothing has happened yet.
+        record.place = Place::Member(membership);
+        record.write(&path)?;
+        let post = self.mailbox.clone();
+        let store = store.start(move |event| {
+            // Events always get in; when the driver is gone nobody is left to hear them.
+            let _ = post.post(Mail::Store(event));
+        });
+        let store = store.map_err(OpeningError::Thread)?;
+        let core = Core::new(
+            CoreConfig {
+                id,
+                seed: self.seed,
+                formation: Formation { cluster_id: cluster_id.clone(), servers: servers.clone() },
+                timers: timers(&self.config),
+                max_pending_proposals: MAX_PENDING_PROPOSALS,
+                log_keep_bytes: self.config.storage.log_keep_bytes,
+                election: Election::default(),
+            },
+            recovered,
+        );
+        let portrait = Server { birth: record.birth, ..self.me.with_id(id) };
+        self.peers.begin(Me { id, cluster_id, address: portrait.address.clone() });
+        self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
+        let limits = DriverLimits { watches: self.config.limits.watches };
+        let (storage, peers) = (self.config.storage, self.peers);
+        Ok(Driver::new(DriverParts { core, inbox, store, portrait, limits, storage, peers }))
+    }
+
+    /// What a new store begins with.
+    fn first_image(&self, record: &Record, membership: &Membership) -> Result<ImageMark, OpeningError> {
+        match &record.place {
+            Place::Member(_) if !self.folder.has_store()? => Err(OpeningError::Emptied {
+                folder: self.config.data_dir.clone(),
+                server: membership.server,
+                cluster_id: membership.cluster_id.clone(),
+            }),
+            Place::Promised(formation) => {
+                let voters: Vec<_> = formation.servers.iter().map(|server| server.id).collect();
+                Ok(Core::bootstrap_image(&voters))
+            }
+            _ => Ok(ImageMark::default()),
+        }
+    }
+}
+
+fn timers(config: &ServerConfig) -> TimerConfig {
+    TimerConfig {
+        ttl_multiplier: config.sessions.ttl_multiplier,
+        tombstone_ttl: config.tombstones.ttl,
+        tombstone_granularity: config.tombstones.granularity,
+    }
+}

@@ -1,0 +1,27 @@
+//! What servers say to each other on a Raft stream: a hello and its answer, then messages for ever.
+
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::rpc::frame_messages;
+use serde::{Deserialize, Serialize};
+
+/// The first word on a stream, and the answer to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who speaks.
+    pub from: ServerId,
+    /// Whom it wants to speak to.
+    pub to: ServerId,
+    /// Their cluster.
+    pub cluster_id: String,
+    /// Where the speaker is reached.
+    pub address: String,
+}
+
+/// A frame of hellos; there is one in it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct HelloFrame(#[serde(deserialize_with = "frame_messages")] pub(crate) Vec<Hello>);
+
+/// A frame of messages.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PeerFrame(#[serde(deserialize_with = "frame_messages")] pub(crate) Vec<PeerMessage>);

@@ -1,0 +1,175 @@
+//! What waits to be sent to one other server: bounded, and thrown away while that one cannot be reached.
+
+use lockmesh_core::raft::message::PeerMessage;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// How many messages may wait.
+const MAX_MESSAGES: usize = 4_096;
+/// How many bytes of entries may wait.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The way from the driver to one other server.
+#[derive(Debug)]
+pub(super) struct Line {
+    waiting: Mutex<Waiting>,
+    news: Notify,
+    address: watch::Sender<String>,
+    /// The other server was heard: it is worth a call at once.
+    heard: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: Vec<PeerMessage>,
+    bytes: usize,
+    is_down: bool,
+}
+
+impl Line {
+    pub(super) fn new(address: String) -> Self {
+        let (waiting, news, heard) = (Mutex::default(), Notify::new(), Notify::new());
+        Self { waiting, news, address: watch::Sender::new(address), heard }
+    }
+
+    /// Takes a message; false when it is lost, because the other server cannot be reached or too much waits.
+    /// Nobody is woken: see [`Line::wake`].
+    pub(super) fn push(&self, message: PeerMessage) -> bool {
+        let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
+        let mut waiting = self.waiting();
+        let has_room = waiting.messages.len() < MAX_MESSAGES && waiting.bytes + bytes <= MAX_BYTES;
+        if waiting.is_down || !has_room {
+            return false;
+        }
+        waiting.bytes += bytes;
+        waiting.messages.push(message);
+        true
+    }
+
+    /// Wakes the one who sends, if there is something to send.
+    pub(super) fn wake(&self) {
+        if !self.waiting().messages.is_empty() {
+            self.news.notify_one();
+        }
+    }
+
+    /// Waits for messages and takes all of them into `messages`, which is empty.
+    pub(super) async fn take(&self, messages: &mut Vec<PeerMessage>) {
+        loop {
+            {
+                let mut waiting = self.waiting();
+                if !waiting.messages.is_empty() {
+                    std::mem::swap(&mut waiting.messages, messages);
+                    waiting.bytes = 0;
+                    return;
+                }
+            }
+            self.news.notified().await;
+        }
+    }
+
+    /// The other server can be reached.
+    pub(super) fn up(&self) {
+        self.waiting().is_down = false;
+    }
+
+    /// The other server cannot be reached: what waits is lost, and what comes.
+    pub(super) fn down(&self) {
+        *self.waiting() = Waiting { is_down: true, ..Waiting::default() };
+    }
+
+    /// Where the other server is now.
+    pub(super) fn address(&self) -> watch::Receiver<String> {
+        self.address.subscribe()
+    }
+
+    /// The other server is at this address.
+    pub(super) fn move_to(&self, address: &str) {
+        self.address.send_if_modified(|known| {
+            let is_new = known != address;
+            if is_new {
+                address.clone_into(known);
+            }
+            is_new
+        });
+    }
+
+    /// The other server was heard.
+    pub(super) fn heard(&self) {
+        self.heard.notify_one();
+    }
+
+    /// Waits until the other server is heard, or moves.
+    pub(super) async fn worth_a_call(&self, address: &mut watch::Receiver<String>) {
+        tokio::select! {
+            () = self.heard.notified() => {}
+            _ = address.changed() => {}
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, MAX_BYTES, MAX_MESSAGES};
+    use bytes::Bytes;
+    use lockmesh_core::raft::log::{EntryKind, LogEntry};
+    use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+    use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+
+    fn message(bytes: usize) -> PeerMessage {
+        let entry = LogEntry {
+            index: LogIndex(1),
+            term: Term(1),
+            kind: EntryKind::Normal,
+            data: Bytes::from(vec![0; bytes]),
+            context: Bytes::new(),
+        };
+        PeerMessage {
+            kind: MessageKind::Append,
+            to: ServerId(2),
+            from: ServerId(1),
+            term: Term(1),
+            log_term: Term(1),
+            index: LogIndex(0),
+            entries: vec![entry],
+            commit: LogIndex(0),
+            commit_term: Term(0),
+            snapshot: None,
+            request_snapshot: LogIndex(0),
+            reject: false,
+            reject_hint: LogIndex(0),
+            context: Bytes::new(),
+            priority: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_is_lost_and_room_comes_back() {
+        let line = Line::new(String::new());
+        assert!((0..MAX_MESSAGES).all(|_| line.push(message(1))));
+        assert!(!line.push(message(1)));
+        line.wake();
+        let mut messages = Vec::new();
+        line.take(&mut messages).await;
+        assert_eq!(messages.len(), MAX_MESSAGES);
+        assert!(line.push(message(MAX_BYTES)));
+        assert!(!line.push(message(1)));
+    }
+
+    #[tokio::test]
+    async fn nothing_waits_for_a_server_that_is_down() {
+        let line = Line::new(String::new());
+        assert!(line.push(message(1)));
+        line.down();
+        assert!(!line.push(message(1)));
+        line.up();
+        assert!(line.push(message(7)));
+        let mut messages = Vec::new();
+        line.take(&mut messages).await;
+        assert_eq!(messages, [message(7)]);
+    }
+}

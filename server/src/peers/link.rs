@@ -1,0 +1,154 @@
+//! The task that keeps a stream to one other server: dials for ever, says hello, sends what waits.
+
+use super::hello::{Hello, HelloFrame};
+use super::line::Line;
+use crate::asker::resolve;
+use crate::mailbox::{Mail, Mailbox};
+use crate::said::{Backoff, Said};
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_net::frame::FrameQueue;
+use lockmesh_net::quic::{FrameReceiver, FrameSender};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_protocol::id::{NodeName, ServerId};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one attempt may take, up to the answer to the hello.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// How long to wait between two attempts: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// A connection that ends sooner than this was none.
+const STABLE_TIME: Duration = Duration::from_secs(1);
+/// So many bytes of messages are encoded before they are sent.
+const BYTES_AT_ONCE: usize = 1 << 20;
+
+/// Everything that the task must know.
+pub(super) struct Link {
+    pub(super) hello: Hello,
+    /// The other server's node, folded.
+    pub(super) node: NodeName,
+    pub(super) line: Arc<Line>,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) mailbox: Mailbox,
+}
+
+type Stream = (Connection, FrameSender, FrameReceiver);
+
+impl Link {
+    /// Keeps the stream until the task is aborted.
+    pub(super) async fn keep(self) {
+        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+        let mut said = Said::default();
+        let mut address = self.line.address();
+        let server = self.hello.to;
+        loop {
+            let place = address.borrow_and_update().clone();
+            let began = Instant::now();
+            let reason = match self.connect(&place).await {
+                Ok((connection, sender, receiver)) => {
+                    tracing::info!(%server, node = %self.node, address = place, "reached the other server");
+                    said.forget();
+                    self.line.up();
+                    let reason = tokio::select! {
+                        reason = self.send(sender) => reason,
+                        reason = hear_the_end(receiver) => reason,
+                        _ = address.changed() => "it moved".into(),
+                    };
+                    connection.close(Close::Done, "");
+                    reason
+                }
+                Err(reason) => reason,
+            };
+            self.line.down();
+            self.tell_driver(server);
+            if said.is_new(&reason) {
+                tracing::warn!(%server, node = %self.node, address = place, "the other server is not reached: {reason}");
+            }
+            if began.elapsed() >= STABLE_TIME {
+                backoff.reset();
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next()) => {}
+                () = self.line.worth_a_call(&mut address) => {}
+            }
+        }
+    }
+
+    /// What was on its way may be lost. It always gets in, and the driver may be gone.
+    fn tell_driver(&self, server: ServerId) {
+        let _ = self.mailbox.post(Mail::Unreachable(server));
+    }
+
+    async fn connect(&self, place: &str) -> Result<Stream, String> {
+        let mut reason = String::new();
+        for address in resolve(place).await? {
+            match tokio::time::timeout(CONNECT_TIME, self.say_hello(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => reason = error.to_string(),
+                Err(_) => reason = "it does not answer".into(),
+            }
+        }
+        Err(reason)
+    }
+
+    async fn say_hello(&self, address: SocketAddr) -> Result<Stream, LinkError> {
+        let connection = self.endpoint.connect(address, Role::Server).await?;
+        let stranger = |reason: String| {
+            connection.close(Close::Denied, &reason);
+            Err(LinkError::Stranger(reason))
+        };
+        if connection.peer().node.folded() != self.node {
+            return stranger(format!("{} is there", connection.peer()));
+        }
+        let (mut sender, mut receiver) = connection.open(Purpose::Raft).await?;
+        let mut queue = FrameQueue::default();
+        queue.push(&self.hello).expect("a hello is short");
+        sender.send(queue.take()).await?;
+        let answer = receiver.receive::<HelloFrame>().await?;
+        let Some(HelloFrame(answer)) = answer else {
+            return Err(LinkError::Lost("it finished the stream".into()));
+        };
+        match answer.first() {
+            Some(hello) if (hello.from, hello.to) == (self.hello.to, self.hello.from) => {}
+            _ => return stranger("another server is there".into()),
+        }
+        Ok((connection, sender, receiver))
+    }
+
+    /// Sends what waits, again and again; says what ended it.
+    async fn send(&self, mut sender: FrameSender) -> String {
+        let mut queue = FrameQueue::default();
+        let mut messages = Vec::new();
+        loop {
+            self.line.take(&mut messages).await;
+            for message in messages.drain(..) {
+                self.encode(&mut queue, &message);
+                if queue.byte_count() >= BYTES_AT_ONCE
+                    && let Err(error) = sender.send(queue.take()).await
+                {
+                    return error.to_string();
+                }
+            }
+            if let Err(error) = sender.send(queue.take()).await {
+                return error.to_string();
+            }
+        }
+    }
+
+    fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
+        if let Err(error) = queue.push(message) {
+            tracing::error!(server = %self.hello.to, %error, "a message between servers fits no frame");
+            self.tell_driver(self.hello.to);
+        }
+    }
+}
+
+/// The other server says nothing after its hello; that the stream ended is heard here first.
+async fn hear_the_end(mut receiver: FrameReceiver) -> String {
+    match receiver.receive::<HelloFrame>().await {
+        Ok(None) => "it finished the stream".into(),
+        Ok(Some(_)) => "it said hello twice".into(),
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,240 @@
+//! The other servers: who they are, and the way of messages to them.
+//!
+//! ```text
+//! driver ── one turn's messages ──> a bounded line a server ──> its task ──> one stream, many messages a frame
+//!        <── Unreachable: what was on its way to a server may be lost ──
+//! ```
+//!
+//! | file | is |
+//! |---|---|
+//! | `mod.rs` | the roster: who may speak, and a line to each |
+//! | `line.rs` | what waits to be sent to one server |
+//! | `link.rs` | the task that keeps a stream to one server |
+//! | `hello.rs` | how a stream begins |
+//!
+//! Each direction has a stream of its own, kept by the one who sends. **Invariants:** a server's word counts only if
+//! its certificate names the node that the roster has under its id; an id that was removed is never heard again.
+
+mod hello;
+mod line;
+mod link;
+
+pub use hello::Hello;
+pub(crate) use hello::{HelloFrame, PeerFrame};
+
+use crate::mailbox::Mailbox;
+use line::Line;
+use link::Link;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_net::{Endpoint, Peer, QuicOptions};
+use lockmesh_protocol::id::{NodeName, ServerId};
+use lockmesh_protocol::record::Server;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// How connections to other servers are dialled: one that is silent for so long is dead.
+pub(crate) fn dial_options() -> QuicOptions {
+    QuicOptions {
+        idle_time: Duration::from_millis(1500),
+        keep_alive: Some(Duration::from_millis(400)),
+        ..QuicOptions::default()
+    }
+}
+
+/// The quorum's other servers as this one knows them.
+#[derive(Debug)]
+pub struct Peers {
+    me: OnceLock<Me>,
+    rows: RwLock<Rows>,
+    endpoint: Arc<Endpoint>,
+    mailbox: Mailbox,
+    runtime: Handle,
+}
+
+/// Who this server is in its quorum.
+#[derive(Clone, Debug)]
+pub(crate) struct Me {
+    pub(crate) id: ServerId,
+    pub(crate) cluster_id: String,
+    pub(crate) address: String,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    servers: BTreeMap<ServerId, Row>,
+    /// The id given last, as far as this server knows.
+    last: ServerId,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// Folded.
+    node: NodeName,
+    /// The address in the roster; empty for a server that is not in it yet.
+    listed: String,
+    line: Arc<Line>,
+    task: AbortHandle,
+}
+
+/// Why another server is not heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unheard {
+    /// This server is not a member yet; the other one shall come again.
+    NotYet,
+    /// It must not speak.
+    Denied(String),
+}
+
+impl Peers {
+    /// Knows nobody yet. Must be called on a runtime.
+    pub(crate) fn new(endpoint: Arc<Endpoint>, mailbox: Mailbox) -> Arc<Self> {
+        let (me, rows) = (OnceLock::new(), RwLock::default());
+        Arc::new(Self { me, rows, endpoint, mailbox, runtime: Handle::current() })
+    }
+
+    /// This server is a member now.
+    ///
+    /// # Panics
+    /// The second time.
+    pub(crate) fn begin(&self, me: Me) {
+        self.me.set(me).expect("a server becomes a member once");
+    }
+
+    /// Who this server is; none as long as it is no member.
+    pub(crate) fn me(&self) -> Option<&Me> {
+        self.me.get()
+    }
+
+    /// These are the servers, and this is the id given last. Does nothing before this server is a member.
+    pub(crate) fn update<'a>(&self, servers: impl Iterator<Item = &'a Server>, last: ServerId) {
+        let Some(me) = self.me.get() else { return };
+        let mut rows = self.write();
+        rows.last = rows.last.max(last);
+        let mut gone = std::mem::take(&mut rows.servers);
+        for server in servers.filter(|server| server.id != me.id) {
+            let node = server.node.folded();
+            let known = gone.remove(&server.id);
+            let renamed = known.as_ref().filter(|row| row.node != node);
+            renamed.inspect(|row| row.task.abort());
+            let known = known.filter(|row| row.node == node);
+            let mut row = known.unwrap_or_else(|| self.row(me, server.id, node, &server.address));
+            if row.listed != server.address {
+                row.listed.clone_from(&server.address);
+                row.line.move_to(&server.address);
+            }
+            rows.servers.insert(server.id, row);
+        }
+        for (id, row) in gone {
+            // One that is not in the roster yet was heard from before this server learned of it.
+            if row.listed.is_empty() && id > rows.last {
+                rows.servers.insert(id, row);
+            } else {
+                row.task.abort();
+            }
+        }
+    }
+
+    /// Puts messages on their lines and wakes each once; notes in `lost` whom something was lost to.
+    pub(crate) fn send(&self, messages: &mut Vec<(ServerId, PeerMessage)>, lost: &mut Vec<ServerId>) {
+        let rows = self.read();
+        let mut woken: Vec<ServerId> = Vec::new();
+        for (to, message) in messages.drain(..) {
+            let taken = rows.servers.get(&to).is_some_and(|row| row.line.push(message));
+            let told = if taken { &mut woken } else { &mut *lost };
+            if !told.contains(&to) {
+                told.push(to);
+            }
+        }
+        for row in woken.iter().filter_map(|to| rows.servers.get(to)) {
+            row.line.wake();
+        }
+    }
+
+    /// Whether another server may speak, and what it is told then.
+    pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Unheard> {
+        let me = self.me.get().ok_or(Unheard::NotYet)?;
+        let denied = |reason: String| Err(Unheard::Denied(reason));
+        if hello.cluster_id != me.cluster_id {
+            return denied(format!(
+                "it belongs to the cluster {}, this server to {}: to make it join this one, stop it and empty its \
+                 data folder",
+                hello.cluster_id, me.cluster_id
+            ));
+        }
+        if hello.to != me.id {
+            return denied(format!("it looks for server {}, but this is server {}", hello.to, me.id));
+        }
+        if hello.from == me.id {
+            return denied(format!("it has the same id as this server, {}", me.id));
+        }
+        let node = peer.node.folded();
+        let mut rows = self.write();
+        if !rows.servers.contains_key(&hello.from) && hello.from > rows.last {
+            let row = self.row(me, hello.from, node.clone(), &hello.address);
+            rows.servers.insert(hello.from, Row { listed: String::new(), ..row });
+        }
+        match rows.servers.get(&hello.from) {
+            None => denied(format!(
+                "server {} was removed from the quorum: to make it join again, stop it and empty its data folder",
+                hello.from
+            )),
+            Some(row) if row.node != node => denied(format!(
+                "its certificate names the node {}, but server {} is the node {}",
+                peer.node, hello.from, row.node
+            )),
+            Some(row) => {
+                row.line.move_to(&hello.address);
+                row.line.heard();
+                Ok(self.hello(me, hello.from))
+            }
+        }
+    }
+
+    /// Whether a server that was admitted still belongs to the quorum.
+    pub(crate) fn is_member(&self, server: ServerId) -> bool {
+        self.read().servers.contains_key(&server)
+    }
+
+    /// Begins a task that calls other servers.
+    pub(crate) fn spawn<F>(&self, task: impl FnOnce(Arc<Endpoint>) -> F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.runtime.spawn(task(Arc::clone(&self.endpoint)))
+    }
+
+    /// Ends all tasks.
+    pub(crate) fn close(&self) {
+        for (_, row) in std::mem::take(&mut self.write().servers) {
+            row.task.abort();
+        }
+    }
+
+    fn hello(&self, me: &Me, to: ServerId) -> Hello {
+        Hello { from: me.id, to, cluster_id: me.cluster_id.clone(), address: me.address.clone() }
+    }
+
+    fn row(&self, me: &Me, server: ServerId, node: NodeName, address: &str) -> Row {
+        let line = Arc::new(Line::new(address.into()));
+        let link = Link {
+            hello: self.hello(me, server),
+            node: node.clone(),
+            line: Arc::clone(&line),
+            endpoint: Arc::clone(&self.endpoint),
+            mailbox: self.mailbox.clone(),
+        };
+        let task = self.runtime.spawn(link.keep()).abort_handle();
+        Row { node, listed: address.into(), line, task }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Rows> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rows> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

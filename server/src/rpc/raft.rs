@@ -1,0 +1,74 @@
+//! One stream of another server's messages: a hello that is verified, then frames, each one post to the driver.
+
+use super::RpcService;
+use super::counters::one_more;
+use crate::mailbox::Mail;
+use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Unheard};
+use lockmesh_net::frame::FrameQueue;
+use lockmesh_net::quic::{FrameReceiver, FrameSender};
+use lockmesh_net::{Close, Connection, LinkError};
+use lockmesh_protocol::id::ServerId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the hello may take.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+
+pub(super) struct RaftStream {
+    pub(super) service: RpcService,
+    pub(super) peers: Arc<Peers>,
+    pub(super) connection: Connection,
+}
+
+impl RaftStream {
+    /// Serves the stream until it ends.
+    pub(super) async fn run(self, mut sender: FrameSender, mut receiver: FrameReceiver) {
+        let hello = tokio::time::timeout(HELLO_TIME, receiver.receive::<HelloFrame>()).await;
+        let Ok(Ok(Some(HelloFrame(hellos)))) = hello else { return self.cut("no hello") };
+        let [hello] = hellos.as_slice() else { return self.cut("not one hello") };
+        let answer = match self.peers.admit(hello, self.connection.peer()) {
+            Ok(answer) => answer,
+            Err(Unheard::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
+            Err(Unheard::Denied(reason)) => {
+                self.service.deny(&self.connection, &reason);
+                return;
+            }
+        };
+        let ended = match answer_hello(&mut sender, &answer).await {
+            Ok(()) => self.take_messages(hello.from, receiver).await,
+            Err(error) => Err(error),
+        };
+        match ended {
+            Err(LinkError::Malformed(what)) => self.cut(&what),
+            Err(error) => tracing::debug!(server = %hello.from, "a server's stream ended: {error}"),
+            Ok(()) => {}
+        }
+    }
+
+    async fn take_messages(&self, from: ServerId, mut receiver: FrameReceiver) -> Result<(), LinkError> {
+        let counters = &self.service.counters;
+        while let Some(PeerFrame(messages)) = receiver.receive().await? {
+            if !self.peers.is_member(from) {
+                self.service.deny(&self.connection, &format!("server {from} was removed from the quorum"));
+                return Ok(());
+            }
+            one_more(&counters.peer_frames);
+            counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
+            let mails = messages.into_iter().map(|message| Mail::Peer(from, message));
+            let dropped = self.service.mailbox.post_all(mails).len();
+            counters.peer_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn cut(&self, what: &str) {
+        self.service.cut(&self.connection, what);
+    }
+}
+
+async fn answer_hello(sender: &mut FrameSender, answer: &Hello) -> Result<(), LinkError> {
+    let mut queue = FrameQueue::default();
+    queue.push(answer).expect("a hello is short");
+    sender.send(queue.take()).await
+}

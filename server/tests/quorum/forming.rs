@@ -1,0 +1,100 @@
+//! How a quorum comes to be, and that it outlives a server.
+
+use crate::cluster::{Cluster, members, until};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{Request, Response, Status, Unavailable};
+
+fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
+    ids.map(ServerId).to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_servers_find_each_other_and_replicate() {
+    let cluster = Cluster::founded(3, |_| {}).await;
+    cluster.put("job", "mine").await;
+    let leader = cluster.leader().await;
+    let status = cluster.status(leader).await.expect("it answers");
+    assert_eq!(members(&status), (ids([1, 2, 3]), ids([])));
+    let nodes: Vec<_> = status.servers.iter().map(|server| server.node.clone()).collect();
+    assert_eq!(nodes, ["s1", "s2", "s3"], "the one with the lowest node id comes first");
+    for number in 1..=3 {
+        let status = cluster.until_caught_up(number).await;
+        assert_eq!((status.servers.len(), status.leader), (3, Some(ServerId(leader as u64))));
+        assert_eq!(cluster.value(number, "job", Consistency::Stale).await.as_deref(), Some("mine"));
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_waits_for_others_answers_that_nobody_leads() {
+    let mut cluster = Cluster::new(3, |_| {});
+    cluster.configure(1, 3, &[2, 3]);
+    cluster.start(1);
+    let status = until("it answers", || cluster.status(1)).await;
+    assert_eq!(status, Status::default());
+    let read = cluster.ask(1, Request::TransferLeader(None)).await;
+    assert_eq!(read, Ok(Response::Unavailable(Unavailable::NotLeader { leader: None })));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_outlives_a_server_and_takes_it_back() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    let first = cluster.leader().await;
+    cluster.stop(first).await;
+    cluster.put("job", "while it was away").await;
+    let second = cluster.leader().await;
+    assert_ne!(second, first);
+    cluster.start(first);
+    cluster.until_caught_up(first).await;
+    let value = cluster.value(first, "job", Consistency::Stale).await;
+    assert_eq!(value.as_deref(), Some("while it was away"));
+    let status =
+        cluster.until_status("all are well", |status| status.servers.iter().all(|s| s.healthy)).await;
+    assert_eq!(members(&status), (ids([1, 2, 3]), ids([])));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_votes_are_forgotten_does_not_start() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    cluster.stop(2).await;
+    for file in ["log.redb", "state.redb"] {
+        std::fs::remove_file(cluster.data_dir(2).join(file)).expect("it was there");
+    }
+    let refusal = cluster.try_start(2).expect_err("it must not vote again").to_string();
+    assert!(refusal.contains("what it voted is forgotten: empty the whole folder"), "{refusal}");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_servers_come_back_as_the_same_cluster() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    cluster.put("job", "kept").await;
+    let before = cluster.until_status("there is a leader", |_| true).await;
+    for number in 1..=3 {
+        cluster.stop(number).await;
+    }
+    for number in 1..=3 {
+        cluster.start(number);
+    }
+    let after = cluster.until_status("there is a leader", |_| true).await;
+    assert_eq!((after.cluster_id, after.servers.len()), (before.cluster_id, 3));
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.value(leader, "job", Consistency::Default).await.as_deref(), Some("kept"));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_servers_serve_with_two_of_them_dead() {
+    let mut cluster = Cluster::founded(5, |_| {}).await;
+    for _ in 0..2 {
+        let leader = cluster.leader().await;
+        cluster.stop(leader).await;
+        cluster.put("job", "still").await;
+    }
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.value(leader, "job", Consistency::Consistent).await.as_deref(), Some("still"));
+    cluster.end().await;
+}

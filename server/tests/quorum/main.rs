@@ -1,0 +1,4 @@
+//! Three and five real servers: they find each other, agree, lose one, take it back, and take in new ones.
+
+mod cluster;
+mod forming;
