@@ -24,8 +24,9 @@ const TOP: [&str; 10] = [
 ];
 
 /// Our crates: the folder, and the crates of ours that it may depend on.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("protocol", &[]),
+    ("tests/bench/compare", &[]),
     ("protocol/net", &["lockmesh-protocol"]),
     ("server/core", &["lockmesh-protocol"]),
     ("server", &["lockmesh-protocol", "lockmesh-net", "lockmesh-core"]),
@@ -138,6 +139,10 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("tests/src/bin/crowd.rs", "knocks again while more knock than the agent has let in"),
     ("tests/src/dialect.rs", "the one place where time is let pass, with the rule that goes with it"),
     ("tests/src/bin/crowd.rs", "it knocks again where more have knocked than were let in so far"),
+    (
+        "tests/bench/compare/src/",
+        "a program that measures for a while, and whose clients hold locks for a while",
+    ),
     ("tests/clients/", "a contender must hold the lock for a while, so that another could break in"),
 ];
 

@@ -19,7 +19,7 @@ use lockmesh_protocol::id::LogIndex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many writes may wait. Whoever writes more than that waits.
 pub const MAX_QUEUED_WRITES: usize = 16_384;
@@ -373,6 +373,7 @@ fn next_writes(log: &mut LogStore, shared: &Shared) -> Option<(Vec<LogWrite>, Lo
 fn write_image(image: &ImageStore, shared: &Shared) {
     let _leaving = Leaving(shared, Part::Image);
     while let Some(checkpoint) = next_checkpoint(shared) {
+        let begun = Instant::now();
         let written = shared.insist(Part::Image, |again| {
             if again {
                 image.file().reopen()?;
@@ -382,6 +383,8 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         if !written {
             return;
         }
+        let (rows, took_ms) = (checkpoint.rows.len(), begun.elapsed().as_millis());
+        tracing::debug!(index = %checkpoint.mark.index, rows, took_ms, "the image is durable");
         let mut desk = shared.desk();
         desk.checkpointing = false;
         desk.durable_image = checkpoint.mark.index;

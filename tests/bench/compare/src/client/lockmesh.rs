@@ -1,0 +1,281 @@
+//! A client of Lockmesh: HTTP/1.1 over the agent's Unix socket.
+
+use super::{Client, LIFETIME, values};
+use crate::wire::http1::{self, Head, request};
+use crate::work::Work;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// The longest wait in one blocking query, as the client library has it.
+const WATCH: &str = "60s";
+
+/// How long contenders wait where a lock is refused and the agent does not say for how long, as the client library.
+const UNTOLD_DELAY: Duration = Duration::from_secs(1);
+
+/// How often a connection is tried while the agent's queue of newcomers is full.
+const KNOCKS: usize = 500;
+
+/// Where the agent is.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// Its Unix socket.
+    pub(crate) socket: PathBuf,
+}
+
+/// A connection that carries one request at a time.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Wire {
+    /// Connects to the agent.
+    pub(crate) async fn connect(socket: &Path) -> io::Result<Self> {
+        let mut knocks = 0;
+        loop {
+            match UnixStream::connect(socket).await {
+                Ok(stream) => return Ok(Self { stream, buffer: Vec::with_capacity(1024) }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && knocks < KNOCKS => knocks += 1,
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Sends a request and waits for the answer; anything but 200 and 404 is an error.
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Head> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        loop {
+            if let Some(head) = http1::head(&self.buffer)?
+                && self.buffer.len() >= head.end
+            {
+                return if matches!(head.status, 200 | 404) { Ok(head) } else { Err(self.refused(head)) };
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the agent closed the connection"));
+            }
+        }
+    }
+
+    /// The body of the answer that came last.
+    pub(crate) fn body(&self, head: Head) -> &[u8] {
+        &self.buffer[head.body..head.end]
+    }
+
+    /// Sends a request whose answer must be `true`.
+    pub(crate) async fn succeed(&mut self, request: &[u8]) -> io::Result<()> {
+        match self.grants(request).await? {
+            true => Ok(()),
+            false => Err(io::Error::other("the agent said false")),
+        }
+    }
+
+    /// Sends a request whose answer is `true` or not.
+    async fn grants(&mut self, request: &[u8]) -> io::Result<bool> {
+        let head = self.exchange(request).await?;
+        Ok(self.body(head).trim_ascii() == b"true")
+    }
+
+    /// Makes a session; the body is its description in JSON.
+    pub(crate) async fn new_session(&mut self, request: &[u8]) -> io::Result<String> {
+        let head = self.exchange(request).await?;
+        let id = http1::session_id(self.body(head)).and_then(|id| std::str::from_utf8(id).ok());
+        id.map(str::to_owned).ok_or_else(|| io::Error::other("the agent made a session without an id"))
+    }
+
+    fn refused(&self, head: Head) -> io::Error {
+        let text = String::from_utf8_lossy(self.body(head)).trim_end().to_owned();
+        io::Error::other(format!("the agent answered {}: {text}", head.status))
+    }
+}
+
+/// The request that makes a session which outlives any measurement.
+fn session_request() -> Vec<u8> {
+    session_request_with_ttl(&format!("{}s", LIFETIME.as_secs()), "")
+}
+
+/// The request that makes a session with this time to live; what else is said of it is JSON that begins with a comma.
+pub(crate) fn session_request_with_ttl(ttl: &str, more: &str) -> Vec<u8> {
+    let body = format!(r#"{{"Name":"compare","TTL":"{ttl}","LockDelay":"0s","NodeChecks":[]{more}}}"#);
+    request("PUT", "/v1/session/create", body.as_bytes())
+}
+
+/// The request that ends a session.
+fn destroy_request(session: &str) -> Vec<u8> {
+    request("PUT", &format!("/v1/session/destroy/{session}"), b"")
+}
+
+/// An application with a connection of its own.
+#[derive(Debug)]
+pub(crate) struct Lockmesh {
+    wire: Wire,
+    puts: [Vec<u8>; 2],
+    read: Vec<u8>,
+    read_stale: Vec<u8>,
+    new_session: Vec<u8>,
+    /// What holds locks, where the work is about locks.
+    session: String,
+    lock: String,
+    look: Vec<u8>,
+    acquire: Vec<u8>,
+    release: Vec<u8>,
+}
+
+impl Client for Lockmesh {
+    type Site = Site;
+
+    async fn connect(site: &Rc<Site>, number: usize, work: Work) -> io::Result<Self> {
+        let mut wire = Wire::connect(&site.socket).await?;
+        let new_session = session_request();
+        let session = match work {
+            Work::Cycles | Work::Handoff => wire.new_session(&new_session).await?,
+            _ => String::new(),
+        };
+        let key = format!("/v1/kv/compare/key-{number}");
+        let lock = match work {
+            Work::Handoff => "/v1/kv/compare/contended".to_owned(),
+            _ => format!("/v1/kv/compare/lock-{number}"),
+        };
+        let mut client = Self {
+            wire,
+            puts: values().map(|value| request("PUT", &key, &value)),
+            read: request("GET", &key, b""),
+            read_stale: request("GET", &format!("{key}?stale"), b""),
+            new_session,
+            look: request("GET", &lock, b""),
+            acquire: request("PUT", &format!("{lock}?acquire={session}"), b""),
+            release: request("PUT", &format!("{lock}?release={session}"), b""),
+            session,
+            lock,
+        };
+        if matches!(work, Work::Reads | Work::StaleReads) {
+            client.put().await?;
+        }
+        Ok(client)
+    }
+
+    async fn put(&mut self) -> io::Result<()> {
+        self.puts.swap(0, 1);
+        self.wire.succeed(&self.puts[0]).await
+    }
+
+    async fn read(&mut self) -> io::Result<()> {
+        found(self.wire.exchange(&self.read).await?)
+    }
+
+    async fn read_stale(&mut self) -> io::Result<()> {
+        found(self.wire.exchange(&self.read_stale).await?)
+    }
+
+    async fn cycle(&mut self) -> io::Result<()> {
+        self.wire.succeed(&self.acquire).await?;
+        self.wire.succeed(&self.release).await
+    }
+
+    async fn churn(&mut self) -> io::Result<()> {
+        let session = self.wire.new_session(&self.new_session).await?;
+        self.wire.succeed(&destroy_request(&session)).await
+    }
+
+    /// Turn by turn as the client library: look, behind the last index if there is one; where nobody holds the lock,
+    /// ask for it; where the answer is no, look again.
+    async fn acquire(&mut self) -> io::Result<()> {
+        let mut seen = self.wire.exchange(&self.look).await?;
+        loop {
+            if http1::holder(self.wire.body(seen)).is_none() {
+                if self.wire.grants(&self.acquire).await? {
+                    return Ok(());
+                }
+                seen = self.wire.exchange(&self.look).await?;
+                if http1::holder(self.wire.body(seen)).is_none() {
+                    tokio::time::sleep(UNTOLD_DELAY).await;
+                    seen = self.wire.exchange(&self.look).await?;
+                    continue;
+                }
+            }
+            let target = format!("{}?index={}&wait={WATCH}", self.lock, seen.index);
+            seen = self.wire.exchange(&request("GET", &target, b"")).await?;
+        }
+    }
+
+    async fn release(&mut self) -> io::Result<()> {
+        self.wire.succeed(&self.release).await
+    }
+
+    async fn close(mut self) -> io::Result<()> {
+        match self.session.is_empty() {
+            true => Ok(()),
+            false => self.wire.succeed(&destroy_request(&self.session)).await,
+        }
+    }
+}
+
+fn found(head: Head) -> io::Result<()> {
+    match head.status {
+        200 => Ok(()),
+        _ => Err(io::Error::other("a key that was just written is not there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    /// An agent that sends these answers, one for each request.
+    async fn agent(listener: UnixListener, answers: &'static [&'static str]) -> Vec<String> {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut asked = Vec::new();
+        for answer in answers {
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).await.expect("a request");
+            let text = String::from_utf8_lossy(&request[..length]).into_owned();
+            asked.push(text.split(" HTTP/").next().unwrap_or_default().to_owned());
+            let (index, body) = answer.split_once(' ').expect("an index and a body");
+            let length = body.len();
+            let head =
+                format!("HTTP/1.1 200 OK\r\nX-Consul-Index: {index}\r\nContent-Length: {length}\r\n\r\n");
+            for piece in [head.as_bytes(), body.as_bytes()] {
+                stream.write_all(piece).await.expect("written");
+                tokio::task::yield_now().await;
+            }
+        }
+        asked
+    }
+
+    #[tokio::test]
+    async fn a_contender_looks_waits_and_asks() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let site = Rc::new(Site { socket: folder.path().join("s") });
+        let listener = UnixListener::bind(&site.socket).expect("a socket in a fresh folder");
+        const ANSWERS: &[&str] = &[
+            r#"1 {"ID":"me"}"#,
+            r#"7 [{"Session":"you"}]"#,
+            r#"9 [{"Flags":0}]"#,
+            "9 false",
+            r#"11 [{"Session":"he"}]"#,
+            r#"12 [{"Flags":0}]"#,
+            "12 true\n",
+        ];
+        let agent = tokio::spawn(agent(listener, ANSWERS));
+        let mut client = Lockmesh::connect(&site, 0, Work::Handoff).await.expect("connected");
+        client.acquire().await.expect("acquired");
+        let asked = agent.await.expect("the agent saw all requests");
+        let expected = [
+            "PUT /v1/session/create",
+            "GET /v1/kv/compare/contended",
+            "GET /v1/kv/compare/contended?index=7&wait=60s",
+            "PUT /v1/kv/compare/contended?acquire=me",
+            "GET /v1/kv/compare/contended",
+            "GET /v1/kv/compare/contended?index=11&wait=60s",
+            "PUT /v1/kv/compare/contended?acquire=me",
+        ];
+        assert_eq!(asked, expected);
+    }
+}

@@ -1,0 +1,274 @@
+//! Three Lockmesh servers and an agent, each with its certificate, from nothing.
+
+use super::{Cluster, PATIENCE, Targets, Tools};
+use crate::client::lockmesh::{Lockmesh as LockmeshClient, Site, Wire};
+use crate::process::{Program, free_ports, wait_until};
+use crate::wire::http1::request;
+use serde::Deserialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+/// How many servers there are.
+pub(crate) const SERVERS: usize = 3;
+
+/// How far behind a follower may be to count as caught up: what is written while it is looked at.
+const LAG: u64 = 100;
+
+/// The service.
+#[derive(Debug)]
+pub(crate) struct Lockmesh {
+    programs: Vec<Program>,
+    addresses: Vec<String>,
+    socket: PathBuf,
+    folder: PathBuf,
+    version: String,
+}
+
+/// What `/v1/operator/raft/configuration` says of the servers.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Configuration {
+    servers: Vec<Server>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Server {
+    address: String,
+    leader: bool,
+    voter: bool,
+    last_index: u64,
+}
+
+impl Configuration {
+    /// Whether this many servers vote and none lags.
+    fn is_settled(&self, servers: usize) -> bool {
+        let newest = self.servers.iter().map(|server| server.last_index).max().unwrap_or(0);
+        let good = |server: &&Server| server.voter && server.last_index + LAG >= newest;
+        self.servers.iter().filter(good).count() == servers && self.servers.iter().any(|server| server.leader)
+    }
+}
+
+impl Lockmesh {
+    /// Starts servers and an agent in a fresh folder.
+    pub(crate) async fn start(
+        tools: &Tools,
+        folder: &Path,
+        servers: usize,
+        log_level: &str,
+    ) -> io::Result<Self> {
+        let program = &tools.lockmesh;
+        if !program.exists() {
+            let text = format!("{} is missing: cargo build --release, or give --lockmesh", program.display());
+            return Err(io::Error::other(text));
+        }
+        fs::create_dir_all(folder)?;
+        let ports = free_ports::<SERVERS>()?;
+        let addresses: Vec<String> =
+            ports[..servers].iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        certify(program, folder, &["init", "--out"], "ca")?;
+        let socket = folder.join("agent.sock");
+        let mut programs = Vec::new();
+        for (number, address) in (1..).zip(&addresses) {
+            let node = format!("s{number}");
+            let config = server_config(folder, &node, address, &addresses, log_level);
+            programs.push(role(program, folder, "server", &node, &config)?);
+        }
+        programs.push(role(program, folder, "agent", "a1", &agent_config(folder, &socket, &addresses))?);
+        for program in &mut programs {
+            program.start()?;
+        }
+        let version = version(program)?;
+        let mut cluster = Self { programs, addresses, socket, folder: folder.into(), version };
+        cluster.settle().await?;
+        Ok(cluster)
+    }
+
+    /// The agent's Unix socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The folder of a server's data.
+    pub(crate) fn data(&self, server: usize) -> PathBuf {
+        self.folder.join(format!("s{}", server + 1)).join("data")
+    }
+
+    async fn configuration(&self) -> io::Result<Configuration> {
+        let mut wire = Wire::connect(&self.socket).await?;
+        let head = wire.exchange(&request("GET", "/v1/operator/raft/configuration", b"")).await?;
+        serde_json::from_slice(wire.body(head)).map_err(io::Error::other)
+    }
+
+    /// How many servers there are.
+    pub(crate) fn servers(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Whether a server votes and is known to have the log up to an index.
+    pub(crate) async fn has(&self, server: usize, index: u64) -> io::Result<bool> {
+        let address = &self.addresses[server];
+        // One that was emptied is there twice until its former life is taken out of the quorum.
+        let is_there = |known: &Server| &known.address == address && known.voter && known.last_index >= index;
+        Ok(self.configuration().await?.servers.iter().any(is_there))
+    }
+
+    /// Writes a key, and gives an index of the log that a server has only together with that write.
+    pub(crate) async fn write_something(&self) -> io::Result<u64> {
+        let mut wire = Wire::connect(&self.socket).await?;
+        wire.succeed(&request("PUT", "/v1/kv/compare/something", b"x")).await?;
+        Ok(self.configuration().await?.servers.iter().map(|server| server.last_index).max().unwrap_or(0))
+    }
+
+    /// The processes, for a while in which both they and this are needed.
+    pub(crate) fn take_programs(&mut self) -> Vec<Program> {
+        std::mem::take(&mut self.programs)
+    }
+
+    /// The processes are back.
+    pub(crate) fn give_programs(&mut self, programs: Vec<Program>) {
+        self.programs = programs;
+    }
+}
+
+impl Cluster for Lockmesh {
+    type Client = LockmeshClient;
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn programs(&mut self) -> &mut [Program] {
+        &mut self.programs
+    }
+
+    async fn leader(&self) -> io::Result<usize> {
+        let leader = self.configuration().await?.servers.into_iter().find(|server| server.leader);
+        let known =
+            leader.and_then(|leader| self.addresses.iter().position(|known| *known == leader.address));
+        known.ok_or_else(|| io::Error::other("Lockmesh has no leader that was started here"))
+    }
+
+    async fn settle(&mut self) -> io::Result<()> {
+        let servers = self.addresses.len();
+        let mut programs = std::mem::take(&mut self.programs);
+        let settled = wait_until("Lockmesh", PATIENCE, &mut programs, async || {
+            let ready = async {
+                let mut wire = Wire::connect(&self.socket).await?;
+                let head = wire.exchange(&request("GET", "/v1/status/leader", b"")).await?;
+                let has_leader = wire.body(head).trim_ascii() != b"\"\"";
+                io::Result::Ok(has_leader && self.configuration().await?.is_settled(servers))
+            };
+            ready.await.unwrap_or(false)
+        });
+        let settled = settled.await;
+        self.programs = programs;
+        settled
+    }
+
+    fn site(&self, _: Targets) -> Rc<Site> {
+        // The agent finds its own way.
+        Rc::new(Site { socket: self.socket.clone() })
+    }
+}
+
+/// A role's program, with its certificate and its configuration.
+fn role(program: &Path, folder: &Path, role: &str, node: &str, config: &str) -> io::Result<Program> {
+    let authority = folder.join("ca");
+    let authority = authority.to_str().ok_or_else(|| io::Error::other("a folder whose name is not text"))?;
+    certify(program, folder, &["issue", "--role", role, "--node", node, "--ca", authority, "--out"], node)?;
+    let path = folder.join(format!("{node}.toml"));
+    fs::write(&path, config)?;
+    let command = [program.as_os_str(), role.as_ref(), "--config".as_ref(), path.as_os_str()];
+    Ok(Program::new(format!("lockmesh {role} {node}"), command, folder.join(format!("{node}.log"))))
+}
+
+/// Runs `lockmesh operator tls`; the words end with the flag that names the folder to write to.
+fn certify(program: &Path, folder: &Path, words: &[&str], out: &str) -> io::Result<()> {
+    let made = Command::new(program).args(["operator", "tls"]).args(words).arg(folder.join(out)).output()?;
+    match made.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&made.stderr).into_owned())),
+    }
+}
+
+/// Paths and names hold no quotes: they are those of a temporary folder.
+fn common_config(folder: &Path, role: &str, node: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "data_dir = \"{folder}/{node}/data\"\n[node]\nname = \"{node}\"\n[tls]\nca = \"{folder}/ca/ca.pem\"\n\
+         certificate = \"{folder}/{node}/{role}.pem\"\nkey = \"{folder}/{node}/{role}-key.pem\"\n"
+    )
+}
+
+fn server_config(folder: &Path, node: &str, address: &str, all: &[String], log_level: &str) -> String {
+    let mut config = common_config(folder, "server", node);
+    config += &format!("[rpc]\nlisten = \"{address}\"\n[log]\nlevel = \"{log_level}\"\n");
+    if all.len() > 1 {
+        let others = all.iter().filter(|other| *other != address).collect::<Vec<_>>();
+        config += &format!("[quorum]\nbootstrap_expect = {}\njoin = {others:?}\n", all.len());
+    }
+    config
+}
+
+fn agent_config(folder: &Path, socket: &Path, servers: &[String]) -> String {
+    let mut config = common_config(folder, "agent", "a1");
+    config += &format!(
+        "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = {servers:?}\n",
+        socket.display()
+    );
+    config
+}
+
+/// The version, and the commit where the sources are at hand.
+fn version(program: &Path) -> io::Result<String> {
+    let told = Command::new(program).arg("version").output()?;
+    let told = String::from_utf8_lossy(&told.stdout);
+    let mut version = told.lines().next().unwrap_or_default().trim().to_owned();
+    let git = Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])
+        .output();
+    if let Ok(commit) = git
+        && commit.status.success()
+    {
+        version += &format!(" ({})", String::from_utf8_lossy(&commit.stdout).trim());
+    }
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quorum_is_settled_when_all_vote_and_none_lags() {
+        let configuration = |third: &str| -> Configuration {
+            let one = r#"{"Address":"a","Leader":true,"Voter":true,"LastIndex":1000,"Node":"x"}"#;
+            let two = r#"{"Address":"b","Leader":false,"Voter":true,"LastIndex":950}"#;
+            let text = format!(r#"{{"Servers":[{one},{two}{third}],"Index":3}}"#);
+            serde_json::from_str(&text).expect("it is good JSON")
+        };
+        assert!(
+            configuration(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":1000}"#).is_settled(3)
+        );
+        assert!(
+            !configuration(r#",{"Address":"c","Leader":false,"Voter":false,"LastIndex":1000}"#).is_settled(3)
+        );
+        assert!(
+            !configuration(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":10}"#).is_settled(3)
+        );
+        assert!(!configuration("").is_settled(3));
+        assert!(configuration("").is_settled(2));
+    }
+
+    #[test]
+    fn a_lone_server_is_told_of_no_quorum() {
+        let all = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+        let config = server_config(Path::new("/f"), "s1", &all[0], &all, "info");
+        assert!(config.contains("bootstrap_expect = 2\njoin = [\"127.0.0.1:2\"]\n"), "{config}");
+        assert!(!server_config(Path::new("/f"), "s1", &all[0], &all[..1], "info").contains("quorum"));
+    }
+}

@@ -1,0 +1,125 @@
+//! The three services, each of three nodes: started from nothing on free ports, asked who leads, killed, restarted.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`lockmesh`] | three servers and an agent, with their certificates |
+//! | [`etcd`] | three members, as Debian builds them |
+//! | [`zookeeper`] | three servers on Debian's Java |
+//! | [`failover`] | how long nobody can write when the leader is killed |
+//!
+//! Every node makes its writes durable before it acknowledges them, which is the default of all three, and all keep
+//! their data on the same disk. Settings are defaults, but for limits that the work would run into.
+
+pub(crate) mod etcd;
+pub(crate) mod failover;
+pub(crate) mod lockmesh;
+pub(crate) mod zookeeper;
+
+use crate::client::Client;
+use crate::process::Program;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a service may take until it serves; generous, for loaded machines.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which nodes clients speak to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Targets {
+    /// The leader alone.
+    Leader(usize),
+    /// All in turn.
+    All,
+    /// All but one.
+    Without(usize),
+}
+
+impl Targets {
+    /// The nodes out of a list that are spoken to.
+    fn of<T: Copy>(self, nodes: &[T]) -> Vec<T> {
+        let wanted = |at: &usize| match self {
+            Self::Leader(leader) => *at == leader,
+            Self::All => true,
+            Self::Without(dead) => *at != dead,
+        };
+        (0..nodes.len()).filter(wanted).map(|at| nodes[at]).collect()
+    }
+}
+
+/// Where the programs are that are measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Tools {
+    /// The `lockmesh` binary.
+    pub(crate) lockmesh: PathBuf,
+    /// What `tests/bench/compare/setup` has unpacked.
+    pub(crate) packages: PathBuf,
+}
+
+impl Tools {
+    /// A file of the unpacked packages.
+    fn unpacked(&self, path: &str) -> io::Result<PathBuf> {
+        let file = self.packages.join("root").join(path);
+        match file.exists() {
+            true => Ok(file),
+            false => Err(io::Error::other(format!(
+                "{} is missing: run tests/bench/compare/setup first, or leave the service out with --only",
+                file.display()
+            ))),
+        }
+    }
+
+    /// The version of an unpacked package.
+    fn version(&self, package: &str) -> io::Result<String> {
+        let versions = std::fs::read_to_string(self.packages.join("versions"))?;
+        let of = |line: &str| line.strip_prefix(package)?.strip_prefix(' ').map(str::to_owned);
+        versions.lines().find_map(of).ok_or_else(|| io::Error::other(format!("{package} has no version")))
+    }
+}
+
+/// A service of several nodes.
+pub(crate) trait Cluster {
+    /// What speaks to it.
+    type Client: Client;
+
+    /// What it is, for people.
+    fn version(&self) -> &str;
+
+    /// Its processes: the nodes in order, then whatever else there is.
+    fn programs(&mut self) -> &mut [Program];
+
+    /// Which node leads.
+    async fn leader(&self) -> io::Result<usize>;
+
+    /// Waits until every node serves and has caught up.
+    async fn settle(&mut self) -> io::Result<()>;
+
+    /// Where clients connect to.
+    fn site(&self, targets: Targets) -> Rc<<Self::Client as Client>::Site>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_chosen() {
+        let nodes = ['a', 'b', 'c'];
+        assert_eq!(Targets::Leader(1).of(&nodes), ['b']);
+        assert_eq!(Targets::All.of(&nodes), nodes);
+        assert_eq!(Targets::Without(0).of(&nodes), ['b', 'c']);
+    }
+
+    #[test]
+    fn missing_packages_say_what_to_do() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let tools = Tools { lockmesh: PathBuf::new(), packages: folder.path().into() };
+        let error = tools.unpacked("usr/bin/etcd").expect_err("nothing is there").to_string();
+        assert!(error.contains("run tests/bench/compare/setup first"), "{error}");
+        std::fs::write(folder.path().join("versions"), "etcd-server-x 1\netcd-server 3.4\n")
+            .expect("written");
+        assert_eq!(tools.version("etcd-server").expect("it is there"), "3.4");
+        assert!(tools.version("etcd").is_err());
+    }
+}

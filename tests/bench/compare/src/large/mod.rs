@@ -1,0 +1,145 @@
+//! Lockmesh alone, with very many sessions and locks: memory, checkpoints, starts, catching up, elections, and whether
+//! the end of a node with many locks is felt by anybody else.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`fill`] | makes sessions, each of which holds a lock |
+//! | [`recovery`] | servers that are killed, restarted, emptied |
+//! | [`stall`] | the end of a node, while others work |
+//! | [`findings`] | what was found |
+
+mod fill;
+mod findings;
+mod recovery;
+mod stall;
+
+use crate::cluster::failover::kill_leader;
+use crate::cluster::lockmesh::Lockmesh;
+use crate::cluster::{Cluster, Targets};
+use crate::latency::median;
+use crate::options::{LargeArgs, Options};
+use crate::progress::Progress;
+use crate::work::{self, Work};
+use findings::Findings;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a service rests before it is looked at as an idle one.
+const REST: Duration = Duration::from_secs(10);
+
+/// How long one kind of work is done until it is the next one's turn.
+const SLICE: Duration = Duration::from_secs(10);
+
+/// The image's thread tells at this level how long a checkpoint took.
+const LOG_LEVEL: &str = "info,lockmesh_server::store=debug";
+
+/// The most memory of a server idle, of one that has worked, and of an idle agent, in MiB.
+const IDLE_SERVER_MIB: f64 = 20.0;
+const BUSY_SERVER_MIB: f64 = 100.0;
+const IDLE_AGENT_MIB: f64 = 12.0;
+
+/// Everything in turn.
+pub(crate) async fn run(
+    options: &Options,
+    args: &LargeArgs,
+    folder: &Path,
+    progress: &Progress,
+) -> io::Result<Findings> {
+    progress.say("starting Lockmesh");
+    let mut cluster =
+        Lockmesh::start(&options.tools()?, &folder.join("Lockmesh"), options.servers(), LOG_LEVEL).await?;
+    let mut findings = Findings::new(folder, cluster.version())?;
+    tokio::time::sleep(REST).await;
+    findings.look(&mut cluster, "idle", [IDLE_SERVER_MIB, IDLE_AGENT_MIB]);
+    if args.minutes > 0 {
+        progress.say(&format!("64 clients work for {} minutes", args.minutes));
+        let end = Instant::now() + Duration::from_secs(60 * u64::from(args.minutes));
+        toil(&cluster, end).await?;
+        let stage = format!("after {} minutes at 64 clients", args.minutes);
+        findings.look(&mut cluster, &stage, [BUSY_SERVER_MIB, f64::INFINITY]);
+    }
+    fill(&mut cluster, args, &mut findings, progress).await?;
+    if options.servers() > 1 {
+        recover(&mut cluster, args, &mut findings, progress).await?;
+    }
+    progress.say(&format!("destroying a node with {} locks", args.doomed));
+    stall::destroy(&cluster, args.doomed, &mut findings).await?;
+    findings.look_freely(&mut cluster, "at the end");
+    progress.say("done");
+    Ok(findings)
+}
+
+/// All kinds of work in turn, until it is enough.
+async fn toil(cluster: &Lockmesh, end: Instant) -> io::Result<()> {
+    let site = cluster.site(Targets::All);
+    for work in [Work::Cycles, Work::Puts, Work::Churn, Work::Reads].into_iter().cycle() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let length = SLICE.min(left).max(Duration::from_millis(100));
+        work::run::<<Lockmesh as Cluster>::Client>(&site, work, 64, length, || ()).await?;
+    }
+    Ok(())
+}
+
+/// Sessions and locks, and what they cost.
+async fn fill(
+    cluster: &mut Lockmesh,
+    args: &LargeArgs,
+    findings: &mut Findings,
+    progress: &Progress,
+) -> io::Result<()> {
+    let marks = recovery::log_ends(cluster);
+    let begun = Instant::now();
+    fill::register(cluster.socket(), stall::NODE).await?;
+    let quiet = args.locks.saturating_sub(args.doomed);
+    fill::fill(cluster.socket(), "quiet", None, quiet, progress).await?;
+    fill::fill(cluster.socket(), stall::NODE, Some(stall::NODE), args.doomed, progress).await?;
+    let held = quiet + args.doomed;
+    let seconds = begun.elapsed().as_secs_f64();
+    findings.tell(format!("{held} sessions and {held} locks, made by 64 clients in"), seconds, "s", None);
+    cluster.settle().await?;
+    tokio::time::sleep(REST).await;
+    findings.look_freely(cluster, &format!("with {held} sessions and locks"));
+    let checkpoints = recovery::checkpoints(cluster, &marks)?;
+    findings.tell("checkpoints meanwhile, of all servers", checkpoints.len() as f64, "", None);
+    let most = checkpoints.iter().map(|checkpoint| checkpoint.rows).fold(0.0, f64::max);
+    findings.tell("rows of the largest", most, "", None);
+    let times: Vec<f64> = checkpoints.iter().map(|checkpoint| checkpoint.took_ms).collect();
+    findings.tell("a checkpoint's time in the middle", median(&times), "ms", None);
+    findings.tell("the longest", times.iter().copied().fold(0.0, f64::max), "ms", None);
+    Ok(())
+}
+
+/// Starts, catching up, elections.
+async fn recover(
+    cluster: &mut Lockmesh,
+    args: &LargeArgs,
+    findings: &mut Findings,
+    progress: &Progress,
+) -> io::Result<()> {
+    progress.say("restarting a follower");
+    let restart = recovery::restart(cluster, recovery::Way::Terminate).await?;
+    findings.tell("a follower that was stopped, until it listens again", restart.listens, "s", None);
+    findings.tell("until it has caught up", restart.caught_up, "s", None);
+    let restart = recovery::restart(cluster, recovery::Way::Kill).await?;
+    findings.tell("a follower that was killed, until it listens again", restart.listens, "s", None);
+    findings.tell("until it has caught up", restart.caught_up, "s", None);
+    progress.say("emptying a follower");
+    let restart = recovery::restart(cluster, recovery::Way::Empty).await?;
+    findings.tell("a follower that was emptied, until it listens again", restart.listens, "s", None);
+    findings.tell("until it votes again, caught up by a snapshot", restart.caught_up, "s", None);
+    let mut elections = Vec::new();
+    for round in 1..=args.elections {
+        progress.say(&format!("killing the leader, {round} of {}", args.elections));
+        elections.push(kill_leader(cluster).await?.as_secs_f64() * 1e3);
+    }
+    if !elections.is_empty() {
+        findings.tell("leader killed, until a write succeeds, in the middle", median(&elections), "ms", None);
+        let most = elections.iter().copied().fold(0.0, f64::max);
+        findings.tell("at worst", most, "ms", None);
+    }
+    Ok(())
+}

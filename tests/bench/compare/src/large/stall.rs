@@ -1,0 +1,109 @@
+//! The end of a node with many locks, while others work: how long does anybody else wait?
+
+use super::fill;
+use super::findings::Findings;
+use crate::client::Client;
+use crate::client::lockmesh::{Lockmesh as Worker, Wire};
+use crate::cluster::lockmesh::Lockmesh;
+use crate::cluster::{Cluster, Targets};
+use crate::wire::http1::{self, request};
+use crate::work::Work;
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// The node that is destroyed.
+pub(super) const NODE: &str = "doomed";
+
+/// How long the others work before the node ends, and after it has.
+const AROUND: Duration = Duration::from_secs(5);
+
+/// The longest that anybody else may wait, in milliseconds.
+const LONGEST_MS: f64 = 50.0;
+
+/// What the others do, one client each.
+const OTHERS: [Work; 4] = [Work::Puts, Work::Reads, Work::Cycles, Work::Churn];
+
+/// The longest request of one of them, before the node's end and since.
+#[derive(Debug, Default)]
+struct Longest {
+    before: Cell<Duration>,
+    since: Cell<Duration>,
+}
+
+/// What the others are told.
+#[derive(Debug, Default)]
+struct Signals {
+    destroying: Cell<bool>,
+    over: Cell<bool>,
+}
+
+/// Destroys the node, and tells how long that took and how long others waited.
+pub(super) async fn destroy(cluster: &Lockmesh, locks: u32, findings: &mut Findings) -> io::Result<()> {
+    let signals = Rc::new(Signals::default());
+    let longest: Rc<[Longest; 4]> = Rc::default();
+    let mut others = JoinSet::new();
+    for (number, work) in OTHERS.into_iter().enumerate() {
+        let site = cluster.site(Targets::All);
+        let (signals, longest) = (Rc::clone(&signals), Rc::clone(&longest));
+        others.spawn_local(async move {
+            let mut client = Worker::connect(&site, number, work).await?;
+            while !signals.over.get() {
+                one(&mut client, work, &signals, &longest[number]).await?;
+            }
+            client.close().await
+        });
+    }
+    tokio::time::sleep(AROUND).await;
+    signals.destroying.set(true);
+    let begun = Instant::now();
+    let body = format!(r#"{{"Node":"{NODE}"}}"#);
+    let end = request("PUT", "/v1/catalog/deregister", body.as_bytes());
+    Wire::connect(cluster.socket()).await?.succeed(&end).await?;
+    let answered = begun.elapsed();
+    let held = held(cluster.socket(), locks).await?;
+    tokio::time::sleep(AROUND).await;
+    signals.over.set(true);
+    while let Some(done) = others.join_next().await {
+        done.map_err(io::Error::other)??;
+    }
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    findings.tell(format!("a node with {locks} locks destroyed, until the answer"), ms(answered), "ms", None);
+    findings.tell("its locks that are still held then", f64::from(held), "", Some(0.0));
+    for (work, longest) in OTHERS.iter().zip(longest.iter()) {
+        let name = work.name();
+        findings.tell(format!("longest of another's {name} before"), ms(longest.before.get()), "ms", None);
+        let since = ms(longest.since.get());
+        findings.tell(format!("longest of another's {name} since"), since, "ms", Some(LONGEST_MS));
+    }
+    Ok(())
+}
+
+async fn one(client: &mut Worker, work: Work, signals: &Signals, longest: &Longest) -> io::Result<()> {
+    let begun = Instant::now();
+    match work {
+        Work::Puts => client.put().await?,
+        Work::Reads => client.read().await?,
+        Work::Cycles => client.cycle().await?,
+        _ => client.churn().await?,
+    }
+    // What was under way when the end began counts as since.
+    let cell = if signals.destroying.get() { &longest.since } else { &longest.before };
+    cell.set(cell.get().max(begun.elapsed()));
+    Ok(())
+}
+
+/// How many of some of the node's locks are held.
+async fn held(socket: &Path, locks: u32) -> io::Result<u32> {
+    const LOOKS: u32 = 100;
+    let mut wire = Wire::connect(socket).await?;
+    let mut held = 0;
+    for number in (0..locks).step_by((locks / LOOKS).max(1) as usize) {
+        let head = wire.exchange(&request("GET", &fill::lock(NODE, number), b"")).await?;
+        held += u32::from(http1::holder(wire.body(head)).is_some());
+    }
+    Ok(held)
+}

@@ -1,0 +1,96 @@
+//! Lockmesh, etcd and ZooKeeper under the same work, on one machine, in one run.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`options`] | the command line, and the plan that it means |
+//! | [`contest`] | the services in turn, round after round |
+//! | [`work`] | what clients do, and what of it counts |
+//! | [`client`] | how each service's clients do it, by its own protocol |
+//! | [`wire`] | the bytes of these protocols |
+//! | [`cluster`] | how each service is started, asked, killed |
+//! | [`large`] | Lockmesh alone, with very many sessions and locks |
+//! | [`process`], [`machine`] | what runs, and on what |
+//! | [`latency`], [`report`], [`targets`] | what was found |
+//!
+//! Ratios are only worth something from one run: all services run all the time, each is measured for a moment, and then
+//! it is the next one's turn. One thread makes the load of all three, since it shares the machine with them; the report
+//! says how much of it that took.
+
+mod client;
+mod cluster;
+mod contest;
+mod large;
+mod latency;
+mod machine;
+mod options;
+mod process;
+mod progress;
+mod report;
+mod targets;
+mod wire;
+mod work;
+
+use clap::Parser;
+use options::{Command, Options};
+use progress::Progress;
+use std::io;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::LocalSet;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match measure(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("lockmesh-compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures and prints; `false` when something failed on the way.
+fn measure(options: &Options) -> io::Result<bool> {
+    let folder = options.folder()?;
+    let progress = Progress::new();
+    progress.say(&format!("all data and logs are in {}", folder.path().display()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let work = async {
+        match &options.command {
+            Some(Command::Large(args)) => {
+                let findings = large::run(options, args, folder.path(), &progress).await?;
+                print(options.json, &findings, findings.render())?;
+                Ok(findings.failures.is_empty())
+            }
+            None => {
+                let mut report = contest::run(options, folder.path(), &progress).await?;
+                report.judge();
+                print(options.json, &report, report.render())?;
+                Ok(report.failures.is_empty())
+            }
+        }
+    };
+    let interrupted = async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupt = tokio::signal::ctrl_c() => interrupt?,
+            _ = terminate.recv() => {}
+        }
+        Err(io::Error::other("interrupted"))
+    };
+    LocalSet::new().block_on(&runtime, async {
+        tokio::select! {
+            done = work => done,
+            stopped = interrupted => stopped,
+        }
+    })
+}
+
+fn print(json: bool, report: &impl serde::Serialize, text: String) -> io::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(report).map_err(io::Error::other)?),
+        false => print!("{text}"),
+    }
+    Ok(())
+}

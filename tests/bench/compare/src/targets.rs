@@ -1,0 +1,105 @@
+//! What is to be reached, held against what was measured.
+
+use crate::contest::System;
+use crate::report::{Report, table};
+use crate::work::Work;
+use serde::Serialize;
+
+/// One thing to reach.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Target {
+    /// What, and how much of it.
+    pub(crate) what: String,
+    /// What was measured.
+    pub(crate) measured: f64,
+    /// Whether that is enough.
+    pub(crate) reached: bool,
+}
+
+/// Operations a second that must be at least so many times as many as another service's.
+const RATES: [(Work, usize, System, f64); 5] = [
+    (Work::Cycles, 256, System::Etcd, 7.0),
+    (Work::Cycles, 256, System::ZooKeeper, 2.5),
+    (Work::Puts, 256, System::Etcd, 3.0),
+    (Work::Puts, 256, System::ZooKeeper, 1.5),
+    (Work::Reads, 64, System::Etcd, 4.0),
+];
+
+/// Latencies in the middle that must be no longer than another service's.
+const LATENCIES: [(Work, usize, System); 3] = [
+    (Work::Cycles, 1, System::ZooKeeper),
+    (Work::Handoff, 2, System::ZooKeeper),
+    (Work::Handoff, 64, System::ZooKeeper),
+];
+
+/// How long nobody may be able to write when the leader is killed: in the middle, and ever; in milliseconds.
+const KILL_MEDIAN_MS: f64 = 400.0;
+const KILL_MAX_MS: f64 = 1000.0;
+
+/// Judges whatever was measured; what was not is left out.
+pub(crate) fn judge(report: &Report) -> Vec<Target> {
+    let pair = |work, clients, system| {
+        report.find(work, clients, System::Lockmesh).zip(report.find(work, clients, system))
+    };
+    let rates = RATES.into_iter().filter_map(|(work, clients, system, least)| {
+        let (ours, theirs) = pair(work, clients, system)?;
+        let measured = ours.per_second / theirs.per_second;
+        let what = format!("{} at {clients} clients: at least {least} x {}", work.name(), system.name());
+        Some(Target { what, measured, reached: measured >= least })
+    });
+    let latencies = LATENCIES.into_iter().filter_map(|(work, clients, system)| {
+        let (ours, theirs) = pair(work, clients, system)?;
+        let measured = ours.p50_ms / theirs.p50_ms;
+        let what = format!("{} at {clients} clients: p50 at most 1 x {}", work.name(), system.name());
+        Some(Target { what, measured, reached: measured <= 1.0 })
+    });
+    let kills = report.kills.iter().find(|kills| kills.system == System::Lockmesh);
+    let kills = kills.into_iter().flat_map(|kills| {
+        let limits = [("median", KILL_MEDIAN_MS, kills.median()), ("maximum", KILL_MAX_MS, kills.max())];
+        limits.map(|(name, most, measured)| {
+            let what = format!("leader killed, until a write succeeds: {name} at most {most} ms");
+            Target { what, measured, reached: measured <= most }
+        })
+    });
+    rates.chain(latencies).chain(kills).collect()
+}
+
+/// The judgement as a table; nothing when there is none.
+pub(crate) fn render(targets: &[Target]) -> String {
+    if targets.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![["to reach", "measured", ""].map(str::to_owned).to_vec()];
+    for target in targets {
+        let verdict = if target.reached { "reached" } else { "MISSED" };
+        rows.push(vec![target.what.clone(), format!("{:.2}", target.measured), verdict.to_owned()]);
+    }
+    table(&rows) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Step;
+    use crate::report::Kills;
+    use crate::report::tests::{add, empty};
+
+    #[test]
+    fn figures_are_judged() {
+        let mut report = empty();
+        let puts = Step { work: Work::Puts, clients: 256 };
+        add(&mut report, puts, System::Lockmesh, 200, 1);
+        add(&mut report, puts, System::Etcd, 100, 1);
+        add(&mut report, puts, System::ZooKeeper, 100, 1);
+        let cycles = Step { work: Work::Cycles, clients: 1 };
+        add(&mut report, cycles, System::Lockmesh, 10, 2);
+        add(&mut report, cycles, System::ZooKeeper, 10, 3);
+        report.kills.push(Kills { system: System::Lockmesh, ms: vec![300.0, 1100.0, 200.0] });
+        let judged: Vec<(f64, bool)> =
+            judge(&report).iter().map(|target| ((target.measured * 100.0).round(), target.reached)).collect();
+        assert_eq!(judged, [(200.0, false), (200.0, true), (67.0, true), (30000.0, true), (110000.0, false)]);
+        let text = render(&judge(&report));
+        assert!(text.contains("| puts at 256 clients: at least 3 x etcd"), "{text}");
+        assert_eq!(render(&[]), "");
+    }
+}
