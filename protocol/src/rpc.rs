@@ -7,6 +7,7 @@ use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
+use bytes::Bytes;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,6 +84,15 @@ pub enum Request {
     Invite(Vec<String>),
     /// A server of the quorum says where it is now.
     Announce(Server),
+    /// A part of the image of the state, for a server that is too far behind to follow the log.
+    ImagePart {
+        /// Which image; none to begin one.
+        image: Option<u64>,
+        /// Which part, from 0.
+        number: u32,
+        /// The image must stand for this index or a later one.
+        least: LogIndex,
+    },
 }
 
 /// What a server answers.
@@ -106,6 +116,8 @@ pub enum Response {
     Autopilot(Autopilot, LogIndex),
     /// Who the server is that was asked.
     Introduced(Introduction),
+    /// A part of an image.
+    ImagePart(ImagePart),
     /// No answer could be had.
     Unavailable(Unavailable),
 }
@@ -157,6 +169,23 @@ pub struct BackupPart {
     pub last: bool,
     /// The rows.
     pub rows: Vec<Change>,
+}
+
+/// A part of an image: rows as they lie on disk, about 1 MiB, which only servers read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePart {
+    /// Which image.
+    pub image: u64,
+    /// Which part, from 0.
+    pub number: u32,
+    /// What the image stands for.
+    pub mark: Bytes,
+    /// The rows.
+    pub rows: Bytes,
+    /// The checksum of all that is above.
+    pub digest: [u8; 32],
+    /// The checksum of all parts, with the last one.
+    pub whole: Option<[u8; 32]>,
 }
 
 /// What a server must know that was taken into a quorum.

@@ -1,7 +1,8 @@
-//! Backups that are being read: each has a thread of its own, so that reading one stops nobody else.
+//! Backups and images that are being read: each has a thread of its own, so that reading one stops nobody else.
 
+use crate::images::ImageSource;
 use crate::mailbox::ReplySink;
-use crate::store::Backup;
+use crate::store::{Backup, StoreError};
 use lockmesh_protocol::rpc::{BackupPart, CallId, Response, Unavailable};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// After this long without a question a backup is let go.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How many backups may be open: each keeps old pages of the image from being used again.
-const MAX_OPEN: usize = 4;
+const MAX_OPEN: usize = 8;
 /// How many questions may wait for one backup's thread.
 const MAX_QUESTIONS: usize = 64;
 
@@ -21,6 +22,14 @@ pub(crate) struct Question {
     pub(crate) number: u32,
     pub(crate) call: CallId,
     pub(crate) replies: ReplySink,
+}
+
+/// What is read.
+pub(crate) enum Source {
+    /// For an operator.
+    Backup(Backup),
+    /// For another server.
+    Image(ImageSource),
 }
 
 /// The backups that are open.
@@ -44,11 +53,11 @@ impl Backups {
     }
 
     /// Begins to serve a backup, with its first question.
-    pub(crate) fn begin(&mut self, backup: Backup, first: Question) {
+    pub(crate) fn begin(&mut self, source: Source, first: Question) {
         self.last_id += 1;
         let id = self.last_id;
         let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
-        let serve = move || serve(id, backup, &questions);
+        let serve = move || serve(id, source, &questions);
         match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
             Ok(thread) => {
                 self.open.insert(id, Open { questions: sender, thread });
@@ -74,26 +83,32 @@ impl Backups {
     }
 }
 
-fn serve(id: u64, mut backup: Backup, questions: &mpsc::Receiver<Question>) {
+fn serve(id: u64, mut source: Source, questions: &mpsc::Receiver<Question>) {
     while let Ok(question) = questions.recv_timeout(SILENCE) {
         let Question { number, call, replies } = &question;
-        match backup.part(*number) {
+        let answer = match &mut source {
+            Source::Backup(backup) => backup_part(id, backup, *number),
+            Source::Image(image) => image.part(id, *number).map(|part| part.map(Response::ImagePart)),
+        };
+        match answer {
             Ok(None) => refuse(&question, "this backup has no such part"),
-            Ok(Some(part)) => {
-                let part = BackupPart {
-                    backup: id,
-                    cluster_id: backup.cluster_id().into(),
-                    index: backup.mark().index,
-                    term: backup.mark().term,
-                    number: *number,
-                    last: part.last,
-                    rows: part.rows,
-                };
-                replies.answer(*call, Response::BackupPart(part));
-            }
+            Ok(Some(response)) => replies.answer(*call, response),
             Err(error) => refuse(&question, &error.to_string()),
         }
     }
+}
+
+fn backup_part(id: u64, backup: &mut Backup, number: u32) -> Result<Option<Response>, StoreError> {
+    let Some(part) = backup.part(number)? else { return Ok(None) };
+    Ok(Some(Response::BackupPart(BackupPart {
+        backup: id,
+        cluster_id: backup.cluster_id().into(),
+        index: backup.mark().index,
+        term: backup.mark().term,
+        number,
+        last: part.last,
+        rows: part.rows,
+    })))
 }
 
 fn refuse(question: &Question, why: &str) {

@@ -11,6 +11,7 @@
 //! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
 //! **Invariant:** nothing in here waits for a disk or a peer; the only wait is for mail, until the next tick.
 
+mod images;
 mod quorum;
 
 use crate::backup::{Backups, Question};
@@ -20,7 +21,9 @@ use crate::metrics;
 use crate::peers::Peers;
 use crate::store::{DirtyRows, StoreEvent, StoreHandle, StoreHealth};
 use crate::watch::{Parked, Watches};
+use images::Images;
 use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::message::MessageKind;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
@@ -75,8 +78,7 @@ pub(crate) struct Driver {
     last_checkpoint: Instant,
     health: StoreHealth,
     backups: Backups,
-    /// Backups that wait for an image of at least this index.
-    wanted_images: Vec<(LogIndex, Question)>,
+    images: Images,
     started: Instant,
     next_tick: Instant,
     serving: bool,
@@ -132,7 +134,7 @@ impl Driver {
             last_checkpoint: started,
             health: StoreHealth::Good,
             backups: Backups::default(),
-            wanted_images: Vec::new(),
+            images: Images::default(),
             started,
             next_tick: started,
             serving: false,
@@ -171,7 +173,11 @@ impl Driver {
             Mail::Call { call, request, replies } => self.call(call, request, replies),
             Mail::Cancel { from, call } => self.watches.cancel(from, call),
             Mail::Gone { from } => self.watches.cancel_all(from),
+            Mail::Peer(sender, message) if message.kind == MessageKind::Snapshot => {
+                self.fetch_image(sender, message);
+            }
             Mail::Peer(sender, message) => self.handle(Input::Peer(sender, message)),
+            Mail::Image(fetched) => self.image_fetched(fetched),
             Mail::Unreachable(server) => self.handle(Input::Unreachable(server)),
             // The lobby's own news that came too late.
             Mail::Forming(_) => {}
@@ -209,6 +215,12 @@ impl Driver {
                 let ticket = self.ticket(call, replies, What::Backup);
                 let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
                 self.handle(Input::Read(ticket, consistency));
+            }
+            Request::ImagePart { image: Some(id), number, .. } => {
+                self.backups.ask(id, Question { number, call, replies });
+            }
+            Request::ImagePart { image: None, least, .. } => {
+                self.want_image(least, Question { number: 0, call, replies });
             }
             Request::TransferLeader(to) => {
                 let ticket = self.ticket(call, replies, What::Write);
@@ -289,7 +301,7 @@ impl Driver {
             StoreEvent::Image(mark) => {
                 let index = mark.index;
                 self.handle(Input::ImageDurable(mark));
-                self.begin_backups(index);
+                self.image_is_durable(index);
             }
             StoreEvent::Health(health) => self.notice_health(health),
         }
@@ -327,6 +339,9 @@ impl Driver {
     fn carry_out(&mut self) -> bool {
         let mut outbox = std::mem::take(&mut self.outbox);
         self.send(&mut outbox.messages);
+        if let Some(mark) = outbox.install.take() {
+            self.install(mark);
+        }
         let alive = outbox.writes.is_empty() || self.store.write(std::mem::take(&mut outbox.writes)).is_ok();
         let mut roster_changed = false;
         for change in outbox.changes.drain(..) {
@@ -358,6 +373,10 @@ impl Driver {
         if let Some(index) = outbox.cut.take() {
             self.store.cut(index);
         }
+        if std::mem::take(&mut outbox.image_wanted) {
+            self.make_image();
+        }
+        self.forget_arrived();
         self.notice_role();
         self.postman.deliver();
         self.outbox = outbox;
@@ -439,50 +458,6 @@ impl Driver {
 
     fn address_of(&self, server: ServerId) -> Option<String> {
         self.core.state().server(server).map(|row| row.address.clone())
-    }
-
-    fn checkpoint_if_due(&mut self, now: Instant) {
-        let due = now.duration_since(self.last_checkpoint) >= self.storage.checkpoint_interval;
-        let many = self.dirty.len() as u64 >= self.storage.checkpoint_changes;
-        if !self.dirty.is_empty() && (due || many) {
-            self.checkpoint(now);
-        }
-    }
-
-    /// Begins a checkpoint, unless one is on its way.
-    fn checkpoint(&mut self, now: Instant) {
-        if self.store.image_is_idle() {
-            self.last_checkpoint = now;
-            self.store.checkpoint(self.core.image_mark(), std::mem::take(&mut self.dirty));
-        }
-    }
-
-    /// A backup is of an image that holds everything applied up to now.
-    fn want_backup(&mut self, question: Question) {
-        if !self.backups.has_room_beside(self.wanted_images.len()) {
-            let full = Unavailable::Overloaded("too many backups are being read".into());
-            return self.postman.answer(&question.replies, question.call, Response::Unavailable(full));
-        }
-        self.wanted_images.push((self.core.image_mark().index, question));
-        self.checkpoint(Instant::now());
-    }
-
-    fn begin_backups(&mut self, image: LogIndex) {
-        let wanted = std::mem::take(&mut self.wanted_images);
-        let (ready, later): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(index, _)| *index <= image);
-        self.wanted_images = later;
-        for (_, question) in ready {
-            match self.store.backup() {
-                Ok(backup) => self.backups.begin(backup, question),
-                Err(error) => {
-                    let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
-                    self.postman.answer(&question.replies, question.call, why);
-                }
-            }
-        }
-        if !self.wanted_images.is_empty() {
-            self.checkpoint(Instant::now());
-        }
     }
 
     /// Microseconds since this driver began.

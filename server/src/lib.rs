@@ -11,7 +11,8 @@
 //! | `opening` | what a member of a quorum begins with |
 //! | `watch` | blocking queries that wait for a change |
 //! | [`store`] | log and image on disk |
-//! | `backup` | backups that are being read |
+//! | `backup` | backups and images that are being read |
+//! | `images` | the way of an image to a server that is too far behind |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
 //! | [`config`] | what a server can be told |
@@ -22,6 +23,7 @@ mod backup;
 pub mod config;
 mod driver;
 pub mod forming;
+mod images;
 pub mod mailbox;
 mod metrics;
 mod opening;

@@ -5,6 +5,7 @@
 //! finished write) always gets in; an answer to a call that was cancelled is dropped here.
 
 use crate::forming::News;
+use crate::images::Fetched;
 use crate::store::StoreEvent;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::Peer;
@@ -53,6 +54,8 @@ pub enum Mail {
     Peer(ServerId, PeerMessage),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
+    /// An image was fetched from another server; none if it could not be.
+    Image(Option<Box<Fetched>>),
     /// Something was heard of other servers while there is no quorum yet.
     Forming(News),
     /// Something happened in the store.

@@ -69,7 +69,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("redb", &["server/src/store/"]),
     ("rustix", &["agent/src/", "agent/client/src/"]),
     ("rustls", &["protocol/net/src/tls.rs"]),
-    ("sha2", &["agent/src/http/"]),
+    ("sha2", &["agent/src/http/", "server/src/images/digest.rs"]),
     ("slog", &["server/core/src/raft/engine.rs"]),
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),

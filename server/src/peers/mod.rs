@@ -198,6 +198,16 @@ impl Peers {
         self.read().servers.contains_key(&server)
     }
 
+    /// Where another server is reached.
+    pub(crate) fn address(&self, server: ServerId) -> Option<String> {
+        self.read().servers.get(&server).map(|row| row.line.address().borrow().clone())
+    }
+
+    /// The way to the driver.
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
     /// Begins a task that calls other servers.
     pub(crate) fn spawn<F>(&self, task: impl FnOnce(Arc<Endpoint>) -> F) -> JoinHandle<()>
     where

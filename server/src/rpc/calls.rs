@@ -95,15 +95,16 @@ impl Stream {
     /// Why the peer may not ask this. A certificate speaks for one node, so it registers no other; and a command
     /// that could be repeated unnoticed is never taken.
     fn denied(&self, request: &Request) -> Option<String> {
+        let certified = self.replies.peer();
         let (role, wanted) = match request {
             Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
             Request::Propose(None, _) => return Some("a command without a request id is not taken".into()),
             Request::AddServer(server) => (Some(Role::Server), &server.node),
             Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
             Request::Announce(server) => (Some(Role::Server), &server.node),
+            Request::ImagePart { .. } => (Some(Role::Server), &certified.node),
             _ => return None,
         };
-        let certified = self.replies.peer();
         if role.is_some_and(|role| role != certified.role) {
             return Some("its certificate is not a server's".into());
         }

@@ -128,6 +128,28 @@ pub struct Part {
     pub last: bool,
 }
 
+/// A part of a backup as it lies in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPart {
+    /// The rows, each behind its length.
+    pub rows: Vec<u8>,
+    /// Whether no part follows.
+    pub last: bool,
+}
+
+/// The rows of a [`RawPart`].
+pub fn raw_rows(mut bytes: &[u8]) -> Result<Vec<Change>, String> {
+    let mut rows = Vec::new();
+    while !bytes.is_empty() {
+        let (length, rest) = bytes.split_first_chunk().ok_or("a row without its length")?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let (row, rest) = rest.split_at_checked(length).ok_or("a row without its end")?;
+        rows.push(wire::decode_stored(row).map_err(|error| error.to_string())?);
+        bytes = rest;
+    }
+    Ok(rows)
+}
+
 impl Backup {
     /// What the backup stands for.
     pub fn mark(&self) -> &ImageMark {
@@ -143,21 +165,47 @@ impl Backup {
     ///
     /// What a restore has gathered so far is left out: it is not part of the state yet.
     pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
-        let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
         let mut rows = Vec::new();
+        let last = self.read(number, |key, value| {
+            if key.first() != Some(&RESTORE_PART) {
+                rows.push(decode(value)?);
+            }
+            Ok(())
+        })?;
+        Ok(last.map(|last| Part { rows, last }))
+    }
+
+    /// Reads a part with all its rows as they lie in the file, each behind its length in four bytes. Parts are the
+    /// same as those of [`Backup::part`].
+    pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
+        let mut rows = Vec::new();
+        let last = self.read(number, |_, value| {
+            let length = u32::try_from(value.len());
+            let length = length.map_err(|_| Fault::Damaged("a row is longer than any can be".to_owned()))?;
+            rows.extend_from_slice(&length.to_be_bytes());
+            rows.extend_from_slice(value);
+            Ok(())
+        })?;
+        Ok(last.map(|last| RawPart { rows, last }))
+    }
+
+    /// Shows each row of a part, and says whether it is the last one; none where there is no such part.
+    fn read(
+        &mut self,
+        number: u32,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<(), Fault>,
+    ) -> Result<Option<bool>, StoreError> {
+        let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
         let mut bytes = 0;
         let mut next = None;
         self.reading
             .each(ROWS, start, |key, value| {
-                if key.first() == Some(&RESTORE_PART) {
-                    return Ok(true);
-                }
-                if !rows.is_empty() && bytes + value.len() > PART_BYTES {
+                if bytes > 0 && bytes + value.len() > PART_BYTES {
                     next = Some(key.to_vec());
                     return Ok(false);
                 }
                 bytes += value.len();
-                rows.push(decode(value)?);
+                show(key, value)?;
                 Ok(true)
             })
             .map_err(|fault| self.fault(fault))?;
@@ -165,7 +213,7 @@ impl Backup {
         if self.starts.len() == number as usize + 1 {
             self.starts.push(next);
         }
-        Ok(Some(Part { rows, last }))
+        Ok(Some(last))
     }
 
     fn fault(&self, fault: Fault) -> StoreError {

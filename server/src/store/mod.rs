@@ -37,7 +37,7 @@ mod threads;
 
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
-pub use image::{Backup, Part};
+pub use image::{Backup, Part, RawPart, raw_rows};
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 

@@ -142,6 +142,16 @@ impl Cluster {
         until("its port is free", || async { UdpSocket::bind(address).ok() }).await;
     }
 
+    /// Takes away all that a stopped server knew.
+    pub(crate) fn empty(&self, number: usize) {
+        std::fs::remove_dir_all(self.data_dir(number)).expect("it was there");
+    }
+
+    /// Gives a stopped server another address.
+    pub(crate) fn move_away(&mut self, number: usize) {
+        self.servers[number - 1].address = free_address();
+    }
+
     pub(crate) fn data_dir(&self, number: usize) -> PathBuf {
         self.folder.path().join(format!("s{number}"))
     }

@@ -1,0 +1,113 @@
+//! Servers that come later, come back emptied, move, or were away for too long.
+
+use crate::cluster::{Cluster, members, until};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_server::config::ServerConfig;
+use std::time::Duration;
+
+fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
+    ids.map(ServerId).to_vec()
+}
+
+/// Keeps hardly any log behind the image.
+fn forgetful(config: &mut ServerConfig) {
+    config.storage.log_keep_bytes = 0;
+    config.storage.checkpoint_interval = Duration::from_millis(100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_later_follows_and_then_votes() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.start(1);
+    cluster.put("job", "before it came").await;
+    cluster.configure(2, 1, &[1]);
+    cluster.start(2);
+    let status = cluster.until_status("both vote", |status| members(status).0.len() == 2).await;
+    assert_eq!(members(&status), (ids([1, 2]), ids([])));
+    cluster.until_caught_up(2).await;
+    assert_eq!(cluster.value(2, "job", Consistency::Stale).await.as_deref(), Some("before it came"));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_founds_nothing_waits_until_it_is_told_whom_to_join() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.configure(2, 0, &[]);
+    cluster.start(2);
+    cluster.start(1);
+    let invitation = Request::Invite(vec![cluster.address(1).to_string()]);
+    assert_eq!(cluster.ask(2, invitation.clone()).await, Ok(Response::Done));
+    cluster.until_status("both vote", |status| members(status).0.len() == 2).await;
+    let again = until("it is a member", || async {
+        match cluster.ask(2, invitation.clone()).await {
+            Ok(Response::Unavailable(reason)) => Some(reason.to_string()),
+            _ => None,
+        }
+    });
+    assert_eq!(again.await, "this server belongs to a cluster already");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_server_comes_back_as_another_one() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    cluster.put("job", "kept by the others").await;
+    let leader = cluster.leader().await;
+    let emptied = if leader == 2 { 3 } else { 2 };
+    cluster.stop(emptied).await;
+    cluster.empty(emptied);
+    cluster.start(emptied);
+    let is_back = |status: &_| members(status).0.contains(&ServerId(4)) && members(status).0.len() == 3;
+    let status = cluster.until_status("it votes under a new id and the old one is gone", is_back).await;
+    assert!(!members(&status).0.contains(&ServerId(emptied as u64)));
+    let own = cluster.until_caught_up(emptied).await;
+    assert_eq!(own.server, ServerId(4));
+    let value = cluster.value(emptied, "job", Consistency::Stale).await;
+    assert_eq!(value.as_deref(), Some("kept by the others"));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_the_cut_log_fetches_an_image() {
+    let mut cluster = Cluster::founded(3, forgetful).await;
+    cluster.put("kept", "from the beginning").await;
+    let leader = cluster.leader().await;
+    let away = if leader == 3 { 2 } else { 3 };
+    let before = cluster.until_caught_up(away).await;
+    cluster.stop(away).await;
+    let long = "x".repeat(100_000);
+    for number in 0..40 {
+        cluster.put(&format!("job/{number}"), &long).await;
+    }
+    cluster.until_status("the log it needs is cut", |status| status.first_index > before.last_index).await;
+    cluster.start(away);
+    let after = cluster.until_caught_up(away).await;
+    assert!(after.first_index > before.last_index, "it followed no log that was cut: {after:?}");
+    assert_eq!(cluster.value(away, "kept", Consistency::Stale).await.as_deref(), Some("from the beginning"));
+    assert_eq!(cluster.value(away, "job/39", Consistency::Stale).await, Some(long.clone()));
+    // What it fetched is on its disk too, and it is as good a voter as before.
+    cluster.stop(away).await;
+    cluster.start(away);
+    cluster.until_caught_up(away).await;
+    assert_eq!(cluster.value(away, "job/0", Consistency::Stale).await, Some(long));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_moved_says_where_it_is() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    let leader = cluster.leader().await;
+    let moved = if leader == 3 { 2 } else { 3 };
+    cluster.stop(moved).await;
+    cluster.move_away(moved);
+    cluster.start(moved);
+    let address = cluster.address(moved).to_string();
+    let knows = |status: &lockmesh_protocol::rpc::Status| {
+        status.servers.iter().any(|server| server.address == address && server.healthy)
+    };
+    let status = cluster.until_status("the roster has its new address", knows).await;
+    assert_eq!(members(&status), (ids([1, 2, 3]), ids([])));
+    cluster.end().await;
+}
