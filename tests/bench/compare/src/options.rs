@@ -42,8 +42,8 @@ pub(crate) struct Options {
     /// Have the clients of etcd and ZooKeeper speak to all nodes in turn instead of to the leader
     #[arg(long)]
     pub(crate) spread: bool,
-    /// How many clients of etcd share a connection, as they do within one process
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// How many clients of etcd share a connection, as within one process
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     sharing: u32,
     /// How many Lockmesh servers: 3, or 1 for a look at what replication costs
     #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = servers)]
