@@ -125,6 +125,8 @@ pub fn note_upstream(upstream: &Upstream) {
         set("reply_frames_total", load(&counters.reply_frames));
         set("reconnects_total", load(&counters.reconnects));
         set("registrations_total", load(&counters.registrations));
+        set("questions_total", load(&counters.questions));
+        set("leaders_total", load(&counters.leaders));
     }
     let load = upstream.load();
     set("calls", load.calls as u64);

@@ -1,15 +1,11 @@
-//! Keeps one connection to a server: finds one, connects again for ever, registers the agent before anybody else
-//! is heard.
+//! Keeps the connection to one server for as long as it is wanted, and says what becomes of it.
 
 use super::backoff::Backoff;
-use super::table::{Admission, CallError, CallTable};
-use super::window::{Life, Window};
-use super::{UpstreamCounters, UpstreamOptions};
+use super::fleet::Fleet;
+use super::roster::Place;
+use super::table::{CallTable, Lane};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
-use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::AgentNumber;
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_net::{Close, Connection, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{ReplyFrame, Request, Response};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,191 +17,216 @@ use tokio::sync::{Notify, watch};
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// How often calls that got no answer are looked for.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a registration's answer is waited for.
-const REGISTER_TIME: Duration = Duration::from_secs(10);
+/// How long a status is waited for; a server that owes one is given up much earlier.
+const STATUS_TIME: Duration = Duration::from_secs(60);
 
-/// What the callers need to know of the connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LinkState {
-    /// Whether calls are taken.
-    pub(super) is_up: bool,
-    /// Whether there will never be a connection again.
-    pub(super) is_closed: bool,
+/// What the fleet wants of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wish {
+    /// No connection for now.
+    #[default]
+    Rest,
+    /// A connection, again and again.
+    Connect,
+    /// Never a connection again.
+    End,
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
+    pub(super) place: Place,
+    pub(super) address: String,
     pub(super) table: CallTable,
-    pub(super) window: Window,
-    pub(super) endpoint: Endpoint,
-    pub(super) counters: UpstreamCounters,
-    state: watch::Sender<LinkState>,
-    options: UpstreamOptions,
-    is_forgotten: AtomicBool,
-    register_again: Notify,
-    stop: Notify,
+    wish: watch::Sender<Wish>,
+    hasten: Notify,
+    ask: Notify,
+    cut: Notify,
+    is_cut: AtomicBool,
 }
 
 impl Link {
-    pub(super) fn new(endpoint: Endpoint, options: UpstreamOptions) -> Arc<Self> {
+    pub(super) fn new(place: Place, address: &str) -> Arc<Self> {
         Arc::new(Self {
+            place,
+            address: address.into(),
             table: CallTable::default(),
-            window: Window::default(),
-            endpoint,
-            counters: UpstreamCounters::default(),
-            state: watch::Sender::default(),
-            options,
-            is_forgotten: AtomicBool::new(false),
-            register_again: Notify::new(),
-            stop: Notify::new(),
+            wish: watch::Sender::default(),
+            hasten: Notify::new(),
+            ask: Notify::new(),
+            cut: Notify::new(),
+            is_cut: AtomicBool::new(false),
         })
     }
 
-    /// Waits until calls are taken; `false` when they are not until `deadline`, or never again.
-    pub(super) async fn up(&self, deadline: Option<Instant>) -> bool {
-        let mut state = self.state.subscribe();
-        let up = async {
-            state.wait_for(|state| state.is_up || state.is_closed).await.is_ok_and(|state| state.is_up)
-        };
-        match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), up).await.unwrap_or(false),
-            None => up.await,
-        }
+    /// Connects, and connects again, as long as this is wanted.
+    pub(super) fn want(&self, wanted: bool) {
+        let wish = if wanted { Wish::Connect } else { Wish::Rest };
+        self.wish.send_if_modified(|now| *now != Wish::End && std::mem::replace(now, wish) != wish);
     }
 
-    /// Whether there will never be a connection again.
-    pub(super) fn is_closed(&self) -> bool {
-        self.state.borrow().is_closed
+    /// Ends the connection and [`Link::keep`].
+    pub(super) fn end(&self) {
+        self.wish.send_replace(Wish::End);
+        self.table.close();
     }
 
-    /// A server does not know this life of the agent any more: another one must begin before calls are taken again.
-    pub(super) fn forgotten(&self, life: Life) {
-        if self.window.life() == Some(life) && !self.is_forgotten.swap(true, Ordering::Relaxed) {
-            self.state.send_modify(|state| state.is_up = false);
-            self.register_again.notify_one();
-        }
+    /// Cuts the pause before the next attempt to connect short.
+    pub(super) fn hasten(&self) {
+        self.hasten.notify_one();
     }
 
-    /// Ends [`Link::keep`].
-    pub(super) async fn close(&self) {
-        self.state.send_modify(|state| *state = LinkState { is_up: false, is_closed: true });
-        self.stop.notify_one();
-        self.table.admit(Admission::Nobody);
-        self.endpoint.close("the agent is shutting down").await;
+    /// Asks the server for its status, which goes to the fleet.
+    pub(super) fn ask(&self) {
+        self.ask.notify_one();
     }
 
-    /// Keeps a connection until [`Link::close`].
-    pub(super) async fn keep(self: Arc<Self>) {
-        tokio::select! {
-            () = self.keep_on() => {}
-            () = self.stop.notified() => {}
-        }
+    /// Gives the connection up, although it may seem to stand.
+    pub(super) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        self.cut.notify_one();
     }
 
-    async fn keep_on(&self) {
+    /// Carries out what is wanted until [`Link::end`].
+    pub(super) async fn keep(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
-        let (mut next_server, mut said) = (0, String::new());
+        let (mut said, mut is_first) = (String::new(), true);
         loop {
-            let reason = match self.connect(&mut next_server).await {
+            match self.wished(|wish| wish != Wish::Rest).await {
+                Wish::End => return,
+                Wish::Rest | Wish::Connect => {}
+            }
+            if !std::mem::take(&mut is_first) {
+                fleet.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+            }
+            let Some(connected) = self.unless_unwanted(self.connect(&fleet)).await else { continue };
+            let reason = match connected {
                 Ok(connection) => {
-                    let (address, peer) = (connection.remote_address(), connection.peer());
-                    tracing::info!(%address, %peer, "connected to a server");
-                    let (reason, was_up) = self.serve(&connection).await;
-                    connection.close(Close::Done, "");
-                    if was_up {
-                        backoff.reset();
-                        said.clear();
-                    }
-                    format!("lost the server {address}: {reason}")
+                    backoff.reset();
+                    said.clear();
+                    self.use_up(&connection, &fleet).await
                 }
-                Err(reason) => reason,
+                Err(reason) => Some(reason),
             };
+            fleet.lost(self.place);
+            let Some(reason) = reason else { continue };
             // One line for each change: a server that stays away says nothing new.
             if said != reason {
-                tracing::warn!("{reason}; trying again until a server answers");
+                tracing::warn!("{reason}; trying again as long as it is needed");
                 said = reason;
             }
-            tokio::time::sleep(backoff.next()).await;
-            self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+            let pause = tokio::time::sleep(backoff.next());
+            tokio::select! {
+                () = pause => {}
+                () = self.hasten.notified() => {}
+                _ = self.wished(|wish| wish == Wish::End) => {}
+            }
         }
     }
 
-    /// Tries every address of every server once, beginning with the one after the last that failed.
-    async fn connect(&self, next_server: &mut usize) -> Result<Connection, String> {
-        let servers = &self.options.servers;
-        let mut reason = "no server is configured".to_owned();
-        for offset in 0..servers.len() {
-            let place = (*next_server + offset) % servers.len();
-            let server = &servers[place];
-            let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(server.as_str()).await {
-                Ok(addresses) => addresses.collect(),
-                Err(error) => {
-                    reason = format!("cannot find the address of the server {server}: {error}");
-                    continue;
-                }
-            };
-            for address in addresses {
-                let connecting = self.endpoint.connect(address, Role::Server);
-                reason = match tokio::time::timeout(CONNECT_TIME, connecting).await {
-                    Ok(Ok(connection)) => {
-                        // A server that works is the home server; one that fails afterwards makes place for the next.
-                        *next_server = place;
-                        return Ok(connection);
-                    }
-                    Ok(Err(error)) => format!("cannot connect to the server {server} ({address}): {error}"),
-                    Err(_) => format!("cannot connect to the server {server} ({address}): no answer"),
-                };
-            }
+    async fn wished(&self, is_it: impl Fn(Wish) -> bool) -> Wish {
+        // The sender lives as long as this value, so that the wait ends only when the wish is there.
+        self.wish.subscribe().wait_for(|wish| is_it(*wish)).await.map_or(Wish::End, |wish| *wish)
+    }
+
+    async fn unless_unwanted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            output = future => Some(output),
+            _ = self.wished(|wish| wish != Wish::Connect) => None,
         }
-        *next_server = next_server.wrapping_add(1);
+    }
+
+    /// Tries every address of the server once.
+    async fn connect(&self, fleet: &Fleet) -> Result<Connection, String> {
+        let server = &self.address;
+        let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(server.as_str()).await {
+            Ok(addresses) => addresses.collect(),
+            Err(error) => return Err(format!("cannot find the address of the server {server}: {error}")),
+        };
+        let mut reason = format!("the server {server} has no address");
+        for address in addresses {
+            let connecting = fleet.endpoint.connect(address, Role::Server);
+            reason = match tokio::time::timeout(CONNECT_TIME, connecting).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => format!("cannot connect to the server {server} ({address}): {error}"),
+                Err(_) => format!("cannot connect to the server {server} ({address}): no answer"),
+            };
+        }
         Err(reason)
     }
 
-    /// Uses the connection until it ends; says why it did, and whether calls were ever taken.
-    async fn serve(&self, connection: &Connection) -> (String, bool) {
-        let (mut sender, mut receiver) = match connection.open(Purpose::Calls).await {
-            Ok(halves) => halves,
-            Err(error) => return (error.to_string(), false),
-        };
-        self.table.admit(Admission::Registration);
-        let mut was_up = false;
-        let ended = tokio::select! {
-            ended = self.send(&mut sender) => ended,
-            ended = self.receive(&mut receiver) => ended,
-            ended = self.stay_registered(&mut was_up) => ended,
-            () = self.sweep() => Ok(()),
-        };
-        self.state.send_modify(|state| state.is_up = false);
-        self.table.admit(Admission::Nobody);
-        match ended {
-            Ok(()) => ("it finished the stream".into(), was_up),
-            Err(error @ LinkError::Malformed(_)) => {
+    /// Uses a connection until it ends, and says why it did; `None` when it was not wanted any more.
+    async fn use_up(&self, connection: &Connection, fleet: &Arc<Fleet>) -> Option<String> {
+        let (address, peer) = (connection.remote_address(), connection.peer());
+        tracing::info!(%address, %peer, "connected to a server");
+        let ended = self.unless_unwanted(self.serve(connection, fleet)).await;
+        self.table.close();
+        match &ended {
+            Some(Err(error @ LinkError::Malformed(_))) => {
                 connection.close(Close::Malformed, &error.to_string());
-                (error.to_string(), was_up)
             }
-            Err(error) => (error.to_string(), was_up),
+            _ => connection.close(Close::Done, ""),
+        }
+        let reason = match ended? {
+            Ok(reason) => reason.into(),
+            Err(error) => error.to_string(),
+        };
+        Some(format!("lost the server {address}: {reason}"))
+    }
+
+    async fn serve(&self, connection: &Connection, fleet: &Arc<Fleet>) -> Result<&'static str, LinkError> {
+        let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
+        self.is_cut.store(false, Ordering::Relaxed);
+        self.table.open();
+        fleet.connected(self.place);
+        tokio::select! {
+            ended = self.send(fleet, &mut sender) => ended,
+            ended = self.receive(fleet, &mut receiver) => ended,
+            () = self.watch(fleet) => Ok("it was watched no longer"),
+            () = self.sweep() => Ok("it was swept no longer"),
+            () = self.answer_for_status(fleet) => Ok("it did not tell its status"),
+            () = self.cut_off() => Ok("it keeps silent"),
         }
     }
 
-    async fn send(&self, sender: &mut FrameSender) -> Result<(), LinkError> {
+    async fn send(&self, fleet: &Fleet, sender: &mut FrameSender) -> Result<&'static str, LinkError> {
         loop {
             self.table.ready().await;
             // Callers that are about to run may have something to say as well: let them, so that it shares a frame.
             tokio::task::yield_now().await;
             let frames = self.table.take();
-            self.counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            fleet.counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
             sender.send(frames).await?;
         }
     }
 
-    async fn receive(&self, receiver: &mut FrameReceiver) -> Result<(), LinkError> {
+    async fn receive(&self, fleet: &Fleet, receiver: &mut FrameReceiver) -> Result<&'static str, LinkError> {
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
-            self.counters.reply_frames.fetch_add(1, Ordering::Relaxed);
+            fleet.counters.reply_frames.fetch_add(1, Ordering::Relaxed);
             self.table.answer(answers);
         }
-        Ok(())
+        Ok("it finished the stream")
+    }
+
+    /// Says when a call that is to be answered soon is not, and when that is over. Costs nothing while there is none.
+    async fn watch(&self, fleet: &Arc<Fleet>) {
+        let probe_after = fleet.probe_after;
+        let mut is_slow = false;
+        loop {
+            let oldest = if is_slow { self.table.oldest_now() } else { Some(self.table.oldest().await) };
+            let (now, due) = (Instant::now(), oldest.map(|oldest| oldest + probe_after));
+            let was_slow = std::mem::replace(&mut is_slow, due.is_some_and(|due| due <= now));
+            if was_slow != is_slow {
+                fleet.slow(self.place, is_slow);
+            }
+            match due {
+                Some(due) if due > now => tokio::time::sleep_until(due.into()).await,
+                // The end of slowness is looked for in smaller steps.
+                Some(_) => tokio::time::sleep(probe_after / 4).await,
+                None => {}
+            }
+        }
     }
 
     async fn sweep(&self) {
@@ -215,67 +236,26 @@ impl Link {
         }
     }
 
-    async fn stay_registered(&self, was_up: &mut bool) -> Result<(), LinkError> {
+    /// Asks for the status whenever the fleet wants to know it.
+    async fn answer_for_status(&self, fleet: &Arc<Fleet>) {
         loop {
-            if self.is_forgotten.load(Ordering::Relaxed) || !self.is_known().await? {
-                self.register().await?;
-            }
-            *was_up = true;
-            self.table.admit(Admission::Everybody);
-            self.state.send_modify(|state| state.is_up = true);
-            self.register_again.notified().await;
-            self.table.admit(Admission::Registration);
-        }
-    }
-
-    /// Whether the quorum still knows the agent's life. Only the leader's word counts: another server may not have
-    /// applied the registration yet.
-    async fn is_known(&self) -> Result<bool, LinkError> {
-        let Some(life) = self.window.life() else { return Ok(false) };
-        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        loop {
-            match self.ask(&Request::Status).await? {
-                Response::Status(status) if status.leader == Some(status.server) => {
-                    return Ok(status.asker == Some(life.number));
+            self.ask.notified().await;
+            fleet.counters.questions.fetch_add(1, Ordering::Relaxed);
+            let life = fleet.window.life();
+            match self.table.call(&Request::Status, Lane::Own, STATUS_TIME).await {
+                Ok(Response::Status(status)) => fleet.heard(self.place, &status, life),
+                Ok(other) => {
+                    tracing::debug!(server = %self.address, ?other, "no status");
+                    fleet.unheard(self.place);
                 }
-                Response::Status(status) if status.leader.is_some() => return Ok(true),
-                _ => tokio::time::sleep(backoff.next()).await,
+                Err(_) => return,
             }
         }
     }
 
-    async fn register(&self) -> Result<(), LinkError> {
-        let request = Request::Propose(None, Command::RegisterAgent(self.options.registration.clone()));
-        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        let mut said = String::new();
-        loop {
-            let reason = match self.ask(&request).await? {
-                Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
-                    self.begin_life(number, Life { number, generation });
-                    return Ok(());
-                }
-                Response::Applied(Applied { reply: Reply::Refused(refusal), .. }) => refusal.to_string(),
-                Response::Unavailable(unavailable) => unavailable.to_string(),
-                other => format!("an answer that fits no registration: {other:?}"),
-            };
-            if said != reason {
-                tracing::warn!("this agent is not registered yet: {reason}");
-                said = reason;
-            }
-            tokio::time::sleep(backoff.next()).await;
+    async fn cut_off(&self) {
+        while !self.is_cut.load(Ordering::Relaxed) {
+            self.cut.notified().await;
         }
-    }
-
-    fn begin_life(&self, number: AgentNumber, life: Life) {
-        let node = &self.options.registration.node.name;
-        tracing::info!(agent = number.0, generation = life.generation.0, %node, "registered");
-        self.window.begin_life(life);
-        self.is_forgotten.store(false, Ordering::Relaxed);
-        self.counters.registrations.fetch_add(1, Ordering::Relaxed);
-    }
-
-    async fn ask(&self, request: &Request) -> Result<Response, LinkError> {
-        let call = self.table.call(request, Instant::now() + REGISTER_TIME, Admission::Registration);
-        call.await.map_err(|error: CallError| LinkError::Lost(error.to_string()))
     }
 }

@@ -1,4 +1,11 @@
-//! The way to the quorum: finds a server, retries under one request id, tells "no" from "unknown".
+//! The way to the quorum: finds the leader, retries under one request id, tells "no" from "unknown".
+//!
+//! ```text
+//! request ──▶ quorum ──▶ fleet's routes ──▶ leader's link ──▶ table ──▶ frames
+//!               ▲ │                    └──▶ home's link         │
+//!               │ └ NotLeader, Lost: again, under the same id   │ a call unanswered for 100 ms, NotLeader,
+//!               └────────── new routes ── compass ◀─────────────┘ a lost connection, every Status
+//! ```
 //!
 //! | file | is |
 //! |---|---|
@@ -6,14 +13,22 @@
 //! | `quorum.rs` | requests, and when each may be tried again |
 //! | `flights.rs` | blocking reads that share one upstream call |
 //! | `window.rs` | sequences that make commands unique across retries |
-//! | `link.rs` | the one connection, kept for ever; the agent's registration |
+//! | `compass.rs` | pure: which server leads, which is home, who is asked and dialled; start here |
+//! | `roster.rs` | pure: the servers, configured and heard of |
+//! | `fleet.rs` | the links, and what each is for: does what the compass says |
+//! | `registrar.rs` | the agent's registration with the leader |
+//! | `link.rs` | the connection to one server, kept as long as it is wanted |
 //! | `table.rs` | calls that wait for an answer, frames that wait to be sent |
 //! | `backoff.rs` | pauses between attempts |
 
 mod backoff;
+mod compass;
+mod fleet;
 mod flights;
 mod link;
 mod quorum;
+mod registrar;
+mod roster;
 mod table;
 mod window;
 
@@ -37,7 +52,7 @@ pub type Exchange = (Request, oneshot::Sender<Response>);
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
-    /// The servers as `host:port`; names are looked up anew at every attempt.
+    /// Servers as `host:port`; names are looked up anew at every attempt. One that answers tells of the others.
     pub servers: Vec<String>,
     /// Who this agent is.
     pub identity: Identity,
@@ -45,8 +60,10 @@ pub struct UpstreamOptions {
     pub registration: AgentRegistration,
     /// How long a request is tried while there is no connection or no leader.
     pub hold_time: Duration,
-    /// How long an answer is waited for on a connection that stands.
+    /// How long an answer is waited for from a server that is there.
     pub answer_time: Duration,
+    /// After how long without an answer other servers are asked whether the leader is another one by now.
+    pub probe_after: Duration,
     /// The connection's own limits.
     pub quic: QuicOptions,
 }
@@ -60,6 +77,7 @@ impl UpstreamOptions {
             registration,
             hold_time: Duration::from_secs(7),
             answer_time: Duration::from_secs(60),
+            probe_after: Duration::from_millis(100),
             quic: QuicOptions::default(),
         }
     }
@@ -80,6 +98,10 @@ pub struct UpstreamCounters {
     pub reconnects: AtomicU64,
     /// Registrations of this agent.
     pub registrations: AtomicU64,
+    /// Questions for a server's status that this agent had itself.
+    pub questions: AtomicU64,
+    /// How often a leader was found.
+    pub leaders: AtomicU64,
 }
 
 /// How much is under way now, for metrics.
@@ -154,7 +176,7 @@ impl Upstream {
         }
     }
 
-    /// The quorum as the nearest server sees it. Fails at once while this agent is not connected and registered.
+    /// The quorum as the nearest server sees it. Fails at once while this agent is not connected.
     pub async fn status(&self) -> Result<Status, Unavailable> {
         let response = match &self.0 {
             Way::Quorum(quorum) => quorum.ask_now(&Request::Status).await?,
@@ -212,7 +234,7 @@ impl Upstream {
     /// Whether the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
         match &self.0 {
-            Way::Quorum(quorum) => quorum.link.window.life().is_some(),
+            Way::Quorum(quorum) => quorum.fleet.window.life().is_some(),
             Way::Channel(_) => true,
         }
     }
@@ -220,14 +242,14 @@ impl Upstream {
     /// Uses other certificates for the next connection.
     pub fn replace_identity(&self, identity: &Identity) {
         if let Way::Quorum(quorum) = &self.0 {
-            quorum.link.endpoint.replace_identity(identity);
+            quorum.fleet.endpoint.replace_identity(identity);
         }
     }
 
     /// What was counted; none for a channel.
     pub fn counters(&self) -> Option<&UpstreamCounters> {
         match &self.0 {
-            Way::Quorum(quorum) => Some(&quorum.link.counters),
+            Way::Quorum(quorum) => Some(&quorum.fleet.counters),
             Way::Channel(_) => None,
         }
     }
@@ -236,7 +258,7 @@ impl Upstream {
     pub fn load(&self) -> UpstreamLoad {
         let Way::Quorum(quorum) = &self.0 else { return UpstreamLoad::default() };
         let (shared_reads, waiters) = quorum.flights.counts();
-        let (calls, command_span) = (quorum.link.table.waiting(), quorum.link.window.span());
+        let (calls, command_span) = (quorum.fleet.calls(), quorum.fleet.window.span());
         UpstreamLoad { calls, command_span, shared_reads, waiters }
     }
 
@@ -247,10 +269,10 @@ impl Upstream {
         }
     }
 
-    /// Ends the connection and every request under way.
+    /// Ends all connections and every request under way.
     pub async fn close(&self) {
         if let Way::Quorum(quorum) = &self.0 {
-            quorum.link.close().await;
+            quorum.fleet.close().await;
         }
     }
 

@@ -1,15 +1,17 @@
-//! Requests over the link, each tried again as long as that is safe and worth it.
+//! Requests over the links, each tried again as long as that is safe and worth it.
 //!
+//! Commands, renewals and plain reads go to the leader, wherever it moves meanwhile; stale and blocking reads go to the
+//! home server, which need not be another one.
 //! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
 //! life; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
 
 use super::UpstreamOptions;
 use super::backoff::Backoff;
+use super::fleet::{Fleet, Routes};
 use super::flights::{FLIGHT_TIME, Flights, Wanted};
 use super::link::Link;
-use super::table::{Admission, CallError};
+use super::table::{CallError, Lane};
 use super::window::Slot;
-use lockmesh_net::Endpoint;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -23,7 +25,7 @@ use tokio::sync::watch;
 /// The way to the servers, with all that is under way on it.
 #[derive(Debug)]
 pub(super) struct Quorum {
-    pub(super) link: Arc<Link>,
+    pub(super) fleet: Arc<Fleet>,
     pub(super) flights: Flights,
     hold_time: Duration,
     answer_time: Duration,
@@ -41,14 +43,18 @@ enum Failure {
     Final(Unavailable),
 }
 
+/// Who is to answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addressee {
+    Leader,
+    Home,
+}
+
 impl Quorum {
     pub(super) fn start(options: UpstreamOptions) -> io::Result<Arc<Self>> {
-        let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
         let (hold_time, answer_time) = (options.hold_time, options.answer_time);
-        let link = Link::new(endpoint, options);
-        tokio::spawn(link.clone().keep());
-        let (flights, hurry) = (Flights::default(), watch::Sender::default());
-        Ok(Arc::new(Self { link, flights, hold_time, answer_time, hurry }))
+        let (fleet, flights) = (Fleet::start(options)?, Flights::default());
+        Ok(Arc::new(Self { fleet, flights, hold_time, answer_time, hurry: watch::Sender::default() }))
     }
 
     /// When a request that begins now is given up, if no server takes it.
@@ -64,18 +70,18 @@ impl Quorum {
         let mut was_sent = false;
         let mut slot: Option<Slot<'_>> = None;
         loop {
-            if !self.link.up(Some(deadline)).await {
+            let Some(leader) = self.find(Addressee::Leader, Some(deadline)).await else {
                 return Err(self.given_up(was_sent, no_leader()));
-            }
+            };
             let Some(slot_now) = self.slot(&mut slot, was_sent).await? else { continue };
             let Some(id) = slot_now.request_id() else { continue };
             if let Request::Propose(request_id, _) = &mut request {
                 *request_id = Some(id);
             }
             let life = slot_now.life();
-            let failure = match self.attempt(&request).await {
+            let failure = match self.attempt(&leader, &request, Lane::Leader).await {
                 Ok(Response::Applied(Applied { reply: Reply::Refused(Refusal::Forgotten), .. })) => {
-                    self.link.forgotten(life);
+                    self.fleet.forgotten(life);
                     Failure::Again(no_leader())
                 }
                 Ok(Response::Applied(applied)) => return Ok(applied),
@@ -84,6 +90,7 @@ impl Quorum {
             };
             let reason = match failure {
                 Failure::Final(reason) if !was_sent => return Err(reason),
+                // Only a later attempt can tell what became of an earlier one.
                 Failure::Final(reason) | Failure::Again(reason) => reason,
                 Failure::Sent => {
                     was_sent = true;
@@ -101,16 +108,22 @@ impl Quorum {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Response, Unavailable> {
+        let mut addressee = addressee(request);
         let mut backoff = retry_backoff();
         loop {
-            if !self.link.up(deadline).await {
+            let Some(link) = self.find(addressee, deadline).await else {
                 return Err(self.given_up(false, no_leader()));
-            }
-            let reason = match self.attempt(request).await {
+            };
+            let reason = match self.attempt(&link, request, lane(request, addressee)).await {
                 Ok(response) => return Ok(response),
                 Err(Failure::Final(reason)) => return Err(reason),
-                Err(Failure::Again(reason)) => reason,
-                Err(Failure::Sent) => no_leader(),
+                Err(Failure::Again(reason)) => {
+                    // A home server that has lost the leader is no help; the leader itself is.
+                    addressee = Addressee::Leader;
+                    reason
+                }
+                Err(Failure::Sent) if may_repeat(request) => no_leader(),
+                Err(Failure::Sent) => return Err(self.given_up(true, no_leader())),
             };
             match deadline {
                 Some(deadline) => {
@@ -121,9 +134,10 @@ impl Quorum {
         }
     }
 
-    /// Asks once, and only if there is a connection.
+    /// Asks the home server once, and only if there is a connection.
     pub(super) async fn ask_now(&self, request: &Request) -> Result<Response, Unavailable> {
-        self.attempt(request).await.map_err(|failure| match failure {
+        let home = self.fleet.route_now(Routes::home).ok_or_else(no_leader)?;
+        self.attempt(&home, request, Lane::Home).await.map_err(|failure| match failure {
             Failure::Again(reason) | Failure::Final(reason) => reason,
             Failure::Sent => self.given_up(true, no_leader()),
         })
@@ -168,16 +182,27 @@ impl Quorum {
         let _ = self.hurry.subscribe().wait_for(|hurry| *hurry).await;
     }
 
-    async fn attempt(&self, request: &Request) -> Result<Response, Failure> {
-        self.link.counters.attempts.fetch_add(1, Ordering::Relaxed);
-        let answer_time = match request {
-            Request::Read { blocking: Some(_), .. } => FLIGHT_TIME + self.answer_time,
-            _ => self.answer_time,
+    /// Where to send a request, as soon as that is known; `None` when it is not until `deadline`, or never again.
+    async fn find(&self, addressee: Addressee, deadline: Option<Instant>) -> Option<Arc<Link>> {
+        let pick = match addressee {
+            Addressee::Leader => Routes::leader,
+            Addressee::Home => Routes::home,
         };
-        let deadline = Instant::now() + answer_time;
-        match self.link.table.call(request, deadline, Admission::Everybody).await {
+        self.fleet.route(pick, deadline).await
+    }
+
+    async fn attempt(&self, link: &Link, request: &Request, lane: Lane) -> Result<Response, Failure> {
+        self.fleet.counters.attempts.fetch_add(1, Ordering::Relaxed);
+        let patience = match lane {
+            Lane::Parked => FLIGHT_TIME + self.answer_time,
+            Lane::Leader | Lane::Home | Lane::Own => self.answer_time,
+        };
+        match link.table.call(request, lane, patience).await {
             Ok(Response::Unavailable(reason)) => Err(match reason {
-                Unavailable::NotLeader { .. } => Failure::Again(reason),
+                Unavailable::NotLeader { leader } => {
+                    self.fleet.refused(link, leader.as_deref());
+                    Failure::Again(Unavailable::NotLeader { leader })
+                }
                 Unavailable::Unknown(_) => Failure::Sent,
                 Unavailable::Overloaded(_) | Unavailable::Disk(_) | Unavailable::Denied(_) => {
                     Failure::Final(reason)
@@ -197,13 +222,13 @@ impl Quorum {
         slot: &'b mut Option<Slot<'a>>,
         was_sent: bool,
     ) -> Result<Option<&'b Slot<'a>>, Unavailable> {
-        let is_of_this_life = |slot: &Slot<'_>| self.link.window.life() == Some(slot.life());
+        let is_of_this_life = |slot: &Slot<'_>| self.fleet.window.life() == Some(slot.life());
         if !slot.as_ref().is_some_and(is_of_this_life) {
             if was_sent {
                 let reason = "the agent had to register again before the servers answered";
                 return Err(unknown(reason));
             }
-            *slot = self.link.window.enter().await?;
+            *slot = self.fleet.window.enter().await?;
         }
         Ok(slot.as_ref())
     }
@@ -214,13 +239,13 @@ impl Quorum {
         if Instant::now() + pause >= deadline {
             return Err(());
         }
-        self.link.counters.retries.fetch_add(1, Ordering::Relaxed);
+        self.fleet.counters.retries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(pause).await;
         Ok(())
     }
 
     fn given_up(&self, was_sent: bool, reason: Unavailable) -> Unavailable {
-        match (self.link.is_closed(), was_sent) {
+        match (self.fleet.is_closed(), was_sent) {
             (true, _) => Unavailable::Unknown("the agent is shutting down".into()),
             (false, true) => match reason {
                 Unavailable::Disk(_) => unknown(&reason.to_string()),
@@ -231,8 +256,43 @@ impl Quorum {
     }
 }
 
+fn addressee(request: &Request) -> Addressee {
+    match request {
+        Request::Read { blocking: Some(_), .. }
+        | Request::Read { consistency: Consistency::Stale, .. }
+        | Request::BackupPart { stale: true, .. }
+        | Request::Status => Addressee::Home,
+        _ => Addressee::Leader,
+    }
+}
+
+fn lane(request: &Request, addressee: Addressee) -> Lane {
+    match (request, addressee) {
+        (Request::Read { blocking: Some(_), .. }, _) => Lane::Parked,
+        // What cannot be repeated stays with the server that it was sent to.
+        _ if !may_repeat(request) => Lane::Own,
+        (_, Addressee::Leader) => Lane::Leader,
+        (_, Addressee::Home) => Lane::Home,
+    }
+}
+
+/// Whether a request that may have been carried out may be sent once more.
+fn may_repeat(request: &Request) -> bool {
+    match request {
+        Request::Read { .. }
+        | Request::Renew(_)
+        | Request::Status
+        | Request::BackupPart { .. }
+        | Request::RemoveServer(_) => true,
+        Request::Propose(id, _) => id.is_some(),
+        // A second transfer would move the leadership on from where the first one brought it.
+        Request::TransferLeader(_) => false,
+    }
+}
+
+/// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of what goes wrong.
 fn retry_backoff() -> Backoff {
-    Backoff::new(Duration::from_millis(10), Duration::from_millis(500))
+    Backoff::new(Duration::from_millis(2), Duration::from_millis(25))
 }
 
 fn no_leader() -> Unavailable {

@@ -1,0 +1,289 @@
+//! The links to the servers, and what each is for: carries out what the compass decides.
+//!
+//! At rest there are two connections: to the leader and to the home server, or where these are one server, to it and
+//! to another one in reserve. While the leader is looked for there are more.
+//! **Invariant:** nobody but the registrar is sent to a leader that does not know this agent's present life.
+
+use super::compass::{Compass, Orders};
+use super::link::Link;
+use super::registrar;
+use super::roster::Place;
+use super::table::Roles;
+use super::window::{Life, Window};
+use super::{UpstreamCounters, UpstreamOptions};
+use lockmesh_net::Endpoint;
+use lockmesh_protocol::rpc::Status;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Where calls go now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routes {
+    /// The leader, if one is known and connected.
+    leader: Option<Arc<Link>>,
+    /// The home server, if one is connected.
+    home: Option<Arc<Link>>,
+    /// Whether the leader knows this agent's life, as far as can be said.
+    is_registered: bool,
+    /// Whether there will never be a connection again.
+    is_closed: bool,
+}
+
+/// Which of the routes a caller wants.
+pub(super) type Pick = fn(&Routes) -> Option<&Arc<Link>>;
+
+impl Routes {
+    /// The leader, for everybody.
+    pub(super) fn leader(&self) -> Option<&Arc<Link>> {
+        self.leader.as_ref().filter(|_| self.is_registered)
+    }
+
+    /// The leader, for the registration alone.
+    pub(super) fn leader_to_register_with(&self) -> Option<&Arc<Link>> {
+        self.leader.as_ref().filter(|_| !self.is_registered)
+    }
+
+    /// The home server.
+    pub(super) fn home(&self) -> Option<&Arc<Link>> {
+        self.home.as_ref()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) window: Window,
+    pub(super) endpoint: Endpoint,
+    pub(super) counters: UpstreamCounters,
+    pub(super) probe_after: Duration,
+    helm: Mutex<Helm>,
+    routes: watch::Sender<Routes>,
+    /// When the compass is to be looked at although nothing happened.
+    wake: watch::Sender<Option<Instant>>,
+}
+
+#[derive(Debug)]
+struct Helm {
+    compass: Compass,
+    links: BTreeMap<Place, Arc<Link>>,
+    is_closed: bool,
+}
+
+impl Fleet {
+    /// Begins to connect and to register.
+    pub(super) fn start(options: UpstreamOptions) -> io::Result<Arc<Self>> {
+        let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
+        let agent = options.registration.node.name.as_str();
+        // A fresh hasher's keys differ each time; that is all the chance that is needed.
+        let chance = RandomState::new().hash_one(agent);
+        let compass = Compass::new(agent, &options.servers, chance, Instant::now());
+        let this = Arc::new(Self {
+            window: Window::default(),
+            endpoint,
+            counters: UpstreamCounters::default(),
+            probe_after: options.probe_after,
+            helm: Mutex::new(Helm { compass, links: BTreeMap::new(), is_closed: false }),
+            routes: watch::Sender::default(),
+            wake: watch::Sender::default(),
+        });
+        this.steer(|_, _| {});
+        tokio::spawn(this.clone().look_by_the_clock());
+        tokio::spawn(registrar::keep_registered(this.clone(), options.registration));
+        Ok(this)
+    }
+
+    /// A route, if it is there now.
+    pub(super) fn route_now(&self, pick: Pick) -> Option<Arc<Link>> {
+        pick(&self.routes.borrow()).cloned()
+    }
+
+    /// A route, as soon as it is there; `None` when it is not until `deadline`, or never again.
+    pub(super) async fn route(&self, pick: Pick, deadline: Option<Instant>) -> Option<Arc<Link>> {
+        if let Some(link) = self.route_now(pick) {
+            return Some(link);
+        }
+        let mut routes = self.routes.subscribe();
+        let found = async {
+            let routes = routes.wait_for(|routes| routes.is_closed || pick(routes).is_some()).await.ok()?;
+            pick(&routes).cloned()
+        };
+        match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), found).await.ok().flatten(),
+            None => found.await,
+        }
+    }
+
+    /// Whether there will never be a connection again.
+    pub(super) fn is_closed(&self) -> bool {
+        self.routes.borrow().is_closed
+    }
+
+    /// How many calls wait for an answer.
+    pub(super) fn calls(&self) -> usize {
+        self.lock().links.values().map(|link| link.table.waiting()).sum()
+    }
+
+    /// Ends every link, and every call on it.
+    pub(super) async fn close(&self) {
+        self.end_links();
+        self.endpoint.close("the agent is shutting down").await;
+    }
+
+    fn end_links(&self) {
+        let mut helm = self.lock();
+        helm.is_closed = true;
+        for link in helm.links.values() {
+            link.end();
+        }
+        drop(helm);
+        self.wake.send_replace(None);
+        self.routes.send_modify(|routes| {
+            *routes = Routes { is_closed: true, ..Routes::default() };
+        });
+    }
+
+    /// The servers do not know this life of the agent any more: another one must begin before commands go on.
+    pub(super) fn forgotten(&self, life: Life) {
+        self.routes.send_if_modified(|routes| {
+            self.window.life() == Some(life) && std::mem::take(&mut routes.is_registered)
+        });
+    }
+
+    /// A new life began.
+    pub(super) fn registered(&self, life: Life) {
+        self.routes.send_modify(|routes| {
+            self.window.begin_life(life);
+            routes.is_registered = true;
+        });
+    }
+
+    pub(super) fn connected(self: &Arc<Self>, place: Place) {
+        self.steer(|compass, _| compass.connected(place));
+    }
+
+    pub(super) fn lost(self: &Arc<Self>, place: Place) {
+        self.steer(|compass, now| compass.lost(place, now));
+    }
+
+    pub(super) fn slow(self: &Arc<Self>, place: Place, is_slow: bool) {
+        self.steer(|compass, _| compass.slow(place, is_slow));
+    }
+
+    /// A server refused a call because it does not lead.
+    pub(super) fn refused(self: &Arc<Self>, link: &Link, hint: Option<&str>) {
+        self.steer(|compass, now| compass.refused(link.place, hint, now));
+    }
+
+    /// A server told its status, after it was asked in a certain life.
+    pub(super) fn heard(self: &Arc<Self>, place: Place, status: &Status, life: Option<Life>) {
+        // Only the leader's word counts: another server may not have applied the registration yet. And an answer to
+        // a question from before the present life says nothing of it.
+        if let Some(life) = life
+            && status.leader == Some(status.server)
+            && status.asker != Some(life.number)
+        {
+            self.forgotten(life);
+        }
+        self.steer(|compass, now| compass.heard(place, status, now));
+    }
+
+    /// A server answered a question for its status with something else.
+    pub(super) fn unheard(self: &Arc<Self>, place: Place) {
+        self.steer(|compass, _| compass.unheard(place));
+    }
+
+    async fn look_by_the_clock(self: Arc<Self>) {
+        let mut wake = self.wake.subscribe();
+        while !self.is_closed() {
+            let at = *wake.borrow_and_update();
+            match at {
+                None => drop(wake.changed().await),
+                Some(at) => tokio::select! {
+                    () = tokio::time::sleep_until(at.into()) => self.steer(|_, _| {}),
+                    _ = wake.changed() => {}
+                },
+            }
+        }
+    }
+
+    /// Tells the compass something, and does what it says then.
+    fn steer(self: &Arc<Self>, tell: impl FnOnce(&mut Compass, Instant)) {
+        let mut helm = self.lock();
+        if helm.is_closed {
+            return;
+        }
+        let now = Instant::now();
+        tell(&mut helm.compass, now);
+        let orders = helm.compass.orders(now);
+        self.carry_out(&mut helm, &orders);
+        self.wake.send_if_modified(|wake| std::mem::replace(wake, orders.wake) != orders.wake);
+    }
+
+    fn carry_out(self: &Arc<Self>, helm: &mut Helm, orders: &Orders) {
+        let Helm { compass, links, .. } = helm;
+        for place in &orders.keep {
+            if let Some(address) = compass.address(*place) {
+                links.entry(*place).or_insert_with(|| {
+                    let link = Link::new(*place, address);
+                    tokio::spawn(link.clone().keep(self.clone()));
+                    link
+                });
+            }
+        }
+        let roles =
+            |place: Place| Roles { leads: orders.leader == Some(place), is_home: orders.home == Some(place) };
+        let link = |place: Option<Place>| place.and_then(|place| links.get(&place));
+        // Whoever loses a call below finds the new routes, and the new links take it.
+        for link in [orders.leader, orders.home].into_iter().filter_map(|place| link(place)) {
+            link.table.set_roles(roles(link.place));
+        }
+        self.publish(link(orders.leader), link(orders.home));
+        links.retain(|place, link| {
+            link.table.set_roles(roles(*place));
+            let is_known = compass.address(*place).is_some();
+            if is_known {
+                link.want(orders.keep.contains(place))
+            } else {
+                link.end()
+            }
+            is_known
+        });
+        let each = |places: &[Place], order: fn(&Link)| {
+            places.iter().filter_map(|place| links.get(place)).for_each(|link| order(link));
+        };
+        each(&orders.cut, Link::cut);
+        each(&orders.ask, Link::ask);
+        each(orders.hasten.as_slice(), Link::hasten);
+    }
+
+    fn publish(&self, leader: Option<&Arc<Link>>, home: Option<&Arc<Link>>) {
+        let place = |link: Option<&Arc<Link>>| link.map(|link| link.place);
+        self.routes.send_if_modified(|routes| {
+            let is_new_leader = place(routes.leader.as_ref()) != place(leader);
+            let is_new_home = place(routes.home.as_ref()) != place(home);
+            if is_new_leader {
+                routes.leader = leader.cloned();
+                match leader {
+                    Some(link) => {
+                        self.counters.leaders.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!(server = %link.address, "found the leader");
+                    }
+                    None => tracing::info!("the leader is not known"),
+                }
+            }
+            if is_new_home {
+                routes.home = home.cloned();
+            }
+            is_new_leader || is_new_home
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Helm> {
+        // Orders are made anew from the whole at each step, so a panic elsewhere left nothing half done.
+        self.helm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
