@@ -105,6 +105,7 @@ impl Agent {
         let registration = registration(&config, &node, advertise, server);
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
+        upstream.probe_after = config.upstream.probe_after;
         let upstream = Upstream::start(upstream)
             .map_err(|error| AgentError::system("cannot open a UDP socket towards the servers", error))?;
 

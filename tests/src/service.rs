@@ -1,24 +1,25 @@
-//! A QUIC service with a driver that does what a test tells it: what agents are tested against.
+//! QUIC services with a driver that does what a test tells it: what agents are tested against.
 //!
-//! It keeps a book of all that it was told. It has no state of its own, except that it remembers which request ids
-//! it has answered, as a server does.
+//! They keep one book of all that they were told, as if they were a quorum: what one of them applied, all know. Who
+//! leads, and what each of them believes about that, the test writes into the book.
 
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId};
-use lockmesh_protocol::query::{Answer, Blocking, Rows};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use lockmesh_protocol::rpc::{CallId, Request, Response, Status, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_server::mailbox::{Caller, Inbox, Mail, Mailbox, Postman, ReplySink, mailbox};
 use lockmesh_server::rpc::counters::RpcCounters;
 use lockmesh_server::rpc::{RpcOptions, RpcService};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
 
 /// After so long a test is told that what it waits for does not happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,41 +27,93 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How the driver answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// As a leader.
+    /// As a leader, or as a follower, whatever it believes that it is.
     #[default]
     Serving,
     /// It knows no leader.
     Leaderless,
-    /// It takes proposals and says nothing.
+    /// It takes proposals and says nothing to them.
     Silent,
+    /// It says nothing to anybody.
+    Mute,
     /// It cannot write.
     DiskFull,
     /// It takes nothing out of its mailbox.
     Stuck,
 }
 
-/// What the driver was told, and what it shall do.
-#[derive(Debug, Default)]
+/// Who leads, as a server believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The leader's id.
+    pub leader: Option<u64>,
+    /// Its term.
+    pub term: u64,
+}
+
+/// What the drivers were told, and what they shall do.
+#[derive(Debug)]
 pub struct Book {
-    /// How it answers.
+    /// How they answer.
     pub mood: Mood,
+    /// How one of them answers that differs from the others.
+    pub moods: BTreeMap<u64, Mood>,
+    /// Who leads.
+    pub view: View,
+    /// Who leads, as one of them believes that knows better or worse than the others.
+    pub views: BTreeMap<u64, View>,
+    /// Where they are reached; one that stopped stays in here.
+    pub servers: BTreeMap<u64, SocketAddr>,
     /// Every proposal's id, in order of arrival.
     pub proposals: Vec<RequestId>,
+    /// Which of them was told each of these.
+    pub told: Vec<u64>,
+    /// The ids under which each session was to be destroyed, as generation and sequence.
+    pub ids: BTreeMap<SessionId, BTreeSet<(u32, u64)>>,
     /// How often each sequence of the present generation took effect.
     pub applied: BTreeMap<u64, u32>,
-    /// The generation that it knows; none before a registration.
+    /// The generation that they know; none before a registration.
     pub generation: Option<Generation>,
     /// How many registrations there were.
     pub registrations: u32,
-    /// Readers that wait, with what they wait for.
-    pub parked: BTreeMap<(Caller, CallId), (Blocking, ReplySink)>,
+    /// Readers that wait, by server, with what they wait for.
+    pub parked: BTreeMap<(u64, Caller, CallId), (Blocking, ReplySink)>,
     /// How many blocking reads ever arrived.
     pub blocking_reads: u32,
-    /// How many plain reads arrived.
+    /// How many plain reads arrived, stale ones among them.
     pub plain_reads: u32,
+    /// How many stale reads each of them answered.
+    pub stale_reads: BTreeMap<u64, u32>,
+    /// How often each of them was asked for its status.
+    pub questions: BTreeMap<u64, u32>,
     /// The state's index.
     pub index: LogIndex,
-    is_over: bool,
+    stopped: BTreeSet<u64>,
+}
+
+impl Default for Book {
+    fn default() -> Self {
+        Self {
+            mood: Mood::default(),
+            moods: BTreeMap::new(),
+            view: View { leader: Some(1), term: 1 },
+            views: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            proposals: Vec::new(),
+            told: Vec::new(),
+            ids: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            generation: None,
+            registrations: 0,
+            parked: BTreeMap::new(),
+            blocking_reads: 0,
+            plain_reads: 0,
+            stale_reads: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            index: LogIndex(0),
+            stopped: BTreeSet::new(),
+        }
+    }
 }
 
 /// A book that outlives services, as a disk does.
@@ -125,6 +178,8 @@ impl Cluster {
 /// A running service.
 #[derive(Debug)]
 pub struct Service {
+    /// Its id.
+    pub id: u64,
     /// Where it listens.
     pub address: SocketAddr,
     /// What it counted.
@@ -133,15 +188,22 @@ pub struct Service {
     endpoint: Arc<Endpoint>,
     mailbox: Mailbox,
     driver: Option<JoinHandle<()>>,
+    runtime: OwnRuntime,
 }
 
 impl Service {
-    /// Starts on a free port of the loopback interface.
+    /// Starts server 1 on a free port of the loopback interface.
     pub fn start(cluster: &Cluster, book: &SharedBook) -> Self {
-        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), cluster, book, RpcOptions::default(), 16_384)
+        Self::start_at(loopback(), cluster, book, RpcOptions::default(), 16_384)
     }
 
-    /// Starts at an address with these limits.
+    /// Starts servers 1 to `count`.
+    pub fn start_many(count: u64, cluster: &Cluster, book: &SharedBook) -> Vec<Self> {
+        let start = |id| Self::start_as(id, loopback(), cluster, book, RpcOptions::default(), 16_384);
+        (1..=count).map(start).collect()
+    }
+
+    /// Starts server 1 at an address with these limits.
     pub fn start_at(
         address: SocketAddr,
         cluster: &Cluster,
@@ -149,18 +211,37 @@ impl Service {
         options: RpcOptions,
         mailbox_limit: usize,
     ) -> Self {
+        Self::start_as(1, address, cluster, book, options, mailbox_limit)
+    }
+
+    /// Starts any server of the quorum, for the first time or again.
+    pub fn start_as(
+        id: u64,
+        address: SocketAddr,
+        cluster: &Cluster,
+        book: &SharedBook,
+        options: RpcOptions,
+        mailbox_limit: usize,
+    ) -> Self {
+        let own = OwnRuntime::new();
+        let runtime = own.0.as_ref().expect("it was just made");
         let identity = cluster.identity(Role::Server);
+        let inside = runtime.enter();
         let endpoint = Endpoint::listen(address, &identity, &QuicOptions::default()).expect("a free port");
+        drop(inside);
         let endpoint = Arc::new(endpoint);
+        let address = endpoint.local_address().expect("a bound socket");
         let (mailbox, inbox) = mailbox(mailbox_limit);
         let counters = Arc::new(RpcCounters::default());
         let service = RpcService::new(mailbox.clone(), options, counters.clone());
-        tokio::spawn(service.run(endpoint.clone()));
+        runtime.spawn(service.run(endpoint.clone()));
+        let mut open = book.open();
+        open.servers.insert(id, address);
+        open.stopped.remove(&id);
+        drop(open);
         let driver_book = book.clone();
-        driver_book.open().is_over = false;
-        let driver = std::thread::spawn(move || drive(&inbox, &driver_book));
-        let address = endpoint.local_address().expect("a bound socket");
-        Self { address, counters, book: book.clone(), endpoint, mailbox, driver: Some(driver) }
+        let driver = Some(std::thread::spawn(move || drive(id, &inbox, &driver_book)));
+        Self { id, address, counters, book: book.clone(), endpoint, mailbox, driver, runtime: own }
     }
 
     /// The service's socket.
@@ -182,16 +263,26 @@ impl Service {
         let mut postman = Postman::default();
         for key in reached {
             let (_, replies) = book.parked.remove(&key).expect("it was just there");
-            postman.answer(&replies, key.1, answer(LogIndex(index)));
+            postman.answer(&replies, key.2, answer(LogIndex(index), true));
         }
         postman.deliver();
         self.book.changed();
     }
 
     /// Stops, tells the connected agents, and gives the port back.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.endpoint.close("the test stops the service").await;
-        self.book.open().is_over = true;
+        self.end().await;
+    }
+
+    /// Ends without a word to anybody, as a process that is killed; the port is given back.
+    pub async fn kill(self) {
+        self.end().await;
+    }
+
+    async fn end(mut self) {
+        drop(self.runtime);
+        self.book.open().forget_readers_of(self.id);
         self.book.changed();
         assert!(self.mailbox.post(Mail::Stop).is_ok(), "a stop always gets in");
         let driver = self.driver.take().expect("it runs");
@@ -205,6 +296,30 @@ impl Service {
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// A service's own runtime, so that it can end between two words.
+#[derive(Debug)]
+struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    fn new() -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self(Some(runtime.expect("a runtime")))
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // A runtime that is dropped where another one runs would wait, and panics instead.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
 /// How an agent of this name registers.
@@ -222,18 +337,20 @@ pub fn registration(node: &str) -> AgentRegistration {
     AgentRegistration { node, services: Vec::new() }
 }
 
-fn drive(inbox: &Inbox, book: &SharedBook) {
+fn drive(id: u64, inbox: &Inbox, book: &SharedBook) {
     let (mut mails, mut postman) = (Vec::new(), Postman::default());
     loop {
         inbox.take(&mut mails, 1024, Instant::now() + Duration::from_millis(100));
-        book.wait("the driver to go on", |book| book.mood != Mood::Stuck || book.is_over);
+        book.wait("the driver to go on", |book| {
+            book.mood_of(id) != Mood::Stuck || book.stopped.contains(&id)
+        });
         let mut open = book.open();
         for mail in mails.drain(..) {
             match mail {
                 Mail::Stop => return,
-                Mail::Call { call, request, replies } => open.call(call, request, &replies, &mut postman),
-                Mail::Cancel { from, call } => drop(open.parked.remove(&(from, call))),
-                Mail::Gone { from } => open.parked.retain(|(caller, _), _| *caller != from),
+                Mail::Call { call, request, replies } => open.call(id, call, request, &replies, &mut postman),
+                Mail::Cancel { from, call } => drop(open.parked.remove(&(id, from, call))),
+                Mail::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
                 other => panic!("nobody posts {other:?} here"),
             }
         }
@@ -244,40 +361,98 @@ fn drive(inbox: &Inbox, book: &SharedBook) {
 }
 
 impl Book {
-    fn call(&mut self, call: CallId, request: Request, replies: &ReplySink, postman: &mut Postman) {
-        if let Some(response) = self.response(call, request, replies) {
+    /// Another server leads from now on, in a term of its own, and all of them know it.
+    pub fn elect(&mut self, leader: u64) {
+        self.view = View { leader: Some(leader), term: self.view.term + 1 };
+        self.views.clear();
+    }
+
+    /// The same, and one of them goes on as before.
+    pub fn elect_unnoticed_by(&mut self, leader: u64, laggard: u64) {
+        let old = self.view;
+        self.elect(leader);
+        self.views.insert(laggard, old);
+    }
+
+    fn forget_readers_of(&mut self, id: u64) {
+        self.stopped.insert(id);
+        self.parked.retain(|(server, ..), _| *server != id);
+    }
+
+    fn mood_of(&self, id: u64) -> Mood {
+        self.moods.get(&id).copied().unwrap_or(self.mood)
+    }
+
+    fn view_of(&self, id: u64) -> View {
+        let view = self.views.get(&id).copied().unwrap_or(self.view);
+        let leader = view.leader.filter(|_| self.mood_of(id) != Mood::Leaderless);
+        View { leader, ..view }
+    }
+
+    fn call(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink, postman: &mut Postman) {
+        let response = self.response(id, call, request, replies);
+        if let Some(response) = response.filter(|_| self.mood_of(id) != Mood::Mute) {
             postman.answer(replies, call, response);
         }
     }
 
-    fn response(&mut self, call: CallId, request: Request, replies: &ReplySink) -> Option<Response> {
-        if self.mood == Mood::Leaderless {
-            return Some(Response::Unavailable(Unavailable::NotLeader { leader: None }));
+    fn response(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink) -> Option<Response> {
+        let view = self.view_of(id);
+        let for_leader =
+            !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
+        let may_serve = match request {
+            Request::Read { blocking: Some(_), .. } => view.leader.is_some(),
+            _ => view.leader == Some(id),
+        };
+        if for_leader && !may_serve {
+            let leader = view.leader.and_then(|leader| self.servers.get(&leader)).map(|at| at.to_string());
+            return Some(Response::Unavailable(Unavailable::NotLeader { leader }));
         }
         match request {
             Request::Propose(None, Command::RegisterAgent(_)) => Some(self.register()),
-            Request::Propose(Some(id), command) => self.propose(id, command),
+            Request::Propose(Some(request), command) => self.propose(id, request, command),
             Request::Renew(_) => Some(Response::Renewed(None)),
             Request::Read { blocking: Some(blocking), .. } => {
                 self.blocking_reads += 1;
                 if blocking.index < self.index {
-                    return Some(answer(self.index));
+                    return Some(answer(self.index, view.leader.is_some()));
                 }
-                self.parked.insert((replies.caller(), call), (blocking, replies.clone()));
+                self.parked.insert((id, replies.caller(), call), (blocking, replies.clone()));
                 None
             }
-            Request::Read { blocking: None, .. } => {
+            Request::Read { blocking: None, consistency, .. } => {
                 self.plain_reads += 1;
-                Some(answer(self.index))
+                if consistency == Consistency::Stale {
+                    *self.stale_reads.entry(id).or_default() += 1;
+                }
+                Some(answer(self.index, view.leader.is_some()))
             }
-            Request::Status => Some(Response::Status(Status {
-                server: ServerId(1),
-                leader: Some(ServerId(1)),
-                asker: self.generation.map(|_| AgentNumber(7)),
-                ..Status::default()
-            })),
+            Request::Status => Some(self.status(id, view)),
             _ => Some(Response::Done),
         }
+    }
+
+    fn status(&mut self, id: u64, view: View) -> Response {
+        *self.questions.entry(id).or_default() += 1;
+        let row = |(id, address): (&u64, &SocketAddr)| ServerStatus {
+            id: ServerId(*id),
+            node_id: String::new(),
+            node: format!("server-{id}"),
+            address: address.to_string(),
+            voter: true,
+            last_index: self.index,
+            last_contact: None,
+            healthy: true,
+        };
+        Response::Status(Status {
+            server: ServerId(id),
+            leader: view.leader.map(ServerId),
+            term: Term(view.term),
+            servers: self.servers.iter().map(row).collect(),
+            // A follower that lags has not heard of any agent yet.
+            asker: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
+            ..Status::default()
+        })
     }
 
     fn register(&mut self) -> Response {
@@ -289,25 +464,29 @@ impl Book {
         Response::Applied(Applied { index: self.index, reply })
     }
 
-    fn propose(&mut self, id: RequestId, command: Command) -> Option<Response> {
+    fn propose(&mut self, server: u64, id: RequestId, command: Command) -> Option<Response> {
         self.proposals.push(id);
-        if self.mood == Mood::DiskFull {
+        self.told.push(server);
+        let mood = self.mood_of(server);
+        if mood == Mood::DiskFull {
             return Some(Response::Unavailable(Unavailable::Disk("no space left".into())));
         }
         let reply = match command {
             _ if Some(id.generation) != self.generation => Reply::Refused(Refusal::Forgotten),
             Command::DestroySession(session) => {
                 self.applied.entry(id.sequence).or_insert(1);
+                self.ids.entry(session.clone()).or_default().insert((id.generation.0, id.sequence));
                 Reply::Session(session)
             }
             _ => Reply::Done,
         };
-        (self.mood != Mood::Silent).then_some(Response::Applied(Applied { index: self.index, reply }))
+        (mood != Mood::Silent).then_some(Response::Applied(Applied { index: self.index, reply }))
     }
 }
 
-fn answer(index: LogIndex) -> Response {
-    let (rows, known_leader, last_contact) = (Rows::Keys(Vec::new()), true, Duration::ZERO);
+fn answer(index: LogIndex, known_leader: bool) -> Response {
+    let (rows, last_contact) =
+        (Rows::Keys(Vec::new()), Duration::from_millis(if known_leader { 0 } else { 12 }));
     Response::Answer(Answer { index, rows, known_leader, last_contact })
 }
 

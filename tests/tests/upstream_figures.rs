@@ -6,7 +6,7 @@ use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::Role;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
-use lockmesh_tests::service::{Cluster, Service, SharedBook, registration};
+use lockmesh_tests::service::{Cluster, Service, SharedBook, View, destroy, registration};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -103,4 +103,38 @@ fn blocked_readers() {
         }
         println!("all of them woken in {:?}", begun.elapsed());
     });
+}
+
+/// How long an agent needs to find the next leader after the last one was killed: from the election's end, which is
+/// 250 ms after the kill here, to the answer of a command begun right after the kill.
+#[test]
+#[ignore = "a measurement: run it by name in a release build"]
+fn failovers() {
+    const ELECTION: Duration = Duration::from_millis(250);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut pauses: Vec<Duration> =
+        (0..20).map(|round| runtime.block_on(failover(round, ELECTION))).collect();
+    pauses.sort();
+    println!("beyond the election: median {:?}, longest {:?}", pauses[10] - ELECTION, pauses[19] - ELECTION);
+}
+
+async fn failover(round: u64, election: Duration) -> Duration {
+    let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+    let mut services = Service::start_many(3, &cluster, &book);
+    let servers = services.iter().map(|service| service.address.to_string()).collect();
+    let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
+    let upstream = Upstream::start(options).unwrap();
+    upstream.propose(destroy("first")).await.unwrap();
+    book.open().view = View { leader: None, term: 1 };
+    services.remove(0).kill().await;
+    let begun = Instant::now();
+    let elected = async {
+        tokio::time::sleep(election).await;
+        book.open().elect(2 + round % 2);
+    };
+    let (proposed, ()) = tokio::join!(upstream.propose(destroy("second")), elected);
+    proposed.unwrap();
+    let pause = begun.elapsed();
+    upstream.close().await;
+    pause
 }

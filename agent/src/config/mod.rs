@@ -92,6 +92,10 @@ pub struct UpstreamConfig {
     /// How long a request is tried again while there is no leader. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
+    /// After how long without an answer from the leader the other servers are asked whether there is a new one.
+    /// 10 ms to 10 s.
+    #[serde(with = "duration::text")]
+    pub probe_after: Duration,
 }
 
 /// Health checks that run in the agent.
@@ -225,7 +229,11 @@ impl HttpConfig {
 
 impl Default for UpstreamConfig {
     fn default() -> Self {
-        Self { servers: vec!["127.0.0.1:8300".into()], hold_timeout: Duration::from_secs(7) }
+        Self {
+            servers: vec!["127.0.0.1:8300".into()],
+            hold_timeout: Duration::from_secs(7),
+            probe_after: Duration::from_millis(100),
+        }
     }
 }
 
@@ -241,7 +249,9 @@ impl UpstreamConfig {
                 return Err(ConfigError::new("upstream.servers", problem));
             }
         }
-        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, Duration::from_secs(600))
+        let second = Duration::from_secs(1);
+        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, second * 600)?;
+        check_length("upstream.probe_after", self.probe_after, second / 100, second * 10)
     }
 }
 
@@ -296,6 +306,7 @@ mod tests {
         assert!(complaint(|c| c.upstream.servers.clear()).starts_with("`upstream.servers`"));
         assert!(complaint(|c| c.upstream.servers.push("host".into())).contains("\"host\""));
         assert!(complaint(|c| c.upstream.servers.push("host:0".into())).contains("\"host:0\""));
+        assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
         assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
         assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));
         let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());

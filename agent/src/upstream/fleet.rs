@@ -238,20 +238,19 @@ impl Fleet {
             |place: Place| Roles { leads: orders.leader == Some(place), is_home: orders.home == Some(place) };
         let link = |place: Option<Place>| place.and_then(|place| links.get(&place));
         // Whoever loses a call below finds the new routes, and the new links take it.
-        for link in [orders.leader, orders.home].into_iter().filter_map(|place| link(place)) {
+        for link in [orders.leader, orders.home].into_iter().filter_map(&link) {
             link.table.set_roles(roles(link.place));
         }
         self.publish(link(orders.leader), link(orders.home));
-        links.retain(|place, link| {
+        for (place, link) in &*links {
             link.table.set_roles(roles(*place));
-            let is_known = compass.address(*place).is_some();
-            if is_known {
-                link.want(orders.keep.contains(place))
-            } else {
-                link.end()
-            }
-            is_known
-        });
+            link.want(orders.keep.contains(place));
+        }
+        let is_forgotten = |place: &Place| compass.address(*place).is_none();
+        for link in links.values().filter(|link| is_forgotten(&link.place)) {
+            link.end();
+        }
+        links.retain(|place, _| !is_forgotten(place));
         let each = |places: &[Place], order: fn(&Link)| {
             places.iter().filter_map(|place| links.get(place)).for_each(|link| order(link));
         };

@@ -20,6 +20,7 @@
 //! | `link.rs` | the connection to one server, kept as long as it is wanted |
 //! | `table.rs` | calls that wait for an answer, frames that wait to be sent |
 //! | `backoff.rs` | pauses between attempts |
+//! | `tests.rs` | stories of the compass |
 
 mod backoff;
 mod compass;
@@ -30,6 +31,8 @@ mod quorum;
 mod registrar;
 mod roster;
 mod table;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use lockmesh_net::{Identity, QuicOptions};

@@ -260,8 +260,7 @@ fn addressee(request: &Request) -> Addressee {
     match request {
         Request::Read { blocking: Some(_), .. }
         | Request::Read { consistency: Consistency::Stale, .. }
-        | Request::BackupPart { stale: true, .. }
-        | Request::Status => Addressee::Home,
+        | Request::BackupPart { stale: true, .. } => Addressee::Home,
         _ => Addressee::Leader,
     }
 }
@@ -282,11 +281,14 @@ fn may_repeat(request: &Request) -> bool {
         Request::Read { .. }
         | Request::Renew(_)
         | Request::Status
+        | Request::Autopilot
         | Request::BackupPart { .. }
+        | Request::AddServer(_)
         | Request::RemoveServer(_) => true,
         Request::Propose(id, _) => id.is_some(),
-        // A second transfer would move the leadership on from where the first one brought it.
-        Request::TransferLeader(_) => false,
+        // A second transfer would move the leadership on from where the first one brought it; of what is not named
+        // here nothing is known.
+        _ => false,
     }
 }
 

@@ -166,12 +166,7 @@ impl CallTable {
             return;
         }
         state.roles = roles;
-        let is_out = |waiter: &Waiter| !roles.take(waiter.lane);
-        let mut lost: Vec<_> = state.prompt.extract_if(.., |_, waiter| is_out(waiter)).collect();
-        lost.extend(state.patient.extract_if(|_, waiter| is_out(waiter)));
-        for (call, _) in &lost {
-            state.cancel(*call);
-        }
+        let lost = state.cancel_where(|waiter| !roles.take(waiter.lane));
         drop(state);
         self.room.notify_waiters();
         if !lost.is_empty() {
@@ -230,12 +225,7 @@ impl CallTable {
     /// Gives up the calls whose deadline is past.
     pub(super) fn expire(&self, now: Instant) {
         let mut state = self.lock();
-        let is_over = |waiter: &Waiter| waiter.deadline <= now;
-        let mut expired: Vec<_> = state.prompt.extract_if(.., |_, waiter| is_over(waiter)).collect();
-        expired.extend(state.patient.extract_if(|_, waiter| is_over(waiter)));
-        for (call, _) in &expired {
-            state.cancel(*call);
-        }
+        let expired = state.cancel_where(|waiter| waiter.deadline <= now);
         drop(state);
         if !expired.is_empty() {
             self.ready.notify_one();
@@ -276,6 +266,18 @@ impl State {
 
     fn remove(&mut self, call: CallId) -> Option<Waiter> {
         self.prompt.remove(&call).or_else(|| self.patient.remove(&call))
+    }
+
+    /// Takes these calls out and tells the server that nobody waits for them. Their callers hear of it when what this
+    /// gives is dropped.
+    fn cancel_where(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let prompt = self.prompt.iter().filter(|(_, waiter)| is_it(waiter));
+        let patient = self.patient.iter().filter(|(_, waiter)| is_it(waiter));
+        let calls: Vec<CallId> = prompt.chain(patient).map(|(call, _)| *call).collect();
+        for call in &calls {
+            self.cancel(*call);
+        }
+        calls.into_iter().filter_map(|call| self.remove(call)).collect()
     }
 
     fn cancel(&mut self, call: CallId) {

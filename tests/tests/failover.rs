@@ -1,0 +1,333 @@
+//! An agent's way through the elections of a quorum: three QUIC services that play leader, follower, deposed, lagging,
+//! silent and dead, with one book of all that they were told.
+
+use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::Role;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_server::rpc::RpcOptions;
+use lockmesh_tests::service::{Book, Cluster, Mood, Service, SharedBook, View, destroy, registration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+const NODE: &str = "web-1";
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Commands that are under way at once.
+const MANY: usize = 50;
+
+struct Story {
+    cluster: Cluster,
+    book: SharedBook,
+    services: BTreeMap<u64, Service>,
+    upstream: Upstream,
+}
+
+impl Story {
+    /// Three servers, the first of which leads, and an agent that registered there.
+    async fn begin() -> Self {
+        Self::begin_with(3, |options| options).await
+    }
+
+    /// An agent that was told of so many of the three servers.
+    async fn begin_with(seeds: usize, change: impl FnOnce(UpstreamOptions) -> UpstreamOptions) -> Self {
+        let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+        let services = Service::start_many(3, &cluster, &book);
+        let servers = services.iter().take(seeds).map(|service| service.address.to_string()).collect();
+        let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
+        let options = change(UpstreamOptions { hold_time: Duration::from_secs(60), ..options });
+        let upstream = Upstream::start(options).expect("a socket");
+        let services = services.into_iter().map(|service| (service.id, service)).collect();
+        let story = Self { cluster, book, services, upstream };
+        while story.upstream.propose(destroy("first")).await.is_err() {}
+        let mut open = story.book.open();
+        open.proposals.clear();
+        open.told.clear();
+        drop(open);
+        story
+    }
+
+    async fn kill(&mut self, id: u64) {
+        self.services.remove(&id).expect("it runs").kill().await;
+    }
+
+    fn restart(&mut self, id: u64) {
+        let address = self.book.open().servers[&id];
+        let service =
+            Service::start_as(id, address, &self.cluster, &self.book, RpcOptions::default(), 16_384);
+        self.services.insert(id, service);
+    }
+
+    fn propose_many(&self) -> Vec<JoinHandle<Result<Applied, Unavailable>>> {
+        let propose = |number: usize| {
+            let upstream = self.upstream.clone();
+            tokio::spawn(async move { upstream.propose(destroy(&format!("s{number}"))).await })
+        };
+        (0..MANY).map(propose).collect()
+    }
+
+    fn read(
+        &self,
+        consistency: Consistency,
+        blocking: Option<Blocking>,
+    ) -> JoinHandle<Result<Arc<Answer>, Unavailable>> {
+        let upstream = self.upstream.clone();
+        tokio::spawn(async move { upstream.read(Query::Entry("job".into()), consistency, blocking).await })
+    }
+
+    /// The home server, by a stale read.
+    async fn home(&self) -> u64 {
+        self.book.open().stale_reads.clear();
+        self.read(Consistency::Stale, None).await.unwrap().unwrap();
+        *self.book.open().stale_reads.keys().next().unwrap()
+    }
+
+    /// Makes another server than the home server the leader.
+    async fn lead_away_from_home(&self) -> (u64, u64) {
+        let home = self.home().await;
+        let leader = if home == 2 { 3 } else { 2 };
+        self.book.open().elect(leader);
+        self.upstream.propose(destroy("second")).await.unwrap();
+        let mut book = self.book.open();
+        book.proposals.clear();
+        book.told.clear();
+        (leader, home)
+    }
+}
+
+/// Every command succeeded, and had one id all along, under one registration.
+async fn assert_done_once(story: &Story, proposed: Vec<JoinHandle<Result<Applied, Unavailable>>>) {
+    for (number, proposed) in proposed.into_iter().enumerate() {
+        let session = format!("s{number}");
+        assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session(session.as_str().into()));
+        let book = story.book.open();
+        assert_eq!(book.ids[session.as_str()].len(), 1, "{session}: {:?}", book.ids);
+    }
+    let mut book = story.book.open();
+    assert_eq!(book.registrations, 1);
+    book.ids.clear();
+}
+
+fn blocking(index: u64) -> Option<Blocking> {
+    Some(Blocking { index: LogIndex(index), wait: LONG })
+}
+
+fn told(book: &Book, server: u64) -> usize {
+    book.told.iter().filter(|told| **told == server).count()
+}
+
+#[tokio::test]
+async fn commands_go_to_the_leader_and_stale_reads_home() {
+    let story = Story::begin().await;
+    let home = story.home().await;
+    assert_done_once(&story, story.propose_many()).await;
+    assert_eq!(told(&story.book.open(), 1), MANY);
+    for _ in 0..20 {
+        story.read(Consistency::Stale, None).await.unwrap().unwrap();
+    }
+    assert_eq!(story.book.open().stale_reads, BTreeMap::from([(home, 21)]));
+    // Plain reads are refused by followers, and this one is not.
+    story.read(Consistency::Default, None).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_leader_that_is_named_gets_what_another_one_refused() {
+    let story = Story::begin().await;
+    story.book.open().elect(3);
+    assert_done_once(&story, story.propose_many()).await;
+    let book = story.book.open();
+    assert_eq!(told(&book, 3), MANY, "{:?}", book.told);
+}
+
+#[tokio::test]
+async fn what_a_killed_leader_left_unanswered_goes_to_the_next_one_under_the_same_ids() {
+    let mut story = Story::begin().await;
+    story.book.open().moods.insert(1, Mood::Silent);
+    let proposed = story.propose_many();
+    story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
+    story.book.open().view = View { leader: None, term: 1 };
+    story.kill(1).await;
+    // It sends nothing any more, and nobody leads. Then somebody does.
+    let asked = |book: &Book| book.questions.values().sum::<u32>();
+    let before = asked(&story.book.open());
+    story.book.reaches("questions to those who are left", move |book| asked(book) > before + 5).await;
+    assert!(proposed.iter().all(|proposed| !proposed.is_finished()));
+    let reconnects = story.upstream.counters().unwrap().reconnects.load(Ordering::Relaxed);
+    assert_eq!(reconnects, 0, "the connection still seems to stand");
+    story.book.open().elect(2);
+    assert_done_once(&story, proposed).await;
+    let book = story.book.open();
+    assert_eq!((told(&book, 1), told(&book, 2)), (MANY, MANY));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_that_does_not_know_it_is_left() {
+    let story = Story::begin().await;
+    story.book.open().moods.insert(1, Mood::Silent);
+    let proposed = story.propose_many();
+    story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
+    story.book.open().elect_unnoticed_by(3, 1);
+    assert_done_once(&story, proposed).await;
+    assert_eq!(told(&story.book.open(), 3), MANY);
+}
+
+#[tokio::test]
+async fn a_follower_that_lags_leads_nobody_astray() {
+    let mut story = Story::begin().await;
+    let (leader, home) = story.lead_away_from_home().await;
+    let third = 6 - leader - home;
+    story.book.open().moods.insert(leader, Mood::Silent);
+    let proposed = story.propose_many();
+    story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
+    story.book.open().elect_unnoticed_by(third, home);
+    story.kill(leader).await;
+    assert_done_once(&story, proposed).await;
+    assert_eq!(told(&story.book.open(), third), MANY);
+}
+
+#[tokio::test]
+async fn a_leader_that_takes_everything_and_answers_nothing_is_left() {
+    let story = Story::begin().await;
+    story.book.open().moods.insert(1, Mood::Mute);
+    let proposed = story.propose_many();
+    story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
+    story.book.open().elect_unnoticed_by(2, 1);
+    assert_done_once(&story, proposed).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_only_slow_is_told_nothing_twice() {
+    let story = Story::begin().await;
+    story.book.open().moods.insert(1, Mood::Silent);
+    let proposed = story.propose_many();
+    let asked = |book: &Book| book.questions.get(&2).copied().unwrap_or(0);
+    let before = asked(&story.book.open());
+    story.book.reaches("doubts", move |book| asked(book) >= before + 10).await;
+    assert_eq!(told(&story.book.open(), 1), MANY);
+    proposed.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn one_server_in_the_configuration_is_enough_even_when_it_dies() {
+    let mut story = Story::begin_with(1, |options| options).await;
+    story.book.open().elect(2);
+    story.kill(1).await;
+    assert_done_once(&story, story.propose_many()).await;
+    story.read(Consistency::Stale, None).await.unwrap().unwrap();
+    story.book.open().elect(3);
+    story.kill(2).await;
+    assert_done_once(&story, story.propose_many()).await;
+}
+
+#[tokio::test]
+async fn a_chain_of_killed_leaders_loses_nothing() {
+    let mut story = Story::begin().await;
+    for leader in [2, 3, 1, 2] {
+        let last = story.book.open().view.leader.unwrap();
+        let proposed = story.propose_many();
+        story.book.open().elect(leader);
+        story.kill(last).await;
+        assert_done_once(&story, proposed).await;
+        story.restart(last);
+    }
+}
+
+#[tokio::test]
+async fn readers_of_a_killed_leader_wait_on_elsewhere() {
+    let mut story = Story::begin().await;
+    let home = story.home().await;
+    story.book.open().elect(home);
+    story.upstream.propose(destroy("second")).await.unwrap();
+    let reader = story.read(Consistency::Default, blocking(5));
+    story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
+    let next = home % 3 + 1;
+    story.kill(home).await;
+    story.book.open().elect(next);
+    // A command finds out that the leader is gone; the reader, which waits at the same server, moves with it.
+    story.upstream.propose(destroy("third")).await.unwrap();
+    story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
+    story.services[&next].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+}
+
+#[tokio::test]
+async fn readers_move_when_their_home_server_stops() {
+    let mut story = Story::begin().await;
+    let (leader, home) = story.lead_away_from_home().await;
+    let reader = story.read(Consistency::Default, blocking(5));
+    story.book.reaches("a parked reader", move |book| book.parked.keys().all(|key| key.0 == home)).await;
+    story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
+    story.services.remove(&home).unwrap().stop().await;
+    story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
+    story.services[&leader].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+}
+
+#[tokio::test]
+async fn readers_of_a_home_server_without_a_leader_are_served_by_the_leader() {
+    let story = Story::begin().await;
+    let (leader, home) = story.lead_away_from_home().await;
+    story.book.open().moods.insert(home, Mood::Leaderless);
+    let reader = story.read(Consistency::Default, blocking(5));
+    story
+        .book
+        .reaches("a reader at the leader", move |book| book.parked.keys().any(|key| key.0 == leader))
+        .await;
+    story.services[&leader].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+}
+
+#[tokio::test]
+async fn without_a_quorum_only_stale_reads_are_answered_and_then_all_goes_on() {
+    let hold = Duration::from_millis(300);
+    let story = Story::begin_with(3, |options| UpstreamOptions { hold_time: hold, ..options }).await;
+    story.book.open().view = View { leader: None, term: 2 };
+    let no_leader = Unavailable::NotLeader { leader: None };
+    let proposed = story.upstream.propose(destroy("s")).await.unwrap_err();
+    assert_eq!((proposed.to_string(), proposed.certainly_not_done()), ("No cluster leader".into(), true));
+    assert_eq!(story.read(Consistency::Default, None).await.unwrap().unwrap_err(), no_leader);
+    assert_eq!(story.upstream.renew("s".into()).await.unwrap_err(), no_leader);
+    let stale = story.read(Consistency::Stale, None).await.unwrap().unwrap();
+    assert_eq!((stale.known_leader, stale.last_contact.is_zero()), (false, false));
+    story.book.open().elect(2);
+    while story.upstream.propose(destroy("t")).await.is_err() {}
+    story.read(Consistency::Default, None).await.unwrap().unwrap();
+    assert!(story.read(Consistency::Stale, None).await.unwrap().unwrap().known_leader);
+    assert_eq!(story.book.open().registrations, 1);
+}
+
+#[tokio::test]
+async fn what_may_have_been_done_is_unknown_when_no_leader_comes() {
+    let hold = Duration::from_millis(1500);
+    let mut story = Story::begin_with(3, |options| UpstreamOptions { hold_time: hold, ..options }).await;
+    story.book.open().moods.insert(1, Mood::Silent);
+    let upstream = story.upstream.clone();
+    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    story.book.reaches("the command", |book| book.proposals.len() == 1).await;
+    story.book.open().view = View { leader: None, term: 1 };
+    story.services.remove(&1).unwrap().stop().await;
+    let error = proposed.await.unwrap().unwrap_err();
+    assert!(!error.certainly_not_done() && error.to_string().contains("unknown whether"), "{error}");
+    // One that was never sent is certainly not done.
+    let error = story.upstream.propose(destroy("t")).await.unwrap_err();
+    assert!(error.certainly_not_done());
+}
+
+#[tokio::test]
+async fn an_agent_whose_servers_forgot_it_registers_with_the_leader() {
+    let story = Story::begin().await;
+    story.book.open().generation = None;
+    story.book.open().elect(2);
+    // The new leader's status says that it knows nobody, so the commands wait for another life.
+    for proposed in story.propose_many() {
+        proposed.await.unwrap().unwrap();
+    }
+    let book = story.book.open();
+    assert_eq!(book.registrations, 2);
+    assert!(book.proposals.iter().all(|id| id.generation.0 == 2), "{:?}", book.proposals);
+}
