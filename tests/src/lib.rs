@@ -17,4 +17,5 @@ pub mod kill;
 pub mod ledger;
 pub mod process;
 pub mod service;
+pub mod sim;
 pub mod tidy;

@@ -1,0 +1,105 @@
+//! After the storm: nothing goes wrong any more, and within a bounded time everything must be well.
+
+use super::invariant::Fact;
+use super::machine::Machine;
+use super::process::Process;
+use super::stage::Event;
+use super::world::World;
+use lockmesh_protocol::id::ServerId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How often somebody looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long it may take until all is well.
+const BOUND: Duration = Duration::from_secs(60);
+
+impl World {
+    /// Faults end for good.
+    pub fn calm(&mut self) {
+        self.stage.say(|| "the storm is over".into());
+        self.stage.calm = true;
+        self.stage.network.calm();
+        self.operator.orders.clear();
+        let ids: Vec<ServerId> = self.machines.keys().copied().collect();
+        for id in ids {
+            let machine = self.machines.get_mut(&id).expect("the machine exists");
+            machine.disk.stall(self.stage.now);
+            machine.disk.refuse(self.stage.now);
+            if let Some(process) = &mut machine.process {
+                process.go_on_now(&mut self.stage);
+            }
+            self.start(id);
+        }
+        self.stage.after(LOOK, Event::Look);
+    }
+
+    /// Whether all is well by now.
+    pub fn look(&mut self) {
+        let wrong = self.wrong();
+        if wrong.is_empty() {
+            self.judge_end();
+            self.done = true;
+        } else if self.stage.now.since(lockmesh_protocol::time::Time(0)) > self.stage.plan.storm + BOUND {
+            self.judge.object("liveness", wrong.join("; "));
+        }
+        self.stage.after(LOOK, Event::Look);
+    }
+
+    /// What is not well yet.
+    fn wrong(&self) -> Vec<String> {
+        let leaders: Vec<&Machine> = self.machines.values().filter(|machine| machine.serves()).collect();
+        let [leader] = leaders.as_slice() else {
+            return vec![format!("{} servers lead", leaders.len())];
+        };
+        let mut wrong: Vec<String> = self.agents.iter().flat_map(|agent| agent.discontent()).collect();
+        let process = leader.process.as_ref().expect("it serves");
+        let members = process.core.membership();
+        if members.is_joint() || !members.learners.is_empty() {
+            wrong.push(format!("the membership is {members:?}"));
+        }
+        for id in members.all() {
+            match self.machines[&id].process.as_ref().map(Process::applied) {
+                Some(applied) if applied == process.applied() => {}
+                None if self.machines[&id].gone => {}
+                applied => wrong.push(format!("server {id} is at {applied:?}, the leader at {}", process.applied())),
+            }
+        }
+        if process.applied() < self.judge.history.last() {
+            wrong.push("the leader is behind".into());
+        }
+        wrong.extend(self.unseen());
+        wrong
+    }
+
+    /// Watchers that have not seen the last change.
+    fn unseen(&self) -> Vec<String> {
+        let state = self.judge.history.state();
+        let watchers = self.agents.iter().flat_map(|agent| agent.clients()).filter_map(|c| c.last_seen());
+        let behind = watchers.filter(|(query, answer)| {
+            let (index, rows) = state.query(query);
+            answer.is_none_or(|answer| (answer.index, &answer.rows) != (index, &rows))
+        });
+        behind.map(|(query, answer)| {
+            let index = answer.map(|answer| answer.index);
+            format!("the watcher of {query:?} saw {index:?} last")
+        })
+        .collect()
+    }
+
+    /// All is quiet: whole states are compared.
+    fn judge_end(&mut self) {
+        let leader = self.machines.values().find(|machine| machine.serves()).expect("somebody leads");
+        let members: BTreeSet<ServerId> =
+            leader.process.as_ref().expect("it serves").core.membership().all().into_iter().collect();
+        for machine in self.machines.values().filter(|machine| members.contains(&machine.id)) {
+            let Some(process) = &machine.process else { continue };
+            let (index, state) = (process.applied(), process.core.state());
+            self.judge.see(&self.stage, &Fact::Opened { server: machine.id, index, state });
+        }
+        let clients = self.agents.iter().flat_map(|agent| agent.clients());
+        for (query, answer) in clients.filter_map(|client| client.last_seen()) {
+            self.judge.see(&self.stage, &Fact::LastSeen { query, answer });
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What goes wrong, and when: each kind of fault has its own rhythm, and many end by themselves.
+
+use super::marks::Mark;
+use super::network::{Link, Place};
+use super::operator::Order;
+use super::stage::{Event, Stage};
+use super::world::World;
+use lockmesh_protocol::id::ServerId;
+use std::time::Duration;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A server dies.
+    Crash,
+    /// All die.
+    Blackout,
+    /// A process stands still.
+    Pause,
+    /// A clock jumps ahead.
+    Jump,
+    /// A wall clock is set.
+    WallJump,
+    /// Servers are parted.
+    Split,
+    /// One direction is cut.
+    OneWay,
+    /// A link is clogged.
+    Clog,
+    /// A disk takes very long.
+    Stall,
+    /// A disk refuses.
+    Refusal,
+    /// An agent dies and comes back.
+    AgentRestart,
+    /// Leadership is handed over.
+    Transfer,
+    /// A server is taken out.
+    Removal,
+    /// A server comes.
+    Arrival,
+    /// A server loses its disk.
+    Wipe,
+}
+
+/// The end of a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mend {
+    /// These links work again.
+    Links(Vec<Link>),
+    /// A server that was taken out is switched off.
+    Unplug(ServerId),
+}
+
+/// Lets the first fault of each kind come.
+pub fn begin(stage: &mut Stage) {
+    for (kind, mean) in rhythms(stage) {
+        let wait = stage.around(mean);
+        stage.after(wait, Event::Fault(kind));
+    }
+}
+
+/// The kinds that there are, each with the mean time between two.
+fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
+    let plan = &stage.plan.faults;
+    let all = [
+        (Kind::Crash, plan.crash),
+        (Kind::Blackout, plan.blackout),
+        (Kind::Pause, plan.pause),
+        (Kind::Jump, plan.jump),
+        (Kind::WallJump, plan.wall_jump),
+        (Kind::Split, plan.split),
+        (Kind::OneWay, plan.one_way),
+        (Kind::Clog, plan.clog),
+        (Kind::Stall, plan.stall),
+        (Kind::Refusal, plan.refusal),
+        (Kind::AgentRestart, plan.agent_restart),
+        (Kind::Transfer, plan.transfer),
+        (Kind::Removal, plan.removal),
+        (Kind::Arrival, plan.arrival),
+        (Kind::Wipe, plan.wipe),
+    ];
+    all.into_iter().filter_map(|(kind, mean)| Some((kind, mean?))).collect()
+}
+
+impl World {
+    /// A fault happens, and the next of its kind is planned.
+    pub fn fault(&mut self, kind: Kind) {
+        if self.stage.calm {
+            return;
+        }
+        let rhythm = rhythms(&self.stage).into_iter().find(|(other, _)| *other == kind);
+        let (_, mean) = rhythm.expect("this kind has a rhythm");
+        let wait = self.stage.around(mean);
+        self.stage.after(wait, Event::Fault(kind));
+        match kind {
+            Kind::Crash => self.crash_some(),
+            Kind::Blackout => self.black_out(),
+            Kind::Pause => self.pause(),
+            Kind::Jump => self.jump(),
+            Kind::WallJump => self.jump_wall(),
+            Kind::Split => self.split(),
+            Kind::OneWay => self.cut_one_way(),
+            Kind::Clog => self.clog(),
+            Kind::Stall | Kind::Refusal => self.trouble_disk(kind),
+            Kind::AgentRestart => self.restart_agent(),
+            Kind::Transfer => self.transfer(),
+            Kind::Removal => self.order_removal(),
+            Kind::Arrival => self.order_arrival(),
+            Kind::Wipe => self.wipe(),
+        }
+    }
+
+    /// A running server; the leader more often than others.
+    fn victim(&mut self) -> Option<ServerId> {
+        let leader = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
+        let running = self.running();
+        match leader {
+            Some(leader) if self.stage.draw.once_in(3) => Some(leader),
+            _ => self.stage.draw.any(&running),
+        }
+    }
+
+    fn crash_and_restart(&mut self, id: ServerId) {
+        self.crash(id);
+        let downtime = self.stage.plan.faults.downtime;
+        let wait = match self.stage.draw.once_in(3) {
+            true => Duration::from_millis(1),
+            false => self.stage.draw.duration(Duration::ZERO, downtime),
+        };
+        self.stage.after(wait, Event::Restart(id));
+    }
+
+    fn crash_some(&mut self) {
+        if let Some(id) = self.victim() {
+            self.crash_and_restart(id);
+        }
+    }
+
+    fn black_out(&mut self) {
+        self.stage.say(|| "the power fails everywhere".into());
+        for id in self.running() {
+            self.crash_and_restart(id);
+        }
+    }
+
+    fn pause(&mut self) {
+        let Some(id) = self.victim() else { return };
+        let longest = self.stage.plan.faults.pause_length;
+        let length = self.stage.draw.duration(Duration::from_millis(20), longest);
+        let until = self.stage.now + length;
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if machine.serves() {
+            self.stage.hit(Mark::LeaderPause);
+        }
+        self.stage.hit(Mark::Pause);
+        self.stage.say(|| format!("server {id} stands still for {length:?}"));
+        if let Some(process) = &mut machine.process {
+            process.stand_still(&mut self.stage, until);
+        }
+    }
+
+    /// A clock that jumps less than this is not noticed: see `LATE` in the core.
+    fn jump(&mut self) {
+        let Some(id) = self.victim() else { return };
+        let by = self.stage.draw.duration(Duration::from_millis(300), Duration::from_secs(5));
+        self.stage.hit(Mark::ClockJump);
+        self.judge.jumps.push(self.stage.now);
+        self.stage.say(|| format!("the clock of server {id} jumps ahead by {by:?}"));
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if let Some(process) = &mut machine.process {
+            process.jump(&mut self.stage, by);
+        }
+    }
+
+    fn jump_wall(&mut self) {
+        let Some(id) = self.victim() else { return };
+        let offset = self.stage.draw.below(1_000_000_000);
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if let Some(process) = &mut machine.process {
+            process.wall_offset = offset;
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let servers = self.machines.values().filter(|machine| !machine.gone);
+        let servers = servers.map(|machine| Place::Server(machine.id));
+        servers.chain((0..self.agents.len()).map(Place::Agent)).collect()
+    }
+
+    fn split(&mut self) {
+        let places = self.places();
+        let sides: Vec<bool> = places.iter().map(|_| self.stage.draw.once_in(2)).collect();
+        let mut links = Vec::new();
+        for (from, side) in places.iter().zip(&sides) {
+            let others = places.iter().zip(&sides).filter(|(_, other)| *other != side);
+            links.extend(others.map(|(to, _)| (*from, *to)));
+        }
+        if !links.is_empty() {
+            self.stage.hit(Mark::TwoWayCut);
+            let one: Vec<_> = places.iter().zip(&sides).filter(|(_, side)| **side).map(|(p, _)| p).collect();
+            self.stage.say(|| format!("the network parts {one:?} from the rest"));
+            self.cut(links);
+        }
+    }
+
+    fn cut_one_way(&mut self) {
+        let places = self.places();
+        let from = *self.stage.draw.pick(&places);
+        let deaf = self.stage.draw.once_in(2);
+        let others = places.into_iter().filter(|place| *place != from);
+        let links: Vec<Link> =
+            others.map(|to| if deaf { (to, from) } else { (from, to) }).collect();
+        self.stage.hit(Mark::OneWayCut);
+        self.stage.say(|| format!("{from:?} {}", if deaf { "hears nobody" } else { "is heard by nobody" }));
+        self.cut(links);
+    }
+
+    fn cut(&mut self, links: Vec<Link>) {
+        links.iter().for_each(|link| self.stage.network.cut(*link));
+        let longest = self.stage.plan.faults.cut_length;
+        let length = self.stage.draw.duration(Duration::from_millis(50), longest);
+        self.stage.after(length, Event::Mend(Mend::Links(links)));
+    }
+
+    fn clog(&mut self) {
+        let places = self.places();
+        let (from, to) = (*self.stage.draw.pick(&places), *self.stage.draw.pick(&places));
+        let length = self.stage.draw.duration(Duration::from_millis(50), Duration::from_secs(1));
+        self.stage.hit(Mark::Burst);
+        let until = self.stage.now + length;
+        self.stage.network.clog((from, to), until);
+    }
+
+    fn trouble_disk(&mut self, kind: Kind) {
+        let Some(id) = self.victim() else { return };
+        let longest = self.stage.plan.faults.disk_trouble;
+        let length = self.stage.draw.duration(Duration::from_millis(20), longest);
+        let until = self.stage.now + length;
+        let disk = &mut self.machines.get_mut(&id).expect("the machine exists").disk;
+        if kind == Kind::Stall {
+            self.stage.hit(Mark::DiskStalled);
+            self.stage.say(|| format!("the disk of server {id} stalls for {length:?}"));
+            disk.stall(until);
+        } else {
+            self.stage.say(|| format!("the disk of server {id} refuses for {length:?}"));
+            disk.refuse(until);
+        }
+    }
+
+    fn restart_agent(&mut self) {
+        let agent = self.stage.draw.below(self.agents.len() as u64) as usize;
+        self.stage.say(|| format!("agent {agent} begins a new life"));
+        self.agents[agent].restart(&mut self.stage, &mut self.judge);
+    }
+
+    fn transfer(&mut self) {
+        let running = self.running();
+        let to = if self.stage.draw.once_in(2) { self.stage.draw.any(&running) } else { None };
+        if self.operator.orders.len() < 3 {
+            self.operator.orders.push(Order::Transfer(to));
+        }
+    }
+
+    /// A fault ends.
+    pub fn mend(&mut self, mend: Mend) {
+        match mend {
+            Mend::Links(links) => links.into_iter().for_each(|link| self.stage.network.mend(link)),
+            Mend::Unplug(id) => {
+                self.crash(id);
+                self.machines.get_mut(&id).expect("the machine exists").gone = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
+
+use super::agent::registration;
+use super::judge::Judge;
+use super::locker::Locker;
+use super::stage::Stage;
+use super::writer::Writer;
+use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Something that a client wants, once.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// What to ask.
+    pub request: Request,
+    /// How much longer than usual the answer may take.
+    pub extra: Duration,
+}
+
+impl Wish {
+    /// A wish that is answered at once.
+    pub fn new(request: Request) -> Self {
+        Self { request, extra: Duration::ZERO }
+    }
+}
+
+/// One client.
+#[derive(Debug)]
+pub enum Client {
+    /// Registers the agent itself.
+    Registrar,
+    /// Takes locks under a session.
+    Locker(Locker),
+    /// Renews the session of the locker before it.
+    Renewer,
+    /// Writes.
+    Writer(Writer),
+    /// Reads.
+    Reader(Reader),
+    /// Watches.
+    Watcher(Watcher),
+}
+
+/// Reads what others write.
+#[derive(Debug, Default)]
+pub struct Reader {
+    served: bool,
+}
+
+/// Asks again and again for news.
+#[derive(Debug)]
+pub struct Watcher {
+    query: Query,
+    consistency: Consistency,
+    last: Option<Answer>,
+}
+
+impl Client {
+    /// The clients of one agent.
+    pub fn all(stage: &mut Stage, place: usize) -> Vec<Client> {
+        let plan = stage.plan.clients.clone();
+        let mut all = vec![Self::Registrar];
+        for _ in 0..plan.lockers {
+            all.push(Self::Locker(Locker::new(place)));
+            all.push(Self::Renewer);
+        }
+        for number in 0..plan.writers {
+            all.push(Self::Writer(Writer::new(format!("w{place}.{number}"))));
+        }
+        all.extend((0..plan.readers).map(|_| Self::Reader(Reader::default())));
+        all.extend((0..plan.watchers).map(|_| Self::Watcher(Watcher::draw(stage))));
+        all
+    }
+
+    /// What it is.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Registrar => "the registrar",
+            Self::Locker(_) => "a locker",
+            Self::Renewer => "a renewer",
+            Self::Writer(_) => "a writer",
+            Self::Reader(_) => "a reader",
+            Self::Watcher(_) => "a watcher",
+        }
+    }
+
+    /// What it wants now, if anything; `partner` is the client before it.
+    pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge, partner: Option<&mut Client>) -> Option<Wish> {
+        match (self, partner) {
+            (Self::Registrar, _) => None,
+            (Self::Locker(locker), _) => locker.wish(stage, judge),
+            (Self::Renewer, Some(Self::Locker(locker))) => locker.renewal(stage),
+            (Self::Renewer, _) => None,
+            (Self::Writer(writer), _) => writer.wish(stage),
+            (Self::Reader(reader), _) => reader.wish(stage),
+            (Self::Watcher(watcher), _) => Some(watcher.wish()),
+        }
+    }
+
+    /// What it wants was answered; it had begun to want it at `begun`.
+    pub fn heard(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        partner: Option<&mut Client>,
+        wish: &Wish,
+        begun: Time,
+        response: Response,
+    ) {
+        match (self, partner) {
+            (Self::Locker(locker), _) => locker.heard(stage, judge, wish, begun, &response),
+            (Self::Renewer, Some(Self::Locker(locker))) => {
+                locker.renewed(stage, judge, wish, begun, &response);
+            }
+            (Self::Writer(writer), _) => writer.heard(stage, wish, &response),
+            (Self::Reader(reader), _) => reader.served |= stage.calm,
+            (Self::Watcher(watcher), _) => watcher.heard(response),
+            (Self::Registrar | Self::Renewer, _) => {}
+        }
+    }
+
+    /// It waited too long: what it wanted may be done or not.
+    pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        if let Self::Locker(locker) = self {
+            locker.gave_up(stage, judge, wish);
+        }
+    }
+
+    /// Its agent died and came back.
+    pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        if let Self::Locker(locker) = self {
+            locker.restart(stage, judge);
+        }
+    }
+
+    /// Whether it was served since the storm ended, and wants nothing more.
+    pub fn is_content(&self) -> bool {
+        match self {
+            Self::Registrar | Self::Renewer | Self::Watcher(_) => true,
+            Self::Locker(locker) => locker.is_content(),
+            Self::Writer(writer) => writer.is_content(),
+            Self::Reader(reader) => reader.served,
+        }
+    }
+
+    /// Whether it waits for news for ever.
+    pub fn watches(&self) -> bool {
+        matches!(self, Self::Watcher(_))
+    }
+
+    /// What a watcher asks for, and what it saw last.
+    pub fn last_seen(&self) -> Option<(&Query, Option<&Answer>)> {
+        match self {
+            Self::Watcher(watcher) => Some((&watcher.query, watcher.last.as_ref())),
+            _ => None,
+        }
+    }
+
+    /// The first wish of a registrar.
+    pub fn registration(place: usize) -> Wish {
+        Wish::new(Request::Propose(None, registration(place)))
+    }
+}
+
+/// One of the keys that are written.
+pub fn data_key(stage: &mut Stage) -> Key {
+    Key::from(format!("data/{}", stage.draw.below(stage.plan.clients.keys)))
+}
+
+/// One of the keys that are fought over.
+pub fn lock_key(stage: &mut Stage) -> Key {
+    Key::from(format!("lock/{}", stage.draw.below(stage.plan.clients.locks)))
+}
+
+impl Reader {
+    fn wish(&mut self, stage: &mut Stage) -> Option<Wish> {
+        if self.served {
+            return None;
+        }
+        let query = match stage.draw.below(4) {
+            0 => Query::Entries("data/".into()),
+            1 => Query::Locks("lock/".into()),
+            2 => Query::Sessions,
+            _ => Query::Entry(data_key(stage)),
+        };
+        let consistency =
+            *stage.draw.pick(&[Consistency::Stale, Consistency::Default, Consistency::Consistent]);
+        Some(Wish::new(Request::Read { query, consistency, blocking: None }))
+    }
+}
+
+impl Watcher {
+    fn draw(stage: &mut Stage) -> Self {
+        let query = match stage.draw.below(4) {
+            0 => Query::Entries("data/".into()),
+            1 => Query::Sessions,
+            2 => Query::Entry(lock_key(stage)),
+            _ => Query::Entry(data_key(stage)),
+        };
+        let consistency = *stage.draw.pick(&[Consistency::Stale, Consistency::Default]);
+        Self { query, consistency, last: None }
+    }
+
+    fn wish(&self) -> Wish {
+        let index = self.last.as_ref().map_or(LogIndex(0), |answer| answer.index);
+        let wait = Duration::from_secs(2);
+        let blocking = Some(Blocking { index, wait });
+        let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
+        Wish { request, extra: wait + wait / 10 }
+    }
+
+    /// A server that lags behind may know less than the watcher does.
+    fn heard(&mut self, response: Response) {
+        let Response::Answer(answer) = response else { return };
+        if self.last.as_ref().is_none_or(|last| last.index <= answer.index) {
+            self.last = Some(answer);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! A server's disk: the log and the image as they would be found after a power cut, and what is on its way there.
+//!
+//! It keeps the rules of the real store: one commit after the other, first in, first out; an image only behind a
+//! durable commit index that reaches it; the log reset or cut only behind the durable image; a refused commit tried again.
+
+use super::marks::Mark;
+use super::sabotage::Sabotage;
+use super::stage::{Event, Stage};
+use lockmesh_core::State;
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long a refused commit waits until it is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Something that the disk has done, or refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskEvent {
+    /// The commit of the log.
+    Log,
+    /// The commit of the image.
+    Image,
+}
+
+/// What the store tells the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Every write up to this number is durable.
+    Persisted(u64),
+    /// The image of this mark is durable.
+    Image(ImageMark),
+    /// The disk refuses, or takes writes again.
+    Failing(bool),
+}
+
+/// What is there after a power cut.
+#[derive(Clone, Debug)]
+pub struct Durable {
+    /// The entry before the log's first.
+    pub base: (LogIndex, Term),
+    /// The log.
+    pub entries: VecDeque<LogEntry>,
+    /// The hard state.
+    pub hard_state: HardState,
+    /// What the image stands for.
+    pub mark: ImageMark,
+    /// The image.
+    pub state: State,
+}
+
+/// An image on its way.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    mark: ImageMark,
+    rows: Vec<Change>,
+    installed: bool,
+}
+
+/// The disk with what is on its way to it.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    server: ServerId,
+    /// What is there after a power cut.
+    pub durable: Durable,
+    queue: VecDeque<LogWrite>,
+    /// How many of the queue are in the commit that is under way.
+    writing: Option<usize>,
+    waiting: Option<Checkpoint>,
+    checkpointing: Option<Checkpoint>,
+    /// Whether the commit of the image is under way, not only waited for.
+    imaging: bool,
+    wanted_commit: LogIndex,
+    cut_to: LogIndex,
+    failing: bool,
+    /// It takes very long until then.
+    stalled_until: Time,
+    /// It refuses until then.
+    refuses_until: Time,
+}
+
+impl Durable {
+    /// The term of an entry that is on disk, or that the image stands for.
+    pub fn term(&self, index: LogIndex) -> Option<Term> {
+        match index.0.checked_sub(self.base.0.0)? {
+            0 => Some(self.base.1),
+            distance => self.entries.get(distance as usize - 1).map(|entry| entry.term),
+        }
+    }
+
+    /// The last index in the log.
+    pub fn last_index(&self) -> LogIndex {
+        LogIndex(self.base.0.0 + self.entries.len() as u64)
+    }
+
+    /// Whether an entry would survive a power cut.
+    pub fn holds(&self, index: LogIndex, term: Term) -> bool {
+        index <= self.mark.index || self.term(index) == Some(term)
+    }
+
+    fn write(&mut self, write: LogWrite) {
+        if let Some(mark) = write.reset {
+            self.base = (mark.index, mark.term);
+            self.hard_state.commit = self.hard_state.commit.max(mark.index);
+            self.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            assert!(first.index > self.base.0, "an entry would replace what was cut off the log");
+            assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
+            self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
+        }
+        self.entries.extend(write.entries);
+        if let Some(hard_state) = write.hard_state {
+            let commit = hard_state.commit.max(self.hard_state.commit);
+            self.hard_state = HardState { commit, ..hard_state };
+        }
+    }
+
+    fn cut(&mut self, up_to: LogIndex) {
+        while self.base.0 < up_to {
+            let Some(gone) = self.entries.pop_front() else { return };
+            self.base = (gone.index, gone.term);
+        }
+    }
+
+    fn image(&mut self, checkpoint: Checkpoint) {
+        checkpoint.rows.into_iter().for_each(|change| self.state.load(change));
+        self.mark = checkpoint.mark;
+    }
+}
+
+impl Disk {
+    /// Whether the image may be given to others, and what it is.
+    pub fn image(&self) -> (ImageMark, State) {
+        (self.durable.mark.clone(), self.durable.state.clone())
+    }
+
+    /// A new store that begins with an image.
+    pub fn new(server: ServerId, mark: ImageMark) -> Self {
+        let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
+        let base = (mark.index, mark.term);
+        let (entries, state) = (VecDeque::new(), State::default());
+        Self::holding(server, Durable { base, entries, hard_state, mark, state })
+    }
+
+    fn holding(server: ServerId, durable: Durable) -> Self {
+        Self {
+            server,
+            durable,
+            queue: VecDeque::new(),
+            writing: None,
+            waiting: None,
+            checkpointing: None,
+            imaging: false,
+            wanted_commit: LogIndex(0),
+            cut_to: LogIndex(0),
+            failing: false,
+            stalled_until: Time(0),
+            refuses_until: Time(0),
+        }
+    }
+
+    /// Queues a write of the log.
+    pub fn write(&mut self, write: LogWrite) {
+        self.queue.push_back(write);
+    }
+
+    /// Makes the image stand for `mark`, as soon as it may.
+    pub fn checkpoint(&mut self, mark: ImageMark, rows: Vec<Change>, installed: bool) {
+        match &mut self.waiting {
+            Some(waiting) => {
+                waiting.rows.extend(rows);
+                waiting.mark = mark;
+                waiting.installed |= installed;
+            }
+            None => self.waiting = Some(Checkpoint { mark, rows, installed }),
+        }
+    }
+
+    /// Whether no image waits to be made or is being made.
+    pub fn image_is_idle(&self) -> bool {
+        self.waiting.is_none() && self.checkpointing.is_none()
+    }
+
+    /// Lets the log go up to an index, or up to the durable image if that is less.
+    pub fn cut(&mut self, up_to: LogIndex, sabotage: Sabotage) {
+        let limit = if sabotage == Sabotage::CutTooFar { up_to.0 + 8 } else { self.durable.mark.index.0 };
+        let up_to = if sabotage == Sabotage::CutTooFar { LogIndex(limit) } else { up_to };
+        self.cut_to = self.cut_to.max(up_to.min(LogIndex(limit)));
+    }
+
+    /// From now on it takes very long, until then.
+    pub fn stall(&mut self, until: Time) {
+        self.stalled_until = until;
+    }
+
+    /// From now on it refuses, until then.
+    pub fn refuse(&mut self, until: Time) {
+        self.refuses_until = until;
+    }
+
+    /// Begins whatever can be begun.
+    pub fn go_on(&mut self, stage: &mut Stage, life: u64) {
+        self.begin_image(stage, life);
+        if self.writing.is_none() {
+            let ready = self.writable(stage);
+            let wants = self.wanted_commit > self.durable.hard_state.commit;
+            let cuts = self.cut_to > self.durable.base.0 && !self.durable.entries.is_empty();
+            if ready > 0 || wants || cuts {
+                self.writing = Some(ready);
+                let wait = self.latency(stage, stage.plan.disk.commit);
+                stage.after(wait, Event::Disk(self.server, life, DiskEvent::Log));
+            }
+        }
+    }
+
+    fn begin_image(&mut self, stage: &mut Stage, life: u64) {
+        if self.checkpointing.is_none() {
+            let Some(checkpoint) = self.waiting.take() else { return };
+            if !checkpoint.installed {
+                self.wanted_commit = self.wanted_commit.max(checkpoint.mark.index);
+                if self.durable.hard_state.commit < checkpoint.mark.index {
+                    stage.hit(Mark::CheckpointWaited);
+                }
+            }
+            self.checkpointing = Some(checkpoint);
+        }
+        let checkpoint = self.checkpointing.as_ref().expect("it was just put there");
+        let commit_reaches = self.durable.hard_state.commit >= checkpoint.mark.index;
+        let may = checkpoint.installed || commit_reaches || stage.sabotage == Sabotage::ImageBeforeCommit;
+        if may && !self.imaging {
+            self.imaging = true;
+            let wait = self.latency(stage, stage.plan.disk.image);
+            stage.after(wait, Event::Disk(self.server, life, DiskEvent::Image));
+        }
+    }
+
+    fn latency(&self, stage: &mut Stage, usual: (Duration, Duration)) -> Duration {
+        stage.draw.duration(usual.0, usual.1).max(self.stalled_until.since(stage.now))
+    }
+
+    /// How many writes the next commit takes: not beyond a reset whose image is not durable.
+    fn writable(&self, stage: &mut Stage) -> usize {
+        let blocked = |write: &LogWrite| {
+            let waits = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
+            waits && stage.sabotage != Sabotage::ResetBeforeImage
+        };
+        let ready = self.queue.iter().position(blocked).unwrap_or(self.queue.len());
+        if ready > 1 && stage.draw.once_in(4) { stage.draw.within(1, ready as u64) as usize } else { ready }
+    }
+
+    /// A commit is done, or refused; what the driver is told.
+    pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
+        let mut told = Vec::new();
+        if stage.now < self.refuses_until {
+            stage.hit(Mark::DiskRefused);
+            stage.after(RETRY_AFTER, Event::Disk(self.server, life, event));
+            if !self.failing {
+                self.failing = true;
+                told.push(Told::Failing(true));
+            }
+            return told;
+        }
+        if std::mem::take(&mut self.failing) {
+            told.push(Told::Failing(false));
+        }
+        match event {
+            DiskEvent::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
+            DiskEvent::Image => {
+                let checkpoint = self.checkpointing.take().expect("an image was under way");
+                self.imaging = false;
+                let mark = checkpoint.mark.clone();
+                self.durable.image(checkpoint);
+                told.push(Told::Image(mark));
+            }
+        }
+        self.go_on(stage, life);
+        told
+    }
+
+    fn log_done(&mut self, stage: &mut Stage) -> Option<u64> {
+        let count = self.writing.take().expect("a commit was under way");
+        let mut last = None;
+        for write in self.queue.drain(..count) {
+            last = Some(write.number);
+            self.durable.write(write);
+        }
+        let commit = self.durable.hard_state.commit.max(self.wanted_commit);
+        self.durable.hard_state.commit = commit;
+        if self.cut_to > self.durable.base.0 {
+            let before = self.durable.base.0;
+            // Entries lie in rows, and a row is cut off whole or not at all.
+            let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
+            self.durable.cut(LogIndex(self.cut_to.0.saturating_sub(spared)));
+            if self.durable.base.0 > before {
+                stage.hit(Mark::LogCut);
+            }
+        }
+        last
+    }
+
+    /// The power fails: what is on its way is lost, or was just durable.
+    pub fn crash(&mut self, stage: &mut Stage) {
+        let queued = self.queue.len();
+        let resets = |write: &LogWrite| {
+            write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index)
+        };
+        let possible = self.queue.iter().position(resets).unwrap_or(queued);
+        let refuses = stage.now < self.refuses_until;
+        let kept = if refuses { 0 } else { stage.draw.within(0, possible as u64) as usize };
+        if kept < queued {
+            stage.hit(Mark::CrashLostWrites);
+            if kept > 0 {
+                stage.hit(Mark::CrashTore);
+            }
+        }
+        for write in self.queue.drain(..kept) {
+            self.durable.write(write);
+        }
+        if self.imaging && !refuses {
+            stage.hit(Mark::CrashDuringCheckpoint);
+            if stage.draw.once_in(2) {
+                stage.hit(Mark::CrashKeptCheckpoint);
+                let checkpoint = self.checkpointing.take().expect("an image was under way");
+                self.durable.image(checkpoint);
+            }
+        }
+        if stage.sabotage == Sabotage::ForgetVote {
+            self.durable.hard_state.vote = ServerId(0);
+        }
+        let (stalled, refused) = (self.stalled_until, self.refuses_until);
+        *self = Self::holding(self.server, self.durable.clone());
+        (self.stalled_until, self.refuses_until) = (stalled, refused);
+    }
+
+    /// What a process finds when it starts.
+    pub fn open(&mut self, sabotage: Sabotage) -> Result<Recovered, String> {
+        let durable = &mut self.durable;
+        let mark = durable.mark.clone();
+        if mark.index < durable.base.0 {
+            return Err(format!("the log begins at {} and the image ends at {}", durable.base.0, mark.index));
+        }
+        if durable.term(mark.index) != Some(mark.term) && sabotage != Sabotage::KeepLogThatParts {
+            let HardState { term, vote, .. } = durable.hard_state;
+            let vote = if term < mark.term { ServerId(0) } else { vote };
+            durable.hard_state = HardState { term: term.max(mark.term), vote, commit: mark.index };
+            durable.entries.clear();
+            durable.base = (mark.index, mark.term);
+        } else if sabotage != Sabotage::ImageBeforeCommit {
+            durable.hard_state.commit = durable.hard_state.commit.max(mark.index);
+        }
+        Ok(Recovered {
+            hard_state: durable.hard_state,
+            image: mark,
+            entries: durable.entries.iter().cloned().collect(),
+            base: durable.base,
+            state: durable.state.clone(),
+        })
+    }
+}

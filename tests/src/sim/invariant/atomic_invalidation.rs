@@ -1,0 +1,78 @@
+//! The end of a session frees all its locks, and closes them by its lock-delay, in the log entry that ended it.
+
+use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Key, SessionId};
+use lockmesh_protocol::record::Session;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Sessions and what they hold, as the changes tell.
+#[derive(Debug, Default)]
+pub(super) struct AtomicInvalidation {
+    sessions: BTreeMap<SessionId, Arc<Session>>,
+    holders: BTreeMap<Key, SessionId>,
+}
+
+impl AtomicInvalidation {
+    fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
+        let ended = changes.iter().filter_map(|change| match change {
+            Change::Session(id, None) => Some(id),
+            _ => None,
+        });
+        for id in ended {
+            let Some(session) = self.sessions.remove(id) else { continue };
+            for key in self.holders.iter().filter(|(_, holder)| *holder == id).map(|(key, _)| key) {
+                is_freed(changes, key, &session)?;
+            }
+        }
+        for change in changes {
+            match change {
+                Change::Session(id, Some(session)) => {
+                    self.sessions.insert(id.clone(), session.clone());
+                }
+                Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.session.clone()) {
+                    Some(holder) => {
+                        self.holders.insert(key.clone(), holder);
+                    }
+                    None => {
+                        self.holders.remove(key);
+                    }
+                },
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_freed(changes: &[Change], key: &Key, session: &Session) -> Result<(), String> {
+    let freed = changes.iter().any(|change| match change {
+        Change::Entry(of, entry) => of == key && entry.as_ref().is_none_or(|entry| entry.session.is_none()),
+        _ => false,
+    });
+    ensure(freed, || format!("{} ended, and {key} stayed its own", session.id))?;
+    let closed: BTreeSet<&Key> = changes
+        .iter()
+        .filter_map(|change| match change {
+            Change::LockDelay(key, Some(delay)) if delay.duration == session.lock_delay => Some(key),
+            _ => None,
+        })
+        .collect();
+    ensure(session.lock_delay.is_zero() || closed.contains(key), || {
+        format!("{} ended, and {key} was not closed by its lock-delay", session.id)
+    })
+}
+
+impl Invariant for AtomicInvalidation {
+    fn name(&self) -> &'static str {
+        "atomic_invalidation"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Applied(past) => self.entry(&past.changes),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! A read that is not stale sees every write that was answered, and everything that was read, before it began.
+
+use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{Request, Response};
+
+/// Needs no memory: a request carries what it must see.
+#[derive(Debug)]
+pub(super) struct FreshReads;
+
+impl Invariant for FreshReads {
+    fn name(&self) -> &'static str {
+        "fresh_reads"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+        let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
+        let Response::Answer(_) = given.response else { return Ok(()) };
+        let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
+        let bound = given.asked.ask.bound;
+        ensure(*consistency == Consistency::Stale || *applied >= bound, || {
+            format!("server {server} answered {query:?} as of {applied}, but {bound} was answered before")
+        })
+    }
+}

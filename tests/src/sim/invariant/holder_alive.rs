@@ -1,0 +1,54 @@
+//! Whoever holds a lock is a session that lives, behind every log entry.
+
+use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Key, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sessions and holders, as the changes tell.
+#[derive(Debug, Default)]
+pub(super) struct HolderAlive {
+    sessions: BTreeSet<SessionId>,
+    holders: BTreeMap<Key, SessionId>,
+}
+
+impl HolderAlive {
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Session(id, Some(_)) => {
+                self.sessions.insert(id.clone());
+            }
+            Change::Session(id, None) => {
+                self.sessions.remove(id);
+            }
+            Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.session.clone()) {
+                Some(holder) => {
+                    self.holders.insert(key.clone(), holder);
+                }
+                None => {
+                    self.holders.remove(key);
+                }
+            },
+            _ => {}
+        }
+    }
+}
+
+impl Invariant for HolderAlive {
+    fn name(&self) -> &'static str {
+        "holder_alive"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+        let changes = match fact {
+            Fact::Applied(past) => past.changes.as_slice(),
+            Fact::Strange { changes } => changes,
+            _ => return Ok(()),
+        };
+        changes.iter().for_each(|change| self.change(change));
+        for (key, holder) in &self.holders {
+            ensure(self.sessions.contains(holder), || format!("{key} is held by {holder}, which is gone"))?;
+        }
+        Ok(())
+    }
+}

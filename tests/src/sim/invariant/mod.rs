@@ -1,0 +1,194 @@
+//! What must never happen, one file each. Every invariant sees every fact, and says what is wrong.
+//!
+//! | file | says |
+//! |---|---|
+//! | `mutual_exclusion` | a lock has one holder, in the log's order and in what clients believe |
+//! | `fencing` | fencing tokens only go up |
+//! | `holder_alive` | whoever holds a lock is a session that lives |
+//! | `atomic_invalidation` | the end of a session frees all its locks in one log entry |
+//! | `lock_delay` | a lock-delay lasts as long as it must, whoever leads |
+//! | `ttl` | no session expires sooner than its TTL after a renewal that was acknowledged |
+//! | `no_lost_write` | a write that was answered is in the log, where the answer says |
+//! | `exactly_once` | a request takes effect once, however often it is sent |
+//! | `fresh_reads` | a read that is not stale sees all that was answered before it began |
+//! | `replicas` | servers that applied the same index hold the same state |
+//! | `raft` | one leader a term, one vote a term, logs that agree, nothing committed changes |
+//! | `durable` | nothing is promised before it is on disk |
+//! | `watches` | a watcher learns the last change |
+
+mod atomic_invalidation;
+mod durable;
+mod exactly_once;
+mod fencing;
+mod fresh_reads;
+mod holder_alive;
+mod lock_delay;
+mod mutual_exclusion;
+mod no_lost_write;
+mod raft;
+mod replicas;
+mod ttl;
+mod watches;
+
+use super::disk::Durable;
+use super::history::{History, Past};
+use super::plan::Plan;
+use super::process::{Given, Shadow};
+use lockmesh_core::State;
+use lockmesh_core::raft::log::LogWrite;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
+use lockmesh_protocol::query::{Answer, Query};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Something that happened, as the simulation sees it.
+#[derive(Debug)]
+pub enum Fact<'a> {
+    /// A process opened its disk, or an image took the place of its state.
+    Opened {
+        /// Whose.
+        server: ServerId,
+        /// What the state stands for.
+        index: LogIndex,
+        /// The state.
+        state: &'a State,
+    },
+    /// A process queued a write of its log.
+    Wrote {
+        /// Whose.
+        server: ServerId,
+        /// The write.
+        write: &'a LogWrite,
+        /// The log with it.
+        shadow: &'a Shadow,
+    },
+    /// A process sent a message.
+    Sent {
+        /// Who.
+        server: ServerId,
+        /// What it said.
+        message: &'a PeerMessage,
+        /// What its disk held then.
+        durable: &'a Durable,
+    },
+    /// An entry was applied for the first time anywhere.
+    Applied(&'a Past),
+    /// A process applied entries.
+    Reached {
+        /// Which.
+        server: ServerId,
+        /// Those behind this index.
+        from: LogIndex,
+        /// Up to this one.
+        to: LogIndex,
+        /// What it came to.
+        changes: &'a [Change],
+    },
+    /// Changes that do not follow from the log: whatever invariant recognises them may say so too.
+    Strange {
+        /// The changes.
+        changes: &'a [Change],
+    },
+    /// A server answered.
+    Given {
+        /// Which.
+        server: ServerId,
+        /// The answer.
+        given: &'a Given,
+        /// How far it had applied the log.
+        applied: LogIndex,
+        /// So many disks hold what a write rests on.
+        copies: usize,
+        /// Of so many.
+        voters: usize,
+    },
+    /// A client was told that it holds a lock.
+    Believes {
+        /// Under which session.
+        session: &'a SessionId,
+        /// Which lock.
+        key: &'a Key,
+        /// Under which token.
+        fence: Fence,
+    },
+    /// A client knows how long its session lives at least.
+    Leased {
+        /// Which session.
+        session: &'a SessionId,
+        /// Until when, in true time.
+        until: Time,
+    },
+    /// A client gives up a lock, or all locks of a session.
+    LetsGo {
+        /// Which session.
+        session: &'a SessionId,
+        /// Which lock; none for all.
+        key: Option<&'a Key>,
+    },
+    /// All is quiet.
+    LastSeen {
+        /// What a watcher asks for.
+        query: &'a Query,
+        /// What it saw last.
+        answer: Option<&'a Answer>,
+    },
+}
+
+/// What a fact must be seen against.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// True time.
+    pub now: Time,
+    /// All that was applied.
+    pub history: &'a History,
+    /// What the seed stands for.
+    pub plan: &'a Plan,
+    /// When clocks jumped ahead.
+    pub jumps: &'a [Time],
+}
+
+impl Scene<'_> {
+    /// The least true time that passes while a server's clock counts `counted`, from `since` on.
+    pub fn at_least(&self, counted: Duration, since: Time) -> Duration {
+        let drift = self.plan.faults.drift as u32;
+        let slowest = counted * 1_000_000 / (1_000_000 + drift);
+        // Deadlines move by a jump, but for less than a tick.
+        let jumps = self.jumps.iter().filter(|jump| **jump >= since).count() as u32;
+        slowest.saturating_sub(lockmesh_core::raft::TICK * jumps + Duration::from_millis(1))
+    }
+}
+
+/// Something that must never happen.
+pub trait Invariant: std::fmt::Debug {
+    /// Its name, which is its file's.
+    fn name(&self) -> &'static str;
+
+    /// Takes a fact in; what is wrong, if anything is.
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String>;
+}
+
+/// All of them, new.
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(mutual_exclusion::MutualExclusion::default()),
+        Box::new(fencing::Fencing::default()),
+        Box::new(holder_alive::HolderAlive::default()),
+        Box::new(atomic_invalidation::AtomicInvalidation::default()),
+        Box::new(lock_delay::LockDelays::default()),
+        Box::new(ttl::Ttl::default()),
+        Box::new(no_lost_write::NoLostWrite::default()),
+        Box::new(exactly_once::ExactlyOnce::default()),
+        Box::new(fresh_reads::FreshReads),
+        Box::new(replicas::Replicas),
+        Box::new(raft::Raft::default()),
+        Box::new(durable::NothingPromisedEarly),
+        Box::new(watches::Watches::default()),
+    ]
+}
+
+/// Fails with words where something is not so.
+fn ensure(holds: bool, words: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(words()) }
+}

@@ -1,0 +1,73 @@
+//! A lock has one holder: by the log, and by what clients believe at any true time.
+//!
+//! A client believes in its lock from the moment it is told so until it lets go, and no longer than its session's lease:
+//! one TTL after it sent the last renewal that was acknowledged.
+
+use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Fence, Key, SessionId};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+
+/// Who holds, and who believes to hold.
+#[derive(Debug, Default)]
+pub(super) struct MutualExclusion {
+    holders: BTreeMap<Key, (SessionId, Fence)>,
+    beliefs: BTreeMap<(Key, SessionId), Fence>,
+    leases: BTreeMap<SessionId, Time>,
+}
+
+impl MutualExclusion {
+    fn change(&mut self, change: &Change) -> Result<(), String> {
+        let Change::Entry(key, entry) = change else { return Ok(()) };
+        let holder = entry.as_ref().and_then(|entry| Some((entry.session.clone()?, entry.fence)));
+        let before = match holder.clone() {
+            Some(holder) => self.holders.insert(key.clone(), holder),
+            None => self.holders.remove(key),
+        };
+        match (before, holder) {
+            (Some(before), Some(after)) => ensure(before == after, || {
+                format!("{key} passed from {} to {} without being free between", before.0, after.0)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn believe(&mut self, session: &SessionId, key: &Key, fence: Fence, now: Time) -> Result<(), String> {
+        let others = self.beliefs.iter().filter(|((of, who), _)| of == key && who != session);
+        for ((_, other), held) in others {
+            let lease = self.leases.get(other).copied().unwrap_or_default();
+            ensure(lease <= now, || {
+                format!(
+                    "{session} was told that it holds {key} (fence {fence}), while {other} (fence {held}) may believe so until {} µs",
+                    lease.0
+                )
+            })?;
+        }
+        self.beliefs.insert((key.clone(), session.clone()), fence);
+        Ok(())
+    }
+}
+
+impl Invariant for MutualExclusion {
+    fn name(&self) -> &'static str {
+        "mutual_exclusion"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Applied(past) => past.changes.iter().try_for_each(|change| self.change(change)),
+            Fact::Strange { changes } => changes.iter().try_for_each(|change| self.change(change)),
+            Fact::Believes { session, key, fence } => self.believe(session, key, *fence, scene.now),
+            Fact::Leased { session, until } => {
+                self.leases.insert((*session).clone(), *until);
+                Ok(())
+            }
+            Fact::LetsGo { session, key } => {
+                self.beliefs.retain(|(of, who), _| who != *session || key.is_some_and(|key| key != of));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A write that was answered is in the log where the answer says, with the answer that follows from the log.
+
+use super::{Fact, Invariant, Scene, ensure};
+use crate::sim::process::Given;
+use lockmesh_protocol::id::{LogIndex, RequestId};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response};
+use std::collections::BTreeMap;
+
+/// What was answered.
+#[derive(Debug, Default)]
+pub(super) struct NoLostWrite {
+    answered: BTreeMap<LogIndex, Option<RequestId>>,
+}
+
+impl NoLostWrite {
+    fn given(&mut self, given: &Given, scene: &Scene<'_>) -> Result<(), String> {
+        let (Request::Propose(request, command), Response::Applied(applied)) =
+            (&given.asked.ask.request, &given.response)
+        else {
+            return Ok(());
+        };
+        let past = scene.history.at(applied.index);
+        let past = past.ok_or_else(|| format!("index {} was answered and is not there", applied.index))?;
+        let proposal = past.proposal.as_ref();
+        let is_its_own = proposal.is_some_and(|proposal| {
+            let same_request = match (request, proposal.request) {
+                (Some(asked), Some(found)) => {
+                    (asked.agent, asked.generation, asked.sequence)
+                        == (found.agent, found.generation, found.sequence)
+                }
+                (asked, found) => asked.is_none() && found.is_none(),
+            };
+            same_request && proposal.command == *command
+        });
+        ensure(is_its_own, || {
+            format!("{command:?} was answered with index {}, which is {proposal:?}", applied.index)
+        })?;
+        self.answered.insert(applied.index, *request);
+        let replies: Vec<_> = match request {
+            Some(request) => scene.history.places_of(request).to_vec(),
+            None => vec![applied.index],
+        };
+        let follows = replies.iter().filter_map(|index| scene.history.at(*index)?.reply.as_deref());
+        ensure(follows.into_iter().any(|reply| is_same(reply, applied)), || {
+            format!("{command:?} was answered {applied:?}, which does not follow from the log")
+        })
+    }
+}
+
+/// Whether two replies are one; how much of a delay is left only the leader knows.
+fn is_same(log: &Applied, answer: &Applied) -> bool {
+    let both_delayed =
+        matches!((&log.reply, &answer.reply), (Reply::Delayed { .. }, Reply::Delayed { .. }));
+    log.index == answer.index && (log.reply == answer.reply || both_delayed)
+}
+
+impl Invariant for NoLostWrite {
+    fn name(&self) -> &'static str {
+        "no_lost_write"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Given { given, .. } => self.given(given, scene),
+            Fact::Opened { .. } => {
+                let newest = self.answered.last_key_value().map(|(index, _)| *index).unwrap_or_default();
+                ensure(newest <= scene.history.last(), || format!("index {newest} was answered and is gone"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Keeps the history, and shows every fact to every invariant.
+
+use super::history::History;
+use super::invariant::{Fact, Invariant, Scene, all};
+use super::stage::Stage;
+use lockmesh_core::raft::log::LogEntry;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+
+/// Something that must never happen has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant's name.
+    pub invariant: &'static str,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What is known, and what was found wrong.
+#[derive(Debug)]
+pub struct Judge {
+    /// The one order of all writes.
+    pub history: History,
+    /// What was found wrong.
+    pub violations: Vec<Violation>,
+    /// When clocks jumped.
+    pub jumps: Vec<Time>,
+    /// The newest index that was answered to anybody: a fresh read that begins now must see it.
+    pub bound: LogIndex,
+    invariants: Vec<Box<dyn Invariant>>,
+}
+
+impl Judge {
+    /// A judge who knows nothing yet.
+    pub fn new(start: LogIndex) -> Self {
+        Self {
+            history: History::new(start),
+            violations: Vec::new(),
+            jumps: Vec::new(),
+            bound: start,
+            invariants: all(),
+        }
+    }
+
+    /// Shows a fact to every invariant.
+    pub fn see(&mut self, stage: &Stage, fact: &Fact<'_>) {
+        let scene =
+            Scene { now: stage.now, history: &self.history, plan: &stage.plan, jumps: &self.jumps };
+        for invariant in &mut self.invariants {
+            if let Err(what) = invariant.see(fact, &scene) {
+                self.violations.push(Violation { invariant: invariant.name(), what });
+            }
+        }
+        if let Fact::Given { given, applied, .. } = fact {
+            let is_stale = matches!(
+                given.asked.ask.request,
+                Request::Read { consistency: Consistency::Stale, .. }
+            );
+            match &given.response {
+                Response::Applied(reply) => self.bound = self.bound.max(reply.index),
+                Response::Answer(_) if !is_stale => self.bound = self.bound.max(*applied),
+                _ => {}
+            }
+        }
+    }
+
+    /// Something is wrong that no invariant sees.
+    pub fn object(&mut self, invariant: &'static str, what: String) {
+        self.violations.push(Violation { invariant, what });
+    }
+
+    /// A server has applied entries and come to changes; how many entries are new to the world.
+    pub fn applied(
+        &mut self,
+        stage: &Stage,
+        server: ServerId,
+        entries: &[LogEntry],
+        changes: &[Change],
+    ) -> u64 {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0 };
+        let before = self.history.last();
+        for entry in entries {
+            self.agree(stage, server, entry);
+        }
+        if !self.violations.is_empty() {
+            return 0;
+        }
+        let (from, to) = (LogIndex(first.index.0 - 1), last.index);
+        self.see(stage, &Fact::Reached { server, from, to, changes });
+        if !self.violations.is_empty() {
+            if from >= before {
+                self.see(stage, &Fact::Strange { changes });
+            }
+            return 0;
+        }
+        for index in before.0 + 1..=self.history.last().0 {
+            let past = self.history.at(LogIndex(index)).expect("it was just applied").clone();
+            self.see(stage, &Fact::Applied(&past));
+        }
+        self.history.last().0 - before.0
+    }
+
+    /// What was committed never changes.
+    fn agree(&mut self, stage: &Stage, server: ServerId, entry: &LogEntry) {
+        if let Some(past) = self.history.at(entry.index) {
+            if past.entry != *entry {
+                let what = format!(
+                    "{server} applied index {} of term {}, {} had applied it in term {}",
+                    entry.index, entry.term, past.by, past.entry.term
+                );
+                self.object("raft", what);
+            }
+        } else if entry.index != self.history.last().next() {
+            self.object("raft", format!("{server} applied {} before what lies before it", entry.index));
+        } else if let Err(what) = self.history.append(entry, stage.now, server) {
+            self.object("replicas", what);
+        }
+    }
+}

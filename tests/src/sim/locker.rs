@@ -1,0 +1,242 @@
+//! A client that takes locks: makes a session, keeps it alive or neglects it, acquires and releases, and knows how long it
+//! may believe in what it was told.
+
+use super::client::{Wish, lock_key};
+use super::invariant::Fact;
+use super::judge::Judge;
+use super::marks::Mark;
+use super::stage::Stage;
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::id::{Key, SessionId};
+use lockmesh_protocol::record::Behavior;
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A session as its owner knows it.
+#[derive(Clone, Debug)]
+struct Owned {
+    id: SessionId,
+    ttl: Duration,
+    /// When the last request was sent that is known to have found it alive.
+    confirmed: Time,
+    /// Its owner renews it no more.
+    neglected: bool,
+    held: BTreeSet<Key>,
+}
+
+/// What it knows.
+#[derive(Debug)]
+pub struct Locker {
+    place: usize,
+    session: Option<Owned>,
+    /// Sessions that may live and that nobody wants.
+    orphans: Vec<SessionId>,
+    written: u64,
+    /// Whether it took a lock or was refused one since the storm ended.
+    served: bool,
+}
+
+impl Owned {
+    /// Until when it certainly lives. A server's clock may run too fast.
+    fn lease(&self) -> Time {
+        if self.ttl.is_zero() { Time(u64::MAX) } else { self.confirmed + self.ttl * 99 / 100 }
+    }
+}
+
+impl Locker {
+    /// A locker on an agent's node.
+    pub fn new(place: usize) -> Self {
+        Self { place, session: None, orphans: Vec::new(), written: 0, served: false }
+    }
+
+    /// Whether it was served since the storm ended, and has given everything back.
+    pub fn is_content(&self) -> bool {
+        self.served && self.session.is_none() && self.orphans.is_empty()
+    }
+
+    /// What it wants now.
+    pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<Wish> {
+        if let Some(orphan) = self.orphans.pop() {
+            return Some(command(Command::DestroySession(orphan)));
+        }
+        if self.served {
+            return self.session.is_some().then(|| self.destroy(stage, judge));
+        }
+        let Some(session) = &mut self.session else { return Some(self.create(stage)) };
+        if session.neglected && session.lease() < stage.now {
+            // It is gone, or will be.
+            self.drop_session(stage, judge);
+            return Some(self.create(stage));
+        }
+        let held = session.held.first().cloned();
+        match (stage.draw.below(12), held) {
+            (0, _) => Some(self.destroy(stage, judge)),
+            (1, _) if !session.ttl.is_zero() => {
+                session.neglected = true;
+                None
+            }
+            (2..=5, Some(key)) => Some(self.release(stage, judge, key)),
+            (6..=8, Some(key)) => Some(self.acquire(key)),
+            _ => {
+                let key = lock_key(stage);
+                Some(self.acquire(key))
+            }
+        }
+    }
+
+    fn create(&mut self, stage: &mut Stage) -> Wish {
+        let plan = stage.plan.clients.clone();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&stage.draw.bits().to_be_bytes());
+        bytes[8..].copy_from_slice(&stage.draw.bits().to_be_bytes());
+        let has_ttl = !stage.draw.once_in(5);
+        let ttl = if has_ttl { stage.draw.duration(plan.ttl / 2, plan.ttl) } else { Duration::ZERO };
+        let delays = !stage.draw.once_in(4);
+        let lock_delay =
+            if delays { stage.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
+        command(Command::CreateSession(NewSession {
+            id: SessionId::from_random(bytes),
+            name: String::new(),
+            node: format!("n{}", self.place).into(),
+            lock_delay,
+            behavior: if stage.draw.once_in(3) { Behavior::Delete } else { Behavior::Release },
+            ttl_text: String::new(),
+            ttl,
+            checks: Vec::new(),
+            node_checks: vec!["serfHealth".into()],
+            service_checks: None,
+        }))
+    }
+
+    fn acquire(&mut self, key: Key) -> Wish {
+        let session = self.session.as_ref().expect("there is a session").id.clone();
+        self.written += 1;
+        let value = format!("{session}-{}", self.written).into_bytes().into();
+        command(Command::Kv(KvCommand::Acquire(NewEntry { key, value, flags: 0 }, session)))
+    }
+
+    fn release(&mut self, stage: &mut Stage, judge: &mut Judge, key: Key) -> Wish {
+        let session = self.session.as_mut().expect("there is a session");
+        session.held.remove(&key);
+        judge.see(stage, &Fact::LetsGo { session: &session.id, key: Some(&key) });
+        let entry = NewEntry { key, value: Default::default(), flags: 0 };
+        command(Command::Kv(KvCommand::Release(entry, session.id.clone())))
+    }
+
+    fn destroy(&mut self, stage: &mut Stage, judge: &mut Judge) -> Wish {
+        let id = self.drop_session(stage, judge).expect("there is a session");
+        command(Command::DestroySession(id))
+    }
+
+    /// Believes in its session no more.
+    fn drop_session(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<SessionId> {
+        let session = self.session.take()?;
+        judge.see(stage, &Fact::LetsGo { session: &session.id, key: None });
+        Some(session.id)
+    }
+
+    /// A renewal, if it is time for one.
+    pub fn renewal(&mut self, stage: &mut Stage) -> Option<Wish> {
+        let session = self.session.as_ref()?;
+        let is_due = stage.now.since(session.confirmed) > session.ttl / 3;
+        (!session.ttl.is_zero() && !session.neglected && is_due)
+            .then(|| Wish::new(Request::Renew(session.id.clone())))
+    }
+
+    /// A renewal was answered.
+    pub fn renewed(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        wish: &Wish,
+        begun: Time,
+        response: &Response,
+    ) {
+        let (Request::Renew(id), Response::Renewed(found)) = (&wish.request, response) else { return };
+        let Some(session) = self.session.as_mut().filter(|session| session.id == *id) else { return };
+        if found.is_some() {
+            session.confirmed = begun.max(session.confirmed);
+            let (session, until) = (&session.id, session.lease());
+            judge.see(stage, &Fact::Leased { session, until });
+        } else {
+            self.drop_session(stage, judge);
+        }
+    }
+
+    /// A wish was answered.
+    pub fn heard(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        wish: &Wish,
+        begun: Time,
+        response: &Response,
+    ) {
+        let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) = (&wish.request, response)
+        else {
+            return;
+        };
+        match (asked, reply) {
+            (Command::CreateSession(new), Reply::Session(id)) => {
+                let held = BTreeSet::new();
+                let owned =
+                    Owned { id: id.clone(), ttl: new.ttl, confirmed: begun, neglected: false, held };
+                judge.see(stage, &Fact::Leased { session: id, until: owned.lease() });
+                self.session = Some(owned);
+            }
+            (Command::Kv(KvCommand::Acquire(entry, id)), reply) => {
+                self.served |= stage.calm;
+                self.acquired(stage, judge, &entry.key, id, reply);
+            }
+            _ => {}
+        }
+    }
+
+    fn acquired(&mut self, stage: &mut Stage, judge: &mut Judge, key: &Key, id: &SessionId, reply: &Reply) {
+        let Some(session) = self.session.as_mut().filter(|session| session.id == *id) else { return };
+        match reply {
+            Reply::Granted { fence } => {
+                stage.hit(Mark::Granted);
+                if session.lease() > stage.now {
+                    session.held.insert(key.clone());
+                    judge.see(stage, &Fact::Believes { session: id, key, fence: *fence });
+                }
+                return;
+            }
+            Reply::Flag(false) => stage.hit(Mark::Contended),
+            Reply::Delayed { .. } => stage.hit(Mark::Delayed),
+            Reply::Refused(Refusal::InvalidSession(_)) => {
+                self.drop_session(stage, judge);
+                return;
+            }
+            _ => {}
+        }
+        session.held.remove(key);
+        judge.see(stage, &Fact::LetsGo { session: id, key: Some(key) });
+    }
+
+    /// It does not know what became of a wish: whatever it was, its session had better end.
+    pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        match &wish.request {
+            Request::Propose(_, Command::CreateSession(new)) => self.orphans.push(new.id.clone()),
+            Request::Propose(_, Command::DestroySession(id)) => self.orphans.push(id.clone()),
+            _ => {
+                let dropped = self.drop_session(stage, judge);
+                self.orphans.extend(dropped);
+            }
+        }
+    }
+
+    /// Its process died: it believes in nothing more, and its sessions are orphans.
+    pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        let dropped = self.drop_session(stage, judge);
+        self.orphans.extend(dropped);
+    }
+}
+
+fn command(command: Command) -> Wish {
+    Wish::new(Request::Propose(None, command))
+}

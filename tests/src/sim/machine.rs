@@ -1,0 +1,57 @@
+//! A server's machine: its disk, which outlives its processes, and the process, if one runs.
+
+use super::disk::Disk;
+use super::process::Process;
+use lockmesh_core::State;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::id::ServerId;
+
+/// A machine.
+#[derive(Debug)]
+pub struct Machine {
+    /// The server on it.
+    pub id: ServerId,
+    /// Its node's name.
+    pub node: String,
+    /// Which of its data folders: each has a birth of its own.
+    pub folder: u64,
+    /// Its disk.
+    pub disk: Disk,
+    /// The process, while one runs.
+    pub process: Option<Process>,
+    /// How many processes there were.
+    pub lives: u64,
+    /// It will never run again: its disk is lost, or it was taken out.
+    pub gone: bool,
+    /// An image that is being fetched.
+    pub fetch: Option<Fetch>,
+}
+
+/// An image on its way from another server.
+#[derive(Debug)]
+pub struct Fetch {
+    /// From whom.
+    pub from: ServerId,
+    /// The message that announced it.
+    pub message: Box<PeerMessage>,
+    /// What it stands for, as soon as its first part has come.
+    pub image: Option<(ImageMark, Box<State>)>,
+    /// Parts that are missing.
+    pub parts: u64,
+    /// Failures in a row.
+    pub failures: u64,
+}
+
+impl Machine {
+    /// A machine whose disk begins with an image.
+    pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
+        let disk = Disk::new(id, mark);
+        Self { id, node, folder, disk, process: None, lives: 0, gone: false, fetch: None }
+    }
+
+    /// Whether a process runs that leads and serves.
+    pub fn serves(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.core.is_serving())
+    }
+}

@@ -1,0 +1,127 @@
+//! Counters of rare branches: they show that the storms reach what they are meant to reach.
+
+/// Declares the marks, each with the words for people.
+macro_rules! marks {
+    ($($name:ident: $words:literal,)*) => {
+        /// A rare branch.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mark { $(#[doc = $words] $name,)* }
+
+        impl Mark {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Mark] = &[$(Mark::$name,)*];
+
+            /// What happened.
+            pub fn words(self) -> &'static str {
+                match self { $(Mark::$name => $words,)* }
+            }
+        }
+    };
+}
+
+marks! {
+    Election: "a server began to lead",
+    TwoLeaders: "a deposed leader did not know it yet, and another one served",
+    LedUnderPartition: "a leader was elected while the network was split",
+    Crash: "a server crashed",
+    CrashLostWrites: "a crash lost writes that were queued",
+    CrashTore: "a crash kept some of the queued writes and lost the others",
+    CrashDuringCheckpoint: "a crash came while an image was written",
+    CrashKeptCheckpoint: "an image became durable at the moment of a crash",
+    LeaderCrash: "a serving leader crashed",
+    AllDown: "all servers were down at once",
+    Truncated: "a follower's log got another tail",
+    ForgottenTail: "entries that were never committed were overwritten",
+    CheckpointWaited: "an image waited for its commit index to be durable",
+    LogCut: "the log on disk was cut",
+    DiskRefused: "a disk refused a commit",
+    ProposalRefused: "a proposal was refused because the disk failed",
+    DiskStalled: "a disk stalled",
+    Pause: "a process stood still",
+    LeaderPause: "a serving leader stood still",
+    ClockJump: "a clock jumped ahead",
+    Duplicate: "a message came twice",
+    Lost: "a message was lost",
+    Overtaken: "a message was overtaken",
+    Burst: "a clogged link burst",
+    TwoWayCut: "servers were parted, both ways",
+    OneWayCut: "a link was cut, one way",
+    UnknownOutcome: "a client was told that its outcome is not known",
+    RetryAnswered: "a retried request was answered from the kept replies",
+    RetryForgotten: "a late duplicate was refused, because its reply was forgotten",
+    RetryOfLostGrant: "a retried acquire was told no, since its hold had ended",
+    RetryElsewhere: "a request was retried at another server",
+    AgentRestart: "an agent began a new life",
+    GaveUp: "a client gave up, not knowing what became of its request",
+    Granted: "a lock was granted",
+    Contended: "a lock was refused, since somebody held it",
+    Delayed: "a lock was refused, since a lock-delay closed it",
+    DelayEnded: "a lock-delay ended",
+    DelayAcrossElection: "a lock-delay ended under another leader than it began",
+    Expired: "a session expired",
+    Renewed: "a renewal was acknowledged",
+    RenewedAcrossElection: "a session was renewed under another leader than before",
+    RenewalTooLate: "a renewal came while the session's expiry was decided",
+    DeleteBehavior: "the end of a session deleted its keys",
+    CasWon: "a conditional write took effect",
+    CasLost: "a conditional write came too late",
+    TxnFailed: "a transaction failed as a whole",
+    ReadStale: "a stale read was answered",
+    ReadFresh: "a read was answered after its round",
+    ReadRefused: "a read was refused, since the server did not lead",
+    WatchWoke: "a blocking read was woken by a change",
+    WatchTimedOut: "a blocking read ran out of time",
+    WatchSentAway: "a blocking read was sent away by a leader that led no more",
+    Transfer: "leadership was handed over",
+    TransferUnderLoad: "leadership was handed over while writes were under way",
+    TransferFailed: "leadership could not be handed over",
+    TransferWithSnapshot: "leadership was handed over while an image was on its way",
+    Admitted: "a server was admitted",
+    Promoted: "a learner got its vote",
+    Removed: "a server was removed",
+    RemovedLeader: "a leader applied its own removal",
+    Wiped: "a server lost its disk and came back as another one",
+    ReplacedDead: "the leader took out a server by itself",
+    Stranger: "a server that was removed spoke, and nobody listened",
+    Snapshot: "an image was announced",
+    FetchInterrupted: "an image was interrupted on its way, and went on later",
+    FetchFailed: "an image never arrived",
+    Installed: "an image of another server was installed",
+    InstalledOverLog: "an image was installed over a log that reached beyond the old image",
+    InstallRefused: "an image arrived that was not wanted any more",
+    CrashBetweenImageAndReset: "a crash came between an image and the reset of the log",
+    ElectionDuringSnapshot: "a leader was elected while an image was on its way",
+    FollowerRead: "a follower answered a read after a round of its leader",
+}
+
+/// How often each branch was reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marks([u64; Mark::ALL.len()]);
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self([0; Mark::ALL.len()])
+    }
+}
+
+impl Marks {
+    /// Counts one.
+    pub fn hit(&mut self, mark: Mark) {
+        self.0[mark as usize] += 1;
+    }
+
+    /// How often a branch was reached.
+    pub fn count(&self, mark: Mark) -> u64 {
+        self.0[mark as usize]
+    }
+
+    /// Adds what another run reached.
+    pub fn add(&mut self, other: &Marks) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// Those that no run has reached.
+    pub fn missing(&self) -> Vec<Mark> {
+        Mark::ALL.iter().copied().filter(|mark| self.count(*mark) == 0).collect()
+    }
+}

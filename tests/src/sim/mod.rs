@@ -1,0 +1,51 @@
+//! The whole quorum in one thread and in virtual time, from one seed: servers that are the real core around simulated
+//! disks, clients that follow scripts, and a network; what goes wrong, goes wrong in every combination.
+//!
+//! A run is a storm, in which faults happen and nothing that was promised may be broken, and then a calm, in which
+//! everything must be well within a bounded time. Same seed, same run: there is no clock, no thread and no hash order.
+//!
+//! | module | is |
+//! |---|---|
+//! | `run` | one run from its seed to its outcome |
+//! | `plan`, `draw` | what a seed stands for; chance |
+//! | `stage` | the time, the event queue, what everybody shares |
+//! | `world` | the loop: one event after the other |
+//! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
+//! | `network` | links that lose, delay, repeat, reorder, and are cut |
+//! | `agent`, `client`, `locker`, `writer` | who asks, for what, and how often |
+//! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
+//! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
+//! | `calm` | what must be well in the end |
+//! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
+//! | `sabotage` | what is broken on purpose |
+
+pub mod agent;
+pub mod calm;
+pub mod chaos;
+pub mod chronicle;
+pub mod client;
+pub mod clock;
+pub mod disk;
+pub mod draw;
+pub mod history;
+pub mod invariant;
+pub mod judge;
+pub mod locker;
+pub mod machine;
+pub mod marks;
+pub mod network;
+pub mod notice;
+pub mod operator;
+pub mod plan;
+pub mod process;
+pub mod run;
+pub mod sabotage;
+pub mod stage;
+pub mod world;
+pub mod writer;
+
+pub use chronicle::Detail;
+pub use judge::Violation;
+pub use marks::{Mark, Marks};
+pub use run::{Outcome, run, trace};
+pub use sabotage::Sabotage;

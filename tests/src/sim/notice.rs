@@ -1,0 +1,103 @@
+//! What people read and what is counted of what happens: elections, grants, ends, retries.
+
+use super::history::Past;
+use super::marks::Mark;
+use super::world::World;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::record::{Behavior, LossCause};
+use lockmesh_protocol::reply::{Refusal, Reply};
+
+impl World {
+    /// Who leads now.
+    pub(super) fn notice_leader(&mut self, id: ServerId) {
+        let machine = &self.machines[&id];
+        if !machine.serves() {
+            return;
+        }
+        let process = machine.process.as_ref().expect("it serves");
+        let term = process.core.log_status().term;
+        if self.led.is_some_and(|(_, last)| term <= last) {
+            return;
+        }
+        self.led = Some((id, term));
+        self.stage.hit(Mark::Election);
+        self.stage.say(|| format!("server {id} leads in term {term}"));
+        if self.stage.network.is_cut() {
+            self.stage.hit(Mark::LedUnderPartition);
+        }
+        if self.machines.values().filter(|machine| machine.serves()).count() > 1 {
+            self.stage.hit(Mark::TwoLeaders);
+        }
+        if self.machines.values().any(|machine| machine.fetch.is_some()) {
+            self.stage.hit(Mark::ElectionDuringSnapshot);
+        }
+    }
+
+    /// An entry was applied for the first time.
+    pub(super) fn note_past(&mut self, index: LogIndex) {
+        let past = self.judge.history.at(index).expect("it was just applied").clone();
+        for change in &past.changes {
+            self.note_change(&past, change);
+        }
+        self.note_reply(&past);
+        let Some(proposal) = &past.proposal else { return };
+        if let Command::ForgetServer(server) = proposal.command {
+            self.stage.hit(Mark::ReplacedDead);
+            self.stage.say(|| format!("server {server} is no member any more"));
+        }
+        if let Some(request) = &proposal.request
+            && self.judge.history.places_of(request).len() > 1
+        {
+            self.note_retry(&past);
+        }
+    }
+
+    fn note_change(&mut self, past: &Past, change: &Change) {
+        match change {
+            Change::Entry(key, Some(entry)) if entry.session.is_some() && entry.granted_at == past.at_wall() => {
+                let (holder, fence) = (entry.session.clone(), entry.fence);
+                self.stage.say(|| format!("{key} is granted to {holder:?} under {fence}"));
+            }
+            Change::Loss(_, Some(loss)) => {
+                self.stage.say(|| format!("session {} ends: {:?}, {} keys", loss.session, loss.cause, loss.key_count));
+                if loss.cause == LossCause::TtlExpired {
+                    self.stage.hit(Mark::Expired);
+                }
+            }
+            Change::LockDelay(key, None) => {
+                self.stage.hit(Mark::DelayEnded);
+                self.stage.say(|| format!("{key} is open again"));
+                if let Some(Command::EndLockDelay { mark, .. }) = past.proposal.as_ref().map(|p| &p.command) {
+                    let began = self.judge.history.at(*mark).map(|began| began.entry.term);
+                    if began.is_some_and(|began| began < past.entry.term) {
+                        self.stage.hit(Mark::DelayAcrossElection);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_reply(&mut self, past: &Past) {
+        let (Some(proposal), Some(reply)) = (&past.proposal, &past.reply) else { return };
+        if let (Command::CreateSession(new), Reply::Session(_)) = (&proposal.command, &reply.reply)
+            && new.behavior == Behavior::Delete
+        {
+            self.stage.hit(Mark::DeleteBehavior);
+        }
+    }
+
+    fn note_retry(&mut self, past: &Past) {
+        let (Some(proposal), Some(reply)) = (&past.proposal, &past.reply) else { return };
+        match (&proposal.command, &reply.reply) {
+            _ if reply.index < past.entry.index => self.stage.hit(Mark::RetryAnswered),
+            (_, Reply::Refused(Refusal::Forgotten)) => self.stage.hit(Mark::RetryForgotten),
+            (Command::Kv(KvCommand::Acquire(..)), Reply::Flag(false)) => {
+                self.stage.hit(Mark::RetryOfLostGrant);
+            }
+            _ => {}
+        }
+    }
+}

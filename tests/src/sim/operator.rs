@@ -1,0 +1,208 @@
+//! An operator who hands over leadership, takes servers in and out, and asks again until it is done.
+
+use super::machine::Machine;
+use super::marks::Mark;
+use super::network::Place;
+use super::process::newcomer;
+use super::stage::{Ask, Event};
+use super::world::World;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::time::Duration;
+
+/// The operator's number among the agents.
+pub const OPERATOR: usize = usize::MAX;
+
+/// How long the operator waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// How often the operator gives up nothing.
+const ATTEMPTS: u32 = 20;
+/// The most servers that there may be at once.
+const MOST: usize = 7;
+
+/// What an operator wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Another leader.
+    Transfer(Option<ServerId>),
+    /// A server goes.
+    Remove(ServerId),
+    /// A server comes: its node, and the number of its data folder.
+    Admit(String, u64),
+    /// A server that was admitted follows: its node, and the number of its data folder.
+    Follow(String, u64),
+}
+
+/// What is under way.
+#[derive(Debug, Default)]
+pub struct Operator {
+    /// What is to be done next, first things first.
+    pub orders: Vec<Order>,
+    under_way: Option<(u64, Order, ServerId)>,
+    attempts: u32,
+    newest_node: u64,
+}
+
+impl World {
+    /// Begins with the next order.
+    pub fn operate(&mut self) {
+        if self.operator.under_way.is_none() && !self.operator.orders.is_empty() {
+            let order = self.operator.orders.remove(0);
+            self.operator.attempts = 0;
+            self.order(order);
+        }
+        self.stage.after(Duration::from_millis(100), Event::Operator);
+    }
+
+    fn order(&mut self, order: Order) {
+        let request = match &order {
+            Order::Transfer(to) => Request::TransferLeader(*to),
+            Order::Remove(server) => Request::RemoveServer(*server),
+            Order::Admit(node, folder) => {
+                Request::Propose(None, Command::AdmitServer(newcomer(node, *folder)))
+            }
+            Order::Follow(node, folder) => Request::AddServer(newcomer(node, *folder)),
+        };
+        let running = self.running();
+        let serving = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
+        let Some(to) = serving.or_else(|| self.stage.draw.any(&running)) else {
+            self.operator.orders.insert(0, order);
+            return;
+        };
+        let call = self.stage.call();
+        self.operator.attempts += 1;
+        self.operator.under_way = Some((call, order, to));
+        let ask = Ask { agent: OPERATOR, call, request, bound: LogIndex(0) };
+        self.stage.after(PATIENCE, Event::Tired(OPERATOR, call));
+        self.stage.send(Place::Agent(OPERATOR), Place::Server(to), Event::Ask(to, Box::new(ask)));
+    }
+
+    /// No answer came.
+    pub fn operator_tired(&mut self, call: u64) {
+        if self.operator.under_way.as_ref().is_some_and(|(under_way, ..)| *under_way == call) {
+            self.ask_again();
+        }
+    }
+
+    fn ask_again(&mut self) {
+        let Some((_, order, _)) = self.operator.under_way.take() else { return };
+        let is_worth_it = !matches!(order, Order::Transfer(_)) && self.operator.attempts < ATTEMPTS;
+        if is_worth_it {
+            self.order(order);
+        }
+    }
+
+    /// An answer came.
+    pub fn operator_heard(&mut self, call: u64, from: ServerId, response: Response) {
+        let Some((_, order, _)) = self.operator.under_way.take_if(|(under_way, ..)| *under_way == call) else {
+            return;
+        };
+        self.stage.say(|| format!("server {from} answers {order:?}: {response:?}"));
+        match (order, response) {
+            (Order::Admit(node, folder), Response::Applied(Applied { reply: Reply::Server(id), .. })) => {
+                self.stage.hit(Mark::Admitted);
+                self.plug_in(id, node.clone(), folder);
+                self.operator.orders.insert(0, Order::Follow(node, folder));
+            }
+            (Order::Transfer(_), Response::Done) => self.transferred(from),
+            (Order::Transfer(_), _) => self.stage.hit(Mark::TransferFailed),
+            (Order::Remove(server), Response::Done) => self.unplug(server),
+            (_, Response::Done) => {}
+            (order, Response::Unavailable(Unavailable::Denied(_))) if !self.stage.calm => {
+                // Not now: perhaps later.
+                if self.stage.draw.once_in(2) {
+                    self.operator.orders.push(order);
+                }
+            }
+            (order, Response::Unavailable(_)) => {
+                self.operator.under_way = Some((0, order, from));
+                self.ask_again();
+            }
+            _ => {}
+        }
+    }
+
+    fn transferred(&mut self, from: ServerId) {
+        if !self.machines[&from].serves() {
+            self.stage.hit(Mark::Transfer);
+            if self.agents.iter().any(|agent| agent.is_writing()) {
+                self.stage.hit(Mark::TransferUnderLoad);
+            }
+            if self.machines.values().any(|machine| machine.fetch.is_some()) {
+                self.stage.hit(Mark::TransferWithSnapshot);
+            }
+        }
+    }
+
+    /// A new machine that has nothing on its disk.
+    fn plug_in(&mut self, id: ServerId, node: String, folder: u64) {
+        if self.machines.contains_key(&id) {
+            return;
+        }
+        self.machines.insert(id, Machine::new(id, node, folder, ImageMark::default()));
+        self.start(id);
+        let servers: Vec<ServerId> = self.machines.keys().copied().collect();
+        self.agents.iter_mut().for_each(|agent| agent.learn_servers(servers.clone()));
+    }
+
+    /// A server that was taken out runs on for a while, since nobody told it.
+    fn unplug(&mut self, server: ServerId) {
+        self.stage.hit(Mark::Removed);
+        let wait = self.stage.draw.duration(Duration::ZERO, Duration::from_secs(3));
+        self.stage.after(wait, Event::Mend(super::chaos::Mend::Unplug(server)));
+    }
+
+    /// Servers that run.
+    pub fn running(&self) -> Vec<ServerId> {
+        let runs = |machine: &&Machine| machine.process.is_some();
+        self.machines.values().filter(runs).map(|machine| machine.id).collect()
+    }
+
+    /// A server shall come, if there are not too many.
+    pub fn order_arrival(&mut self) {
+        let there = self.machines.values().filter(|machine| !machine.gone).count();
+        if there < MOST && self.operator.orders.len() < 2 {
+            self.operator.newest_node += 1;
+            let node = format!("t{}", self.operator.newest_node);
+            self.operator.orders.push(Order::Admit(node, 1));
+        }
+    }
+
+    /// A server shall go; sometimes it is made the leader while it goes.
+    pub fn order_removal(&mut self) {
+        let there: Vec<_> =
+            self.machines.values().filter(|machine| !machine.gone).map(|machine| machine.id).collect();
+        if there.len() > 2 && self.operator.orders.len() < 2 {
+            let server = *self.stage.draw.pick(&there);
+            if self.stage.draw.once_in(2) {
+                self.operator.orders.push(Order::Transfer(None));
+            }
+            self.operator.orders.push(Order::Remove(server));
+            if self.stage.draw.once_in(2) {
+                self.operator.orders.push(Order::Transfer(Some(server)));
+            }
+        }
+    }
+
+    /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
+    pub fn wipe(&mut self) {
+        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
+        let members = leader.process.as_ref().expect("it serves").core.membership().clone();
+        let lost = members.voters.iter().filter(|id| self.machines[id].gone).count();
+        let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !self.machines[id].gone).collect();
+        if members.is_joint() || members.voters.len() < 3 || lost > 0 {
+            return;
+        }
+        let id = *self.stage.draw.pick(&candidates);
+        self.stage.hit(Mark::Wiped);
+        self.stage.say(|| format!("server {id} loses its disk"));
+        self.crash(id);
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        machine.gone = true;
+        let order = Order::Admit(machine.node.clone(), machine.folder + 1);
+        self.operator.orders.push(order);
+    }
+}

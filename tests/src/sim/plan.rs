@@ -1,0 +1,273 @@
+//! What a seed stands for: how many servers and clients, how fast the machines are, and which faults there are.
+//!
+//! Whole kinds of faults are switched off at random, since some bugs show only where others do not hide them.
+
+use super::draw::Draw;
+use std::time::Duration;
+
+/// The fastest and the slowest clock: so many microseconds a second too many or too few.
+pub const MAX_DRIFT: i64 = 5_000;
+
+/// Everything that is drawn before the first event.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many servers form the quorum.
+    pub voters: u64,
+    /// How long faults happen.
+    pub storm: Duration,
+    /// The network.
+    pub network: NetworkPlan,
+    /// Every disk.
+    pub disk: DiskPlan,
+    /// Processes and what befalls them.
+    pub faults: FaultPlan,
+    /// What servers are told.
+    pub core: CorePlan,
+    /// Who asks.
+    pub clients: ClientPlan,
+}
+
+/// How links behave.
+#[derive(Clone, Debug)]
+pub struct NetworkPlan {
+    /// How long a message takes, least and most.
+    pub delay: (Duration, Duration),
+    /// One in so many is lost; 0 for none.
+    pub loses_one_in: u64,
+    /// One in so many comes twice; 0 for none.
+    pub repeats_one_in: u64,
+    /// One in so many takes much longer; 0 for none.
+    pub lags_one_in: u64,
+    /// How much longer, at most.
+    pub lag: Duration,
+    /// Whether a message may overtake another.
+    pub reorders: bool,
+    /// Whether messages between servers are encoded and decoded on their way.
+    pub on_the_wire: bool,
+}
+
+/// How disks behave.
+#[derive(Clone, Debug)]
+pub struct DiskPlan {
+    /// How long a commit takes, least and most.
+    pub commit: (Duration, Duration),
+    /// How long an image takes.
+    pub image: (Duration, Duration),
+}
+
+/// The mean time between two faults of a kind; none where the kind is switched off.
+#[derive(Clone, Debug)]
+pub struct FaultPlan {
+    /// A server dies.
+    pub crash: Option<Duration>,
+    /// All servers die at once.
+    pub blackout: Option<Duration>,
+    /// How long a dead server stays dead.
+    pub downtime: Duration,
+    /// A process stands still.
+    pub pause: Option<Duration>,
+    /// For how long, at most.
+    pub pause_length: Duration,
+    /// A clock jumps ahead.
+    pub jump: Option<Duration>,
+    /// The wall clock is set to something else.
+    pub wall_jump: Option<Duration>,
+    /// Servers are parted.
+    pub split: Option<Duration>,
+    /// One direction is cut.
+    pub one_way: Option<Duration>,
+    /// How long a cut lasts, at most.
+    pub cut_length: Duration,
+    /// A link is clogged.
+    pub clog: Option<Duration>,
+    /// A disk takes very long.
+    pub stall: Option<Duration>,
+    /// A disk refuses.
+    pub refusal: Option<Duration>,
+    /// How long a disk's trouble lasts, at most.
+    pub disk_trouble: Duration,
+    /// An agent dies and comes back.
+    pub agent_restart: Option<Duration>,
+    /// Leadership is handed over.
+    pub transfer: Option<Duration>,
+    /// A server is taken out.
+    pub removal: Option<Duration>,
+    /// A server comes.
+    pub arrival: Option<Duration>,
+    /// A server loses its disk, and comes back as another one.
+    pub wipe: Option<Duration>,
+    /// How long an image takes from one server to another.
+    pub fetch: Duration,
+    /// How far clocks run wrong, at most.
+    pub drift: i64,
+    /// How late a tick comes, at most.
+    pub tick_lateness: Duration,
+}
+
+/// What servers are told.
+#[derive(Clone, Debug)]
+pub struct CorePlan {
+    /// See `Election`.
+    pub election_ticks: usize,
+    /// See `Election`.
+    pub heartbeat_ticks: usize,
+    /// See `TimerConfig`.
+    pub ttl_multiplier: u32,
+    /// See `TimerConfig`.
+    pub tombstone_ttl: Duration,
+    /// See `CoreConfig`.
+    pub log_keep_bytes: u64,
+    /// See `CoreConfig`.
+    pub max_pending_proposals: usize,
+    /// Time between two checkpoints.
+    pub checkpoint_interval: Duration,
+    /// Or so many changes.
+    pub checkpoint_changes: usize,
+    /// How long a turn lets mail gather, at most.
+    pub turn: Duration,
+}
+
+/// Who asks for what.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// How many agents there are.
+    pub agents: usize,
+    /// Of each agent: how many take locks.
+    pub lockers: usize,
+    /// How many write.
+    pub writers: usize,
+    /// How many read.
+    pub readers: usize,
+    /// How many watch.
+    pub watchers: usize,
+    /// How many keys are fought over.
+    pub locks: u64,
+    /// How many keys are written.
+    pub keys: u64,
+    /// How long a client thinks between two requests.
+    pub think: Duration,
+    /// The longest TTL.
+    pub ttl: Duration,
+    /// The longest lock-delay.
+    pub lock_delay: Duration,
+    /// How long an attempt waits for its answer.
+    pub attempt: Duration,
+    /// After how long a client gives up.
+    pub patience: Duration,
+}
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Plan {
+    /// Draws everything.
+    pub fn draw(draw: &mut Draw) -> Self {
+        let mut plan = Self {
+            voters: *draw.pick(&[1, 3, 3, 3, 3, 5]),
+            storm: draw.duration(15 * SECOND, 30 * SECOND),
+            network: NetworkPlan::draw(draw),
+            disk: DiskPlan::draw(draw),
+            faults: FaultPlan::draw(draw),
+            core: CorePlan::draw(draw),
+            clients: ClientPlan::draw(draw),
+        };
+        if plan.core.ttl_multiplier == 1 {
+            // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
+            plan.faults.jump = None;
+        }
+        plan
+    }
+}
+
+impl NetworkPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        let least = draw.duration(MS / 20, MS);
+        Self {
+            delay: (least, least + draw.duration(MS / 20, 10 * MS)),
+            loses_one_in: *draw.pick(&[0, 0, 200, 50, 10]),
+            repeats_one_in: *draw.pick(&[0, 0, 100, 10]),
+            lags_one_in: *draw.pick(&[0, 0, 100, 10]),
+            lag: draw.duration(10 * MS, 500 * MS),
+            reorders: draw.once_in(2),
+            on_the_wire: draw.once_in(4),
+        }
+    }
+}
+
+impl DiskPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        let least = draw.duration(MS / 10, 2 * MS);
+        let image = draw.duration(MS, 50 * MS);
+        let spread = *draw.pick(&[1, 10, 60]) * MS;
+        Self {
+            commit: (least, least + draw.duration(MS / 10, spread)),
+            image: (image, image * 4),
+        }
+    }
+}
+
+impl FaultPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        let slowest_fetch = *draw.pick(&[50, 500, 3_000]) * MS;
+        let mut kind = |mean: Duration| (!draw.once_in(3)).then(|| draw.around(mean));
+        Self {
+            crash: kind(2 * SECOND),
+            blackout: kind(12 * SECOND),
+            pause: kind(3 * SECOND),
+            jump: kind(4 * SECOND),
+            wall_jump: kind(3 * SECOND),
+            split: kind(3 * SECOND),
+            one_way: kind(3 * SECOND),
+            clog: kind(2 * SECOND),
+            stall: kind(2 * SECOND),
+            refusal: kind(4 * SECOND),
+            agent_restart: kind(6 * SECOND),
+            transfer: kind(3 * SECOND),
+            removal: kind(6 * SECOND),
+            arrival: kind(6 * SECOND),
+            wipe: kind(10 * SECOND),
+            fetch: draw.duration(5 * MS, slowest_fetch),
+            downtime: draw.duration(100 * MS, 3 * SECOND),
+            pause_length: draw.duration(100 * MS, 4 * SECOND),
+            cut_length: draw.duration(200 * MS, 4 * SECOND),
+            disk_trouble: draw.duration(100 * MS, 2 * SECOND),
+            drift: draw.below(MAX_DRIFT as u64 + 1) as i64,
+            tick_lateness: draw.duration(Duration::ZERO, 8 * MS),
+        }
+    }
+}
+
+impl CorePlan {
+    fn draw(draw: &mut Draw) -> Self {
+        Self {
+            election_ticks: *draw.pick(&[5, 10, 20]),
+            heartbeat_ticks: *draw.pick(&[1, 2]),
+            ttl_multiplier: *draw.pick(&[1, 2]),
+            tombstone_ttl: draw.duration(SECOND, 20 * SECOND),
+            log_keep_bytes: *draw.pick(&[0, 2_000, 20_000, 1 << 30]),
+            max_pending_proposals: *draw.pick(&[4, 64, 4_096]),
+            checkpoint_interval: draw.duration(100 * MS, 2 * SECOND),
+            checkpoint_changes: *draw.pick(&[10, 1_000]),
+            turn: draw.duration(MS / 100, MS),
+        }
+    }
+}
+
+impl ClientPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        Self {
+            agents: draw.within(1, 4) as usize,
+            lockers: draw.within(1, 3) as usize,
+            writers: draw.within(1, 3) as usize,
+            readers: draw.within(1, 2) as usize,
+            watchers: draw.within(1, 2) as usize,
+            locks: draw.within(1, 4),
+            keys: draw.within(1, 12),
+            think: draw.duration(2 * MS, 150 * MS),
+            ttl: draw.duration(600 * MS, 3 * SECOND),
+            lock_delay: draw.duration(50 * MS, 2 * SECOND),
+            attempt: draw.duration(100 * MS, 800 * MS),
+            patience: draw.duration(SECOND, 8 * SECOND),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! One run: from its seed to its outcome.
+
+use super::chronicle::Detail;
+use super::judge::Violation;
+use super::marks::Marks;
+use super::sabotage::Sabotage;
+use super::stage::Stage;
+use super::world::World;
+use lockmesh_core::State;
+use lockmesh_protocol::wire;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// What was found wrong, if anything.
+    pub violations: Vec<Violation>,
+    /// Which rare branches were reached.
+    pub marks: Marks,
+    /// How many entries were applied.
+    pub entries: u64,
+    /// How many events happened.
+    pub events: u64,
+    /// How much time passed for the cluster, in microseconds.
+    pub micros: u64,
+    /// The last state, as one number.
+    pub state_hash: u64,
+}
+
+/// Runs a seed. A panic of the code under test is a violation too.
+pub fn run(seed: u64, sabotage: Sabotage, detail: Detail) -> Outcome {
+    let world = || play(seed, sabotage, detail).0;
+    catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, &*panic))
+}
+
+/// Runs a seed and keeps every event, in words.
+pub fn trace(seed: u64, sabotage: Sabotage) -> (Outcome, Vec<String>) {
+    play(seed, sabotage, Detail::Trace)
+}
+
+fn play(seed: u64, sabotage: Sabotage, detail: Detail) -> (Outcome, Vec<String>) {
+    let mut world = World::new(Stage::new(seed, sabotage, detail));
+    let mut events = 0;
+    while !world.done && world.judge.violations.is_empty() {
+        world.step();
+        events += 1;
+    }
+    let now = world.stage.now;
+    for violation in &world.judge.violations {
+        world.stage.life.say(now, || format!("VIOLATION {}: {}", violation.invariant, violation.what));
+    }
+    let outcome = Outcome {
+        seed,
+        violations: world.judge.violations,
+        marks: world.stage.marks,
+        entries: world.judge.history.last().0,
+        events,
+        micros: now.0,
+        state_hash: hash(world.judge.history.state()),
+    };
+    (outcome, world.stage.life.into_lines())
+}
+
+fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Outcome {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+    Outcome {
+        seed,
+        violations: vec![Violation { invariant: "panic", what: words.to_owned() }],
+        marks: Marks::default(),
+        entries: 0,
+        events: 0,
+        micros: 0,
+        state_hash: 0,
+    }
+}
+
+/// FNV-1a over every row.
+fn hash(state: &State) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for row in state.rows() {
+        for byte in wire::encode(&row) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    hash
+}

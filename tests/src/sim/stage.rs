@@ -1,0 +1,157 @@
+//! What everybody in the simulation shares: the time, the one event queue, chance, the network, the chronicle.
+
+use super::chronicle::{Chronicle, Detail};
+use super::disk::DiskEvent;
+use super::draw::Draw;
+use super::marks::{Mark, Marks};
+use super::network::{Network, Place};
+use super::plan::Plan;
+use super::sabotage::Sabotage;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Something that happens at one moment.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A process takes its mail; the number is its life.
+    Turn(ServerId, u64),
+    /// A process that stood still goes on.
+    Resume(ServerId, u64),
+    /// A server's disk has done something; the number is the life that began it.
+    Disk(ServerId, u64, DiskEvent),
+    /// A message between servers arrives.
+    Peer(ServerId, ServerId, Box<PeerMessage>),
+    /// A part of an image arrives, or should have: who fetches, its life.
+    Fetch(ServerId, u64),
+    /// A client's request arrives at a server.
+    Ask(ServerId, Box<Ask>),
+    /// A server's answer arrives at an agent.
+    Answer(usize, u64, ServerId, Box<Response>),
+    /// A client thinks of something to do: agent, its life, task.
+    Think(usize, u64, usize),
+    /// A client has waited long enough for an answer: agent, call.
+    Tired(usize, u64),
+    /// A fault of a kind happens.
+    Fault(super::chaos::Kind),
+    /// A fault ends.
+    Mend(super::chaos::Mend),
+    /// A server that was dead starts.
+    Restart(ServerId),
+    /// Faults end for good.
+    Calm,
+    /// The operator looks after what is not finished.
+    Operator,
+    /// Somebody looks whether everything is as it should be at last.
+    Look,
+}
+
+/// A client's request on its way.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Which agent asks.
+    pub agent: usize,
+    /// Which attempt it is, unique in the simulation.
+    pub call: u64,
+    /// What it asks.
+    pub request: Request,
+    /// What had been answered to anybody when the client began: a fresh read must see it.
+    pub bound: LogIndex,
+}
+
+/// What everybody shares.
+#[derive(Debug)]
+pub struct Stage {
+    /// True time.
+    pub now: Time,
+    /// Chance.
+    pub draw: Draw,
+    /// What the seed stands for.
+    pub plan: Plan,
+    /// What is broken on purpose.
+    pub sabotage: Sabotage,
+    /// The life of the cluster.
+    pub life: Chronicle,
+    /// Rare branches.
+    pub marks: Marks,
+    /// The network.
+    pub network: Network,
+    /// Whether faults have ended.
+    pub calm: bool,
+    queue: BTreeMap<(Time, u64), Event>,
+    last_event: u64,
+    last_call: u64,
+}
+
+impl Stage {
+    /// An empty stage.
+    pub fn new(seed: u64, sabotage: Sabotage, detail: Detail) -> Self {
+        let mut draw = Draw::new(seed);
+        let mut plan = Plan::draw(&mut draw);
+        sabotage.adjust(&mut plan);
+        Self {
+            now: Time(0),
+            draw,
+            network: Network::new(plan.network.clone()),
+            plan,
+            sabotage,
+            life: Chronicle::new(detail),
+            marks: Marks::default(),
+            calm: false,
+            queue: BTreeMap::new(),
+            last_event: 0,
+            last_call: 0,
+        }
+    }
+
+    /// Lets something happen at a time.
+    pub fn at(&mut self, at: Time, event: Event) {
+        self.last_event += 1;
+        self.queue.insert((at.max(self.now), self.last_event), event);
+    }
+
+    /// Lets something happen after a while.
+    pub fn after(&mut self, wait: Duration, event: Event) {
+        self.at(self.now + wait, event);
+    }
+
+    /// Sends something that becomes an event when it arrives, if it does.
+    pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
+        let arrivals = self.network.arrivals(&mut self.draw, &mut self.marks, self.now, (from, to));
+        for at in &arrivals {
+            self.at(*at, event.clone());
+        }
+        !arrivals.is_empty()
+    }
+
+    /// The next event; time goes on to it.
+    pub fn next(&mut self) -> Option<Event> {
+        let ((at, _), event) = self.queue.pop_first()?;
+        self.now = at;
+        Some(event)
+    }
+
+    /// A number that no attempt had before.
+    pub fn call(&mut self) -> u64 {
+        self.last_call += 1;
+        self.last_call
+    }
+
+    /// Says something worth reading.
+    pub fn say(&mut self, words: impl FnOnce() -> String) {
+        self.life.say(self.now, words);
+    }
+
+    /// Counts a rare branch.
+    pub fn hit(&mut self, mark: Mark) {
+        self.marks.hit(mark);
+    }
+
+    /// A duration around a mean.
+    pub fn around(&mut self, mean: Duration) -> Duration {
+        self.draw.around(mean)
+    }
+}

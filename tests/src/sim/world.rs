@@ -1,0 +1,364 @@
+//! The whole quorum with its clients, and the loop that lets one event happen after the other.
+
+use super::agent::Agent;
+use super::chaos;
+use super::disk::DiskEvent;
+use super::invariant::Fact;
+use super::judge::Judge;
+use super::machine::{Fetch, Machine};
+use super::marks::Mark;
+use super::network::Place;
+use super::operator::{OPERATOR, Operator};
+use super::process::{Given, Mail, Process, Turn};
+use super::stage::{Ask, Event, Stage};
+use lockmesh_core::Core;
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response};
+use lockmesh_protocol::wire;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    /// What everybody shares.
+    pub stage: Stage,
+    /// All machines that ever were, by their server.
+    pub machines: BTreeMap<ServerId, Machine>,
+    /// All agents.
+    pub agents: Vec<Agent>,
+    /// Who judges.
+    pub judge: Judge,
+    /// Who changes the membership.
+    pub operator: Operator,
+    /// Who served last, and in which term.
+    pub(super) led: Option<(ServerId, Term)>,
+    /// Whether all is as it should be at last.
+    pub done: bool,
+}
+
+impl World {
+    /// A new quorum.
+    pub fn new(mut stage: Stage) -> Self {
+        let voters: Vec<_> = (1..=stage.plan.voters).map(ServerId).collect();
+        let image = Core::bootstrap_image(&voters);
+        let machine = |id: &ServerId| (*id, Machine::new(*id, format!("s{id}"), 1, image.clone()));
+        let machines = voters.iter().map(machine).collect();
+        let count = stage.plan.clients.agents;
+        let agents = (0..count).map(|place| Agent::start(&mut stage, place, voters.clone())).collect();
+        chaos::begin(&mut stage);
+        let storm = stage.plan.storm;
+        stage.after(storm, Event::Calm);
+        stage.after(Duration::ZERO, Event::Operator);
+        let judge = Judge::new(LogIndex(1));
+        let operator = Operator::default();
+        let mut world = Self { stage, machines, agents, judge, operator, led: None, done: false };
+        voters.into_iter().for_each(|id| world.start(id));
+        world
+    }
+
+    /// Lets the next event happen.
+    pub fn step(&mut self) {
+        let event = self.stage.next().expect("there is always a tick to come");
+        self.stage.life.trace(self.stage.now, || format!("{event:?}"));
+        match event {
+            Event::Turn(id, life) => self.turn(id, life),
+            Event::Resume(id, life) => self.resume(id, life),
+            Event::Disk(id, life, event) => self.disk_event(id, life, event),
+            Event::Peer(to, from, message) => self.peer(to, from, message),
+            Event::Fetch(id, life) => self.fetch(id, life),
+            Event::Ask(to, ask) => self.asked(to, ask),
+            Event::Answer(OPERATOR, call, from, response) => self.operator_heard(call, from, *response),
+            Event::Answer(agent, call, from, response) => {
+                self.agents[agent].answered(&mut self.stage, &mut self.judge, call, from, *response);
+            }
+            Event::Think(agent, life, task) => {
+                self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
+            }
+            Event::Tired(OPERATOR, call) => self.operator_tired(call),
+            Event::Tired(agent, call) => self.agents[agent].tired(&mut self.stage, &mut self.judge, call),
+            Event::Fault(kind) => self.fault(kind),
+            Event::Mend(mend) => self.mend(mend),
+            Event::Restart(id) => self.start(id),
+            Event::Operator => self.operate(),
+            Event::Calm => self.calm(),
+            Event::Look => self.look(),
+        }
+    }
+
+    /// Starts a process on a machine that has none.
+    pub fn start(&mut self, id: ServerId) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if machine.process.is_some() || machine.gone {
+            return;
+        }
+        machine.lives += 1;
+        let before = machine.disk.durable.base;
+        let recovered = match machine.disk.open(self.stage.sabotage) {
+            Ok(recovered) => recovered,
+            Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
+        };
+        if machine.disk.durable.base != before && before.0 > LogIndex(1) {
+            self.stage.hit(Mark::CrashBetweenImageAndReset);
+        }
+        let index = recovered.image.index;
+        self.stage.say(|| format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index()));
+        self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
+        machine.process = Some(Process::start(&mut self.stage, id, machine.lives, recovered));
+        machine.disk.go_on(&mut self.stage, machine.lives);
+    }
+
+    /// Ends a process as a power cut does.
+    pub fn crash(&mut self, id: ServerId) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let Some(process) = machine.process.take() else { return };
+        self.stage.hit(Mark::Crash);
+        let role = if process.core.is_serving() { "the leader" } else { "a follower" };
+        if process.core.is_serving() {
+            self.stage.hit(Mark::LeaderCrash);
+        }
+        self.stage.say(|| format!("server {id}, {role}, crashes"));
+        machine.fetch = None;
+        machine.disk.crash(&mut self.stage);
+        if self.machines.values().all(|machine| machine.process.is_none()) {
+            self.stage.hit(Mark::AllDown);
+        }
+    }
+
+    fn resume(&mut self, id: ServerId, life: u64) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if let Some(process) = machine.process.as_mut().filter(|process| process.life == life) {
+            process.resume(&mut self.stage);
+        }
+    }
+
+    fn post(&mut self, id: ServerId, mail: Mail) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if let Some(process) = &mut machine.process {
+            process.post(&mut self.stage, mail);
+        }
+    }
+
+    fn disk_event(&mut self, id: ServerId, life: u64, event: DiskEvent) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if machine.lives != life || machine.process.is_none() {
+            return;
+        }
+        for told in machine.disk.done(&mut self.stage, life, event) {
+            self.post(id, Mail::Store(told));
+        }
+    }
+
+    fn asked(&mut self, to: ServerId, ask: Box<Ask>) {
+        let came = self.stage.now;
+        self.post(to, Mail::Ask(ask, came));
+    }
+
+    /// A removed server's words are not listened to: an id that was given and has no row is nobody's.
+    fn peer(&mut self, to: ServerId, from: ServerId, message: Box<PeerMessage>) {
+        let Some(process) = &self.machines[&to].process else { return };
+        let state = process.core.state();
+        if from <= state.last_server() && state.server(from).is_none() {
+            return self.stage.hit(Mark::Stranger);
+        }
+        self.post(to, Mail::Peer(from, message));
+    }
+
+    fn turn(&mut self, id: ServerId, life: u64) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let idle = machine.disk.image_is_idle();
+        let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
+        let Some(turn) = process.turn(&mut self.stage, idle) else { return };
+        self.judge_log(id, &turn);
+        self.write(id, &turn);
+        self.judge_state(id, &turn);
+        self.notice_leader(id);
+        for (to, message) in turn.messages {
+            self.send(id, to, message);
+        }
+        for (from, message) in turn.announced {
+            self.announced(id, from, message);
+        }
+        for given in turn.given {
+            self.give(id, given);
+        }
+    }
+
+    fn judge_log(&mut self, id: ServerId, turn: &Turn) {
+        let Some(process) = &self.machines[&id].process else { return };
+        for write in &turn.writes {
+            self.judge.see(&self.stage, &Fact::Wrote { server: id, write, shadow: &process.shadow });
+        }
+        if let Some(mark) = &turn.installed {
+            self.stage.marks.hit(Mark::Installed);
+            self.stage.life.say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
+            if process.applied() == mark.index {
+                let state = process.core.state();
+                self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
+            }
+        }
+    }
+
+    /// Hands to the disk what the turn wants written: an image that arrived first.
+    fn write(&mut self, id: ServerId, turn: &Turn) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let Some(process) = &mut machine.process else { return };
+        let life = process.life;
+        if let Some(mark) = turn.installed.clone() {
+            if machine.disk.durable.last_index() > machine.disk.durable.mark.index {
+                self.stage.hit(Mark::InstalledOverLog);
+            }
+            let rows = std::iter::once(lockmesh_protocol::change::Change::Cleared);
+            let rows = rows.chain(process.core.state().rows()).collect();
+            machine.disk.checkpoint(mark, rows, true);
+        }
+        if self.stage.sabotage == super::sabotage::Sabotage::DurableAtOnce
+            && let Some(last) = turn.writes.last()
+        {
+            process.post(&mut self.stage, Mail::Store(super::disk::Told::Persisted(last.number)));
+        }
+        turn.writes.iter().for_each(|write| machine.disk.write(write.clone()));
+        if let Some((mark, rows)) = turn.checkpoint.clone() {
+            machine.disk.checkpoint(mark, rows, false);
+        }
+        if let Some(index) = turn.cut {
+            machine.disk.cut(index, self.stage.sabotage);
+        }
+        machine.disk.go_on(&mut self.stage, life);
+    }
+
+    fn judge_state(&mut self, id: ServerId, turn: &Turn) {
+        let before = self.judge.history.last();
+        let new = self.judge.applied(&self.stage, id, &turn.applied, &turn.changes);
+        for index in before.0 + 1..=before.0 + new {
+            self.note_past(LogIndex(index));
+        }
+    }
+
+    fn send(&mut self, from: ServerId, to: ServerId, message: PeerMessage) {
+        let durable = &self.machines[&from].disk.durable;
+        self.judge.see(&self.stage, &Fact::Sent { server: from, message: &message, durable });
+        if !self.machines.contains_key(&to) {
+            return;
+        }
+        let message = if self.stage.plan.network.on_the_wire {
+            let bytes = wire::encode(&message);
+            wire::decode::<PeerMessage, MAX_FRAME_BYTES>(&bytes).expect("what was encoded can be decoded")
+        } else {
+            message
+        };
+        let event = Event::Peer(to, from, Box::new(message));
+        let sent = self.stage.send(Place::Server(from), Place::Server(to), event);
+        if !sent && self.stage.draw.once_in(4) {
+            self.post(from, Mail::Unreachable(to));
+        }
+    }
+
+    fn give(&mut self, id: ServerId, given: Given) {
+        let (copies, voters) = self.copies(id, &given.response);
+        let Some(process) = &self.machines[&id].process else { return };
+        let (applied, serves) = (process.applied(), process.core.is_serving());
+        let fact = Fact::Given { server: id, given: &given, applied, copies, voters };
+        self.judge.see(&self.stage, &fact);
+        self.note_given(&given, serves);
+        let Given { asked, response } = given;
+        let event = Event::Answer(asked.ask.agent, asked.ask.call, id, Box::new(response));
+        self.stage.send(Place::Server(id), Place::Agent(asked.ask.agent), event);
+    }
+
+    /// How many disks of the voters hold what an answer rests on. What a lost disk held counts as held.
+    fn copies(&self, id: ServerId, response: &Response) -> (usize, usize) {
+        let (Response::Applied(applied), Some(process)) = (response, &self.machines[&id].process) else {
+            return (1, 1);
+        };
+        let Some(past) = self.judge.history.at(applied.index) else { return (1, 1) };
+        let members = process.core.membership();
+        if members.is_joint() || process.core.log_status().membership_index >= applied.index {
+            return (1, 1);
+        }
+        let holds = |id: &&ServerId| {
+            self.machines.get(id).is_some_and(|machine| {
+                machine.gone || machine.disk.durable.holds(applied.index, past.entry.term)
+            })
+        };
+        (members.voters.iter().filter(holds).count(), members.voters.len())
+    }
+
+    /// The shell begins to fetch an image that was announced, unless it fetches it already.
+    fn announced(&mut self, id: ServerId, from: ServerId, message: Box<PeerMessage>) {
+        self.stage.hit(Mark::Snapshot);
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        if machine.fetch.as_ref().is_some_and(|fetch| fetch.from == from) {
+            return;
+        }
+        self.stage.say(|| format!("server {id} fetches an image from server {from}"));
+        let parts = self.stage.draw.within(1, 3);
+        machine.fetch = Some(Fetch { from, message, image: None, parts, failures: 0 });
+        let wait = self.stage.plan.faults.fetch / 3;
+        let wait = self.stage.around(wait);
+        self.stage.after(wait, Event::Fetch(id, machine.lives));
+    }
+
+    /// One part of an image comes, or does not.
+    fn fetch(&mut self, id: ServerId, life: u64) {
+        let machine = &self.machines[&id];
+        if machine.lives != life || machine.process.is_none() {
+            return;
+        }
+        let Some(from) = machine.fetch.as_ref().map(|fetch| fetch.from) else { return };
+        let (there, back) = (Place::Server(id), Place::Server(from));
+        let network = &self.stage.network;
+        let sender = &self.machines[&from];
+        let comes = sender.process.as_ref().is_some_and(|process| process.stands_until.is_none())
+            && network.carries((there, back))
+            && network.carries((back, there));
+        let image = sender.disk.image();
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let fetch = machine.fetch.as_mut().expect("it was just seen");
+        if comes {
+            if std::mem::take(&mut fetch.failures) > 0 {
+                self.stage.hit(Mark::FetchInterrupted);
+            }
+            fetch.image.get_or_insert_with(|| (image.0, Box::new(image.1)));
+            fetch.parts -= 1;
+        } else {
+            fetch.failures += 1;
+        }
+        if fetch.parts == 0 {
+            let Fetch { from, message, image, .. } = machine.fetch.take().expect("it was just seen");
+            let (mark, state) = image.expect("the first part brought it");
+            return self.post(id, Mail::Image(from, message, mark, state));
+        }
+        if fetch.failures > 8 {
+            self.stage.hit(Mark::FetchFailed);
+            machine.fetch = None;
+            return;
+        }
+        let wait = self.stage.plan.faults.fetch / 3;
+        let wait = self.stage.around(wait.max(Duration::from_millis(5)));
+        self.stage.after(wait, Event::Fetch(id, life));
+    }
+
+    fn note_given(&mut self, given: &Given, serves: bool) {
+        let stale = matches!(
+            given.asked.ask.request,
+            Request::Read { consistency: Consistency::Stale, .. }
+        );
+        match &given.response {
+            Response::Answer(_) if stale => self.stage.hit(Mark::ReadStale),
+            Response::Answer(_) => {
+                self.stage.hit(Mark::ReadFresh);
+                if !serves {
+                    self.stage.hit(Mark::FollowerRead);
+                }
+            }
+            Response::Renewed(Some(_)) => self.stage.hit(Mark::Renewed),
+            Response::Unavailable(_) if matches!(given.asked.ask.request, Request::Read { .. }) => {
+                self.stage.hit(Mark::ReadRefused);
+            }
+            _ => {}
+        }
+    }
+}

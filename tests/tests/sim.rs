@@ -1,0 +1,34 @@
+//! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the end, and the same
+//! seed makes the same run.
+
+use lockmesh_tests::sim::{Detail, Marks, Sabotage, run, trace};
+
+fn storms(seeds: std::ops::Range<u64>) -> Marks {
+    let mut marks = Marks::default();
+    for seed in seeds {
+        let outcome = run(seed, Sabotage::None, Detail::Nothing);
+        assert!(
+            outcome.violations.is_empty(),
+            "{:?}\nto see it: cargo sim {seed}",
+            outcome.violations
+        );
+        marks.add(&outcome.marks);
+    }
+    marks
+}
+
+#[test]
+fn twenty_five_storms_break_no_promise() {
+    storms(0..25);
+}
+
+#[test]
+fn twenty_five_more_storms_break_no_promise() {
+    storms(25..50);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    let ((_, first), (_, second)) = (trace(3, Sabotage::None), trace(3, Sabotage::None));
+    assert!(first == second, "cargo sim --twice 3 says where they part");
+}
