@@ -10,6 +10,8 @@
 //! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
 //! - A single voter that is not the leader does not tick before its log is durable.
 //! - From an image's installation in memory until it is durable and reported as applied, time stands still.
+//! - The engine joins no entries to a message of the same turn: it would join them to one without entries that ends
+//!   elsewhere, and the follower would acknowledge what it does not have.
 //! - A change of membership goes through a joint one; whoever leads pings at once, so that all learn of its end.
 //!
 //! A panic of the engine means that memory can no longer be trusted: it is never caught.
@@ -128,7 +130,7 @@ impl Engine {
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe,
-            batch_append: true,
+            batch_append: false,
             skip_bcast_commit: false,
             ..raft::Config::default()
         };

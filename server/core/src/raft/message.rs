@@ -82,10 +82,17 @@ impl PeerMessage {
             Some("it is meant for another server")
         } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
             Some("a read round without its context")
+        } else if self.kind == MessageKind::Append && !follows(self.index, &self.entries) {
+            Some("entries that do not follow what they are said to follow")
         } else if (self.kind == MessageKind::Snapshot) != self.snapshot.is_some() {
             Some("a snapshot without its mark, or a mark without a snapshot")
         } else {
             None
         }
     }
+}
+
+/// Whether entries follow an index, and each other.
+fn follows(index: LogIndex, entries: &[LogEntry]) -> bool {
+    entries.iter().zip(index.0 + 1..).all(|(entry, expected)| entry.index.0 == expected)
 }

@@ -1,5 +1,6 @@
 //! Stories and storms of the whole core, in virtual time and from seeds: no clock, no disk, no socket.
 
+mod batches;
 mod members;
 mod quorum;
 mod solo;

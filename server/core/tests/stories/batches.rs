@@ -1,0 +1,124 @@
+//! What one turn says to a follower is whole, however many messages came in before it.
+
+use crate::solo::{Disk, entry};
+use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
+use lockmesh_protocol::time::Time;
+
+/// Leads three servers, the other two of which the test plays.
+struct Leader {
+    core: Core,
+    now: Time,
+    outbox: Outbox,
+}
+
+impl Leader {
+    fn elected() -> Self {
+        let voters = [1, 2, 3].map(ServerId);
+        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let mut leader = Self { core: disk.open(ServerId(1), 7), now: Time(0), outbox: Outbox::default() };
+        for _ in 0..100 {
+            leader.now = leader.now + TICK;
+            let said = leader.turn([Input::Tick(WallTime(1))]);
+            let votes = said.iter().filter_map(|message| granted(message, ServerId(2)));
+            let votes: Vec<_> = votes.collect();
+            leader.turn(votes).into_iter().for_each(|message| {
+                leader.turn(granted(&message, ServerId(2)));
+            });
+            let first = leader.core.log_status().last_index;
+            if first > LogIndex(1) {
+                leader.turn([acknowledged(&leader.core, ServerId(2), first)]);
+                assert!(leader.core.is_serving());
+                return leader;
+            }
+        }
+        panic!("it was never elected");
+    }
+
+    /// One turn of all these inputs, whose writes are durable at once; what it says.
+    fn turn(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<PeerMessage> {
+        let mut said = Vec::new();
+        inputs.into_iter().for_each(|input| self.core.handle(self.now, input, &mut self.outbox));
+        loop {
+            self.core.settle(self.now, &mut self.outbox);
+            said.extend(self.outbox.messages.drain(..).map(|(_, message)| message));
+            let Some(number) = self.outbox.writes.drain(..).last().map(|write| write.number) else {
+                return said;
+            };
+            self.core.handle(self.now, Input::Persisted(number), &mut self.outbox);
+        }
+    }
+}
+
+/// A vote for whoever asks for one.
+fn granted(request: &PeerMessage, voter: ServerId) -> Option<Input> {
+    let kind = match request.kind {
+        MessageKind::RequestPreVote => MessageKind::RequestPreVoteResponse,
+        MessageKind::RequestVote => MessageKind::RequestVoteResponse,
+        _ => return None,
+    };
+    let answer = PeerMessage { kind, from: voter, to: request.from, ..request.clone() };
+    (request.to == voter).then_some(Input::Peer(voter, answer))
+}
+
+/// A follower has everything up to an index.
+fn acknowledged(core: &Core, from: ServerId, index: LogIndex) -> Input {
+    let kind = MessageKind::AppendResponse;
+    let term = core.log_status().term;
+    let message = PeerMessage { kind, from, to: ServerId(1), term, index, ..nothing() };
+    Input::Peer(from, message)
+}
+
+/// A follower lacks what comes before an index, and knows what comes before `hint`.
+fn rejected(core: &Core, from: ServerId, index: LogIndex, hint: LogIndex) -> Input {
+    let Input::Peer(from, message) = acknowledged(core, from, index) else { unreachable!("it is a message") };
+    let term = core.log_status().term;
+    Input::Peer(from, PeerMessage { reject: true, reject_hint: hint, log_term: term, ..message })
+}
+
+fn nothing() -> PeerMessage {
+    PeerMessage {
+        kind: MessageKind::Heartbeat,
+        to: ServerId(0),
+        from: ServerId(0),
+        term: Default::default(),
+        log_term: Default::default(),
+        index: LogIndex(0),
+        entries: Vec::new(),
+        commit: LogIndex(0),
+        commit_term: Default::default(),
+        snapshot: None,
+        request_snapshot: LogIndex(0),
+        reject: false,
+        reject_hint: LogIndex(0),
+        context: Default::default(),
+        priority: 0,
+    }
+}
+
+fn put(key: &str) -> Input {
+    let command = Command::Kv(KvCommand::Set(entry(key)));
+    Input::Propose(Ticket(1), Proposal { request: None, at: WallTime(1), command })
+}
+
+#[test]
+fn entries_follow_the_index_that_they_are_said_to_follow() {
+    let mut leader = Leader::elected();
+    let known = leader.core.log_status().last_index;
+    for from in [2, 3].map(ServerId) {
+        leader.turn([acknowledged(&leader.core, from, known)]);
+    }
+    leader.turn([put("a")]);
+    leader.turn([put("b")]);
+    let last = leader.core.log_status().last_index;
+    // One follower has all of it; the other one lost the first message, and the second came.
+    let all = acknowledged(&leader.core, ServerId(2), last);
+    let gap = rejected(&leader.core, ServerId(3), LogIndex(last.0 - 1), known);
+    let said = leader.turn([all, gap]);
+    let appends = said.iter().filter(|message| !message.entries.is_empty());
+    let appends: Vec<_> = appends.map(|message| (message.index.next(), message.entries[0].index)).collect();
+    assert_eq!(appends, [(known.next(), known.next())], "a follower would acknowledge what it does not have");
+}
