@@ -7,11 +7,7 @@ fn storms(seeds: std::ops::Range<u64>) -> Marks {
     let mut marks = Marks::default();
     for seed in seeds {
         let outcome = run(seed, Sabotage::None, Detail::Nothing);
-        assert!(
-            outcome.violations.is_empty(),
-            "{:?}\nto see it: cargo sim {seed}",
-            outcome.violations
-        );
+        assert!(outcome.violations.is_empty(), "{:?}\nto see it: cargo sim {seed}", outcome.violations);
         marks.add(&outcome.marks);
     }
     marks

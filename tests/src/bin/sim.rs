@@ -4,7 +4,8 @@ use lockmesh_tests::sim::{Detail, Mark, Marks, Outcome, Sabotage, run, trace};
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED";
+const USAGE: &str =
+    "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED";
 
 /// What was asked for.
 #[derive(Default)]

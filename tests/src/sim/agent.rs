@@ -25,9 +25,8 @@ const PAUSE: Duration = Duration::from_millis(40);
 #[derive(Clone, Debug)]
 struct Flight {
     wish: Wish,
-    sequence: Option<u64>,
-    /// When the client began.
-    begun: Time,
+    /// Its number, and in which life it was given.
+    sequence: Option<(u64, Generation)>,
     bound: LogIndex,
     attempts: u32,
     /// The present attempt.
@@ -108,7 +107,8 @@ impl Agent {
 
     /// Clients that wait still, in words.
     pub fn discontent(&self) -> Vec<String> {
-        let waits = |task: &&Task| !task.client.is_content() || (task.flight.is_some() && !task.client.watches());
+        let waits =
+            |task: &&Task| !task.client.is_content() || (task.flight.is_some() && !task.client.watches());
         let words = |task: &Task| {
             let flight = task.flight.as_ref().map(|flight| (&flight.wish.request, flight.attempts));
             format!("agent {}: {} waits for {flight:?}", self.place, task.client.name())
@@ -142,24 +142,23 @@ impl Agent {
             return self.think(stage, task);
         }
         let Some(wish) = self.wish(stage, judge, task) else { return self.think(stage, task) };
-        let sequence = matches!(&wish.request, Request::Propose(..)) && !is_registrar;
-        let sequence = sequence.then(|| {
+        let identity = self.identity.filter(|_| matches!(&wish.request, Request::Propose(..)));
+        let sequence = identity.map(|(_, generation)| {
             self.next_sequence += 1;
             self.in_use.insert(self.next_sequence);
-            self.next_sequence
+            (self.next_sequence, generation)
         });
         let patience = stage.plan.clients.patience;
         let gives_up = stage.now + stage.around(patience);
-        let (begun, bound) = (stage.now, judge.bound);
-        let flight =
-            Flight { wish, sequence, begun, bound, attempts: 0, call: 0, server: self.leader, gives_up };
+        let bound = judge.bound;
+        let flight = Flight { wish, sequence, bound, attempts: 0, call: 0, server: self.leader, gives_up };
         self.tasks[task].flight = Some(flight);
         self.attempt(stage, task);
     }
 
     fn wish(&mut self, stage: &mut Stage, judge: &mut Judge, task: usize) -> Option<Wish> {
         if matches!(self.tasks[task].client, Client::Registrar) {
-            return Some(Client::registration(self.place));
+            return Some(Client::registration(stage.now, self.place));
         }
         // Clients of one agent share their sessions: a renewer looks at its locker's.
         let (before, rest) = self.tasks.split_at_mut(task);
@@ -182,7 +181,7 @@ impl Agent {
             stage.hit(Mark::RetryElsewhere);
         }
         let mut request = flight.wish.request.clone();
-        if let (Some(sequence), Some((agent, generation))) = (flight.sequence, self.identity) {
+        if let (Some((sequence, _)), Some((agent, generation))) = (flight.sequence, self.identity) {
             let lowest = self.in_use.first().copied().unwrap_or(sequence);
             let Request::Propose(id, _) = &mut request else { unreachable!("only commands have sequences") };
             *id = Some(RequestId { agent, generation, sequence, lowest });
@@ -202,7 +201,10 @@ impl Agent {
         if flight.call != call {
             return;
         }
-        if stage.now >= flight.gives_up && !stage.calm {
+        // What was asked in an earlier life cannot be asked again.
+        let is_over =
+            flight.sequence.is_some_and(|(_, life)| self.identity.is_none_or(|(_, now)| now != life));
+        if is_over || (stage.now >= flight.gives_up && !stage.calm) {
             stage.hit(Mark::GaveUp);
             let flight = self.land(task);
             self.tasks[task].client.gave_up(stage, judge, &flight.wish);
@@ -217,7 +219,9 @@ impl Agent {
     fn land(&mut self, task: usize) -> Flight {
         let flight = self.tasks[task].flight.take().expect("a flight is under way");
         self.calls.retain(|_, of| *of != task);
-        if let Some(sequence) = flight.sequence {
+        if let Some((sequence, life)) = flight.sequence
+            && self.identity.is_some_and(|(_, now)| now == life)
+        {
             self.in_use.remove(&sequence);
         }
         flight
@@ -242,7 +246,9 @@ impl Agent {
         }
         if is_forgotten(&response) {
             stage.hit(Mark::RetryForgotten);
-            self.identity = None;
+            if flight.sequence.map(|(_, life)| life) == self.identity.map(|(_, now)| now) {
+                self.identity = None;
+            }
             let flight = self.land(task);
             self.tasks[task].client.gave_up(stage, judge, &flight.wish);
             return self.think(stage, task);
@@ -268,7 +274,7 @@ impl Agent {
     ) {
         let (before, rest) = self.tasks.split_at_mut(task);
         let partner = before.last_mut().map(|task| &mut task.client);
-        rest[0].client.heard(stage, judge, partner, &flight.wish, flight.begun, response);
+        rest[0].client.heard(stage, judge, partner, &flight.wish, response);
     }
 
     fn unavailable(&mut self, stage: &mut Stage, call: u64, server: ServerId, why: &Unavailable) {

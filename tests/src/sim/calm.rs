@@ -62,7 +62,10 @@ impl World {
             match self.machines[&id].process.as_ref().map(Process::applied) {
                 Some(applied) if applied == process.applied() => {}
                 None if self.machines[&id].gone => {}
-                applied => wrong.push(format!("server {id} is at {applied:?}, the leader at {}", process.applied())),
+                applied => {
+                    let there = process.applied();
+                    wrong.push(format!("server {id} is at {applied:?}, the leader at {there}"));
+                }
             }
         }
         if process.applied() < self.judge.history.last() {
@@ -77,14 +80,15 @@ impl World {
         let state = self.judge.history.state();
         let watchers = self.agents.iter().flat_map(|agent| agent.clients()).filter_map(|c| c.last_seen());
         let behind = watchers.filter(|(query, answer)| {
-            let (index, rows) = state.query(query);
-            answer.is_none_or(|answer| (answer.index, &answer.rows) != (index, &rows))
+            let (_, rows) = state.query(query);
+            answer.is_none_or(|answer| answer.rows != rows)
         });
-        behind.map(|(query, answer)| {
-            let index = answer.map(|answer| answer.index);
-            format!("the watcher of {query:?} saw {index:?} last")
-        })
-        .collect()
+        behind
+            .map(|(query, answer)| {
+                let index = answer.map(|answer| answer.index);
+                format!("the watcher of {query:?} saw {index:?} last")
+            })
+            .collect()
     }
 
     /// All is quiet: whole states are compared.

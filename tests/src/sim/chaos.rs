@@ -209,8 +209,7 @@ impl World {
         let from = *self.stage.draw.pick(&places);
         let deaf = self.stage.draw.once_in(2);
         let others = places.into_iter().filter(|place| *place != from);
-        let links: Vec<Link> =
-            others.map(|to| if deaf { (to, from) } else { (from, to) }).collect();
+        let links: Vec<Link> = others.map(|to| if deaf { (to, from) } else { (from, to) }).collect();
         self.stage.hit(Mark::OneWayCut);
         self.stage.say(|| format!("{from:?} {}", if deaf { "hears nobody" } else { "is heard by nobody" }));
         self.cut(links);

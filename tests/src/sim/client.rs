@@ -16,14 +16,16 @@ use std::time::Duration;
 pub struct Wish {
     /// What to ask.
     pub request: Request,
+    /// When the client began to want it.
+    pub begun: Time,
     /// How much longer than usual the answer may take.
     pub extra: Duration,
 }
 
 impl Wish {
     /// A wish that is answered at once.
-    pub fn new(request: Request) -> Self {
-        Self { request, extra: Duration::ZERO }
+    pub fn new(now: Time, request: Request) -> Self {
+        Self { request, begun: now, extra: Duration::ZERO }
     }
 }
 
@@ -88,7 +90,12 @@ impl Client {
     }
 
     /// What it wants now, if anything; `partner` is the client before it.
-    pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge, partner: Option<&mut Client>) -> Option<Wish> {
+    pub fn wish(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        partner: Option<&mut Client>,
+    ) -> Option<Wish> {
         match (self, partner) {
             (Self::Registrar, _) => None,
             (Self::Locker(locker), _) => locker.wish(stage, judge),
@@ -96,24 +103,23 @@ impl Client {
             (Self::Renewer, _) => None,
             (Self::Writer(writer), _) => writer.wish(stage),
             (Self::Reader(reader), _) => reader.wish(stage),
-            (Self::Watcher(watcher), _) => Some(watcher.wish()),
+            (Self::Watcher(watcher), _) => Some(watcher.wish(stage.now)),
         }
     }
 
-    /// What it wants was answered; it had begun to want it at `begun`.
+    /// What it wants was answered.
     pub fn heard(
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
         partner: Option<&mut Client>,
         wish: &Wish,
-        begun: Time,
         response: Response,
     ) {
         match (self, partner) {
-            (Self::Locker(locker), _) => locker.heard(stage, judge, wish, begun, &response),
+            (Self::Locker(locker), _) => locker.heard(stage, judge, wish, &response),
             (Self::Renewer, Some(Self::Locker(locker))) => {
-                locker.renewed(stage, judge, wish, begun, &response);
+                locker.renewed(stage, judge, wish, &response);
             }
             (Self::Writer(writer), _) => writer.heard(stage, wish, &response),
             (Self::Reader(reader), _) => reader.served |= stage.calm,
@@ -160,8 +166,8 @@ impl Client {
     }
 
     /// The first wish of a registrar.
-    pub fn registration(place: usize) -> Wish {
-        Wish::new(Request::Propose(None, registration(place)))
+    pub fn registration(now: Time, place: usize) -> Wish {
+        Wish::new(now, Request::Propose(None, registration(place)))
     }
 }
 
@@ -188,7 +194,7 @@ impl Reader {
         };
         let consistency =
             *stage.draw.pick(&[Consistency::Stale, Consistency::Default, Consistency::Consistent]);
-        Some(Wish::new(Request::Read { query, consistency, blocking: None }))
+        Some(Wish::new(stage.now, Request::Read { query, consistency, blocking: None }))
     }
 }
 
@@ -204,12 +210,12 @@ impl Watcher {
         Self { query, consistency, last: None }
     }
 
-    fn wish(&self) -> Wish {
+    fn wish(&self, now: Time) -> Wish {
         let index = self.last.as_ref().map_or(LogIndex(0), |answer| answer.index);
         let wait = Duration::from_secs(2);
         let blocking = Some(Blocking { index, wait });
         let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
-        Wish { request, extra: wait + wait / 10 }
+        Wish { request, begun: now, extra: wait + wait / 10 }
     }
 
     /// A server that lags behind may know less than the watcher does.

@@ -305,9 +305,8 @@ impl Disk {
     /// The power fails: what is on its way is lost, or was just durable.
     pub fn crash(&mut self, stage: &mut Stage) {
         let queued = self.queue.len();
-        let resets = |write: &LogWrite| {
-            write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index)
-        };
+        let resets =
+            |write: &LogWrite| write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
         let possible = self.queue.iter().position(resets).unwrap_or(queued);
         let refuses = stage.now < self.refuses_until;
         let kept = if refuses { 0 } else { stage.draw.within(0, possible as u64) as usize };

@@ -102,7 +102,7 @@ impl History {
             self.places.entry(place).or_default().push(entry.index);
         }
         self.past.push(Past { entry: entry.clone(), proposal, changes, reply, at, by });
-        if entry.index.0 % STATES_EVERY == 0 {
+        if entry.index.0.is_multiple_of(STATES_EVERY) {
             self.kept.insert(entry.index, self.state.clone());
         }
         Ok(self.past.last().expect("it was just put there"))

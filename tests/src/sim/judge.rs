@@ -47,18 +47,15 @@ impl Judge {
 
     /// Shows a fact to every invariant.
     pub fn see(&mut self, stage: &Stage, fact: &Fact<'_>) {
-        let scene =
-            Scene { now: stage.now, history: &self.history, plan: &stage.plan, jumps: &self.jumps };
+        let scene = Scene { now: stage.now, history: &self.history, plan: &stage.plan, jumps: &self.jumps };
         for invariant in &mut self.invariants {
             if let Err(what) = invariant.see(fact, &scene) {
                 self.violations.push(Violation { invariant: invariant.name(), what });
             }
         }
         if let Fact::Given { given, applied, .. } = fact {
-            let is_stale = matches!(
-                given.asked.ask.request,
-                Request::Read { consistency: Consistency::Stale, .. }
-            );
+            let is_stale =
+                matches!(given.asked.ask.request, Request::Read { consistency: Consistency::Stale, .. });
             match &given.response {
                 Response::Applied(reply) => self.bound = self.bound.max(reply.index),
                 Response::Answer(_) if !is_stale => self.bound = self.bound.max(*applied),

@@ -60,7 +60,7 @@ impl Locker {
     /// What it wants now.
     pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<Wish> {
         if let Some(orphan) = self.orphans.pop() {
-            return Some(command(Command::DestroySession(orphan)));
+            return Some(command(stage, Command::DestroySession(orphan)));
         }
         if self.served {
             return self.session.is_some().then(|| self.destroy(stage, judge));
@@ -79,10 +79,10 @@ impl Locker {
                 None
             }
             (2..=5, Some(key)) => Some(self.release(stage, judge, key)),
-            (6..=8, Some(key)) => Some(self.acquire(key)),
+            (6..=8, Some(key)) => Some(self.acquire(stage, key)),
             _ => {
                 let key = lock_key(stage);
-                Some(self.acquire(key))
+                Some(self.acquire(stage, key))
             }
         }
     }
@@ -97,25 +97,29 @@ impl Locker {
         let delays = !stage.draw.once_in(4);
         let lock_delay =
             if delays { stage.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
-        command(Command::CreateSession(NewSession {
-            id: SessionId::from_random(bytes),
-            name: String::new(),
-            node: format!("n{}", self.place).into(),
-            lock_delay,
-            behavior: if stage.draw.once_in(3) { Behavior::Delete } else { Behavior::Release },
-            ttl_text: String::new(),
-            ttl,
-            checks: Vec::new(),
-            node_checks: vec!["serfHealth".into()],
-            service_checks: None,
-        }))
+        let behavior = if stage.draw.once_in(3) { Behavior::Delete } else { Behavior::Release };
+        command(
+            stage,
+            Command::CreateSession(NewSession {
+                id: SessionId::from_random(bytes),
+                name: String::new(),
+                node: format!("n{}", self.place).into(),
+                lock_delay,
+                behavior,
+                ttl_text: String::new(),
+                ttl,
+                checks: Vec::new(),
+                node_checks: vec!["serfHealth".into()],
+                service_checks: None,
+            }),
+        )
     }
 
-    fn acquire(&mut self, key: Key) -> Wish {
+    fn acquire(&mut self, stage: &Stage, key: Key) -> Wish {
         let session = self.session.as_ref().expect("there is a session").id.clone();
         self.written += 1;
         let value = format!("{session}-{}", self.written).into_bytes().into();
-        command(Command::Kv(KvCommand::Acquire(NewEntry { key, value, flags: 0 }, session)))
+        command(stage, Command::Kv(KvCommand::Acquire(NewEntry { key, value, flags: 0 }, session)))
     }
 
     fn release(&mut self, stage: &mut Stage, judge: &mut Judge, key: Key) -> Wish {
@@ -123,12 +127,12 @@ impl Locker {
         session.held.remove(&key);
         judge.see(stage, &Fact::LetsGo { session: &session.id, key: Some(&key) });
         let entry = NewEntry { key, value: Default::default(), flags: 0 };
-        command(Command::Kv(KvCommand::Release(entry, session.id.clone())))
+        command(stage, Command::Kv(KvCommand::Release(entry, session.id.clone())))
     }
 
     fn destroy(&mut self, stage: &mut Stage, judge: &mut Judge) -> Wish {
         let id = self.drop_session(stage, judge).expect("there is a session");
-        command(Command::DestroySession(id))
+        command(stage, Command::DestroySession(id))
     }
 
     /// Believes in its session no more.
@@ -143,22 +147,15 @@ impl Locker {
         let session = self.session.as_ref()?;
         let is_due = stage.now.since(session.confirmed) > session.ttl / 3;
         (!session.ttl.is_zero() && !session.neglected && is_due)
-            .then(|| Wish::new(Request::Renew(session.id.clone())))
+            .then(|| Wish::new(stage.now, Request::Renew(session.id.clone())))
     }
 
     /// A renewal was answered.
-    pub fn renewed(
-        &mut self,
-        stage: &mut Stage,
-        judge: &mut Judge,
-        wish: &Wish,
-        begun: Time,
-        response: &Response,
-    ) {
+    pub fn renewed(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
         let (Request::Renew(id), Response::Renewed(found)) = (&wish.request, response) else { return };
         let Some(session) = self.session.as_mut().filter(|session| session.id == *id) else { return };
         if found.is_some() {
-            session.confirmed = begun.max(session.confirmed);
+            session.confirmed = wish.begun.max(session.confirmed);
             let (session, until) = (&session.id, session.lease());
             judge.see(stage, &Fact::Leased { session, until });
         } else {
@@ -167,15 +164,9 @@ impl Locker {
     }
 
     /// A wish was answered.
-    pub fn heard(
-        &mut self,
-        stage: &mut Stage,
-        judge: &mut Judge,
-        wish: &Wish,
-        begun: Time,
-        response: &Response,
-    ) {
-        let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) = (&wish.request, response)
+    pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
+        let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) =
+            (&wish.request, response)
         else {
             return;
         };
@@ -183,7 +174,7 @@ impl Locker {
             (Command::CreateSession(new), Reply::Session(id)) => {
                 let held = BTreeSet::new();
                 let owned =
-                    Owned { id: id.clone(), ttl: new.ttl, confirmed: begun, neglected: false, held };
+                    Owned { id: id.clone(), ttl: new.ttl, confirmed: wish.begun, neglected: false, held };
                 judge.see(stage, &Fact::Leased { session: id, until: owned.lease() });
                 self.session = Some(owned);
             }
@@ -237,6 +228,6 @@ impl Locker {
     }
 }
 
-fn command(command: Command) -> Wish {
-    Wish::new(Request::Propose(None, command))
+fn command(stage: &Stage, command: Command) -> Wish {
+    Wish::new(stage.now, Request::Propose(None, command))
 }

@@ -56,12 +56,16 @@ impl World {
 
     fn note_change(&mut self, past: &Past, change: &Change) {
         match change {
-            Change::Entry(key, Some(entry)) if entry.session.is_some() && entry.granted_at == past.at_wall() => {
+            Change::Entry(key, Some(entry))
+                if entry.session.is_some() && entry.granted_at == past.at_wall() =>
+            {
                 let (holder, fence) = (entry.session.clone(), entry.fence);
                 self.stage.say(|| format!("{key} is granted to {holder:?} under {fence}"));
             }
             Change::Loss(_, Some(loss)) => {
-                self.stage.say(|| format!("session {} ends: {:?}, {} keys", loss.session, loss.cause, loss.key_count));
+                self.stage.say(|| {
+                    format!("session {} ends: {:?}, {} keys", loss.session, loss.cause, loss.key_count)
+                });
                 if loss.cause == LossCause::TtlExpired {
                     self.stage.hit(Mark::Expired);
                 }

@@ -97,7 +97,8 @@ impl World {
 
     /// An answer came.
     pub fn operator_heard(&mut self, call: u64, from: ServerId, response: Response) {
-        let Some((_, order, _)) = self.operator.under_way.take_if(|(under_way, ..)| *under_way == call) else {
+        let Some((_, order, _)) = self.operator.under_way.take_if(|(under_way, ..)| *under_way == call)
+        else {
             return;
         };
         self.stage.say(|| format!("server {from} answers {order:?}: {response:?}"));
@@ -111,17 +112,19 @@ impl World {
             (Order::Transfer(_), _) => self.stage.hit(Mark::TransferFailed),
             (Order::Remove(server), Response::Done) => self.unplug(server),
             (_, Response::Done) => {}
-            (order, Response::Unavailable(Unavailable::Denied(_))) if !self.stage.calm => {
-                // Not now: perhaps later.
-                if self.stage.draw.once_in(2) {
-                    self.operator.orders.push(order);
-                }
-            }
+            (order, Response::Unavailable(Unavailable::Denied(_))) if !self.stage.calm => self.put_off(order),
             (order, Response::Unavailable(_)) => {
                 self.operator.under_way = Some((0, order, from));
                 self.ask_again();
             }
             _ => {}
+        }
+    }
+
+    /// Not now: perhaps later.
+    fn put_off(&mut self, order: Order) {
+        if self.stage.draw.once_in(2) {
+            self.operator.orders.push(order);
         }
     }
 
@@ -192,7 +195,8 @@ impl World {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let members = leader.process.as_ref().expect("it serves").core.membership().clone();
         let lost = members.voters.iter().filter(|id| self.machines[id].gone).count();
-        let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !self.machines[id].gone).collect();
+        let candidates: Vec<_> =
+            members.voters.iter().copied().filter(|id| !self.machines[id].gone).collect();
         if members.is_joint() || members.voters.len() < 3 || lost > 0 {
             return;
         }

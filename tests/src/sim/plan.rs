@@ -199,10 +199,7 @@ impl DiskPlan {
         let least = draw.duration(MS / 10, 2 * MS);
         let image = draw.duration(MS, 50 * MS);
         let spread = *draw.pick(&[1, 10, 60]) * MS;
-        Self {
-            commit: (least, least + draw.duration(MS / 10, spread)),
-            image: (image, image * 4),
-        }
+        Self { commit: (least, least + draw.duration(MS / 10, spread)), image: (image, image * 4) }
     }
 }
 

@@ -9,9 +9,7 @@ use super::stage::{Ask, Event, Stage};
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::raft::{Election, TICK};
-use lockmesh_core::{
-    Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig,
-};
+use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
@@ -370,8 +368,7 @@ impl Process {
         self.asked = reads;
         let why = Unavailable::Unknown("the server cannot write to its disk".into());
         let given = writes.into_values();
-        turn.given
-            .extend(given.map(|asked| Given { asked, response: Response::Unavailable(why.clone()) }));
+        turn.given.extend(given.map(|asked| Given { asked, response: Response::Unavailable(why.clone()) }));
     }
 
     fn tick(&mut self, stage: &mut Stage, now: Time, image_is_idle: bool, turn: &mut Turn) {
@@ -457,7 +454,12 @@ impl Process {
         match blocking {
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let (known, deadline) = (index, now + wait);
-                self.answer_or_park(stage, Parked { asked, query, consistency, known, deadline }, false, turn);
+                self.answer_or_park(
+                    stage,
+                    Parked { asked, query, consistency, known, deadline },
+                    false,
+                    turn,
+                );
             }
             _ => self.answer(&query, asked, turn),
         }

@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// The next event; time goes on to it.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<Event> {
         let ((at, _), event) = self.queue.pop_first()?;
         self.now = at;
         Some(event)

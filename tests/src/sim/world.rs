@@ -61,7 +61,7 @@ impl World {
 
     /// Lets the next event happen.
     pub fn step(&mut self) {
-        let event = self.stage.next().expect("there is always a tick to come");
+        let event = self.stage.next_event().expect("there is always a tick to come");
         self.stage.life.trace(self.stage.now, || format!("{event:?}"));
         match event {
             Event::Turn(id, life) => self.turn(id, life),
@@ -104,7 +104,9 @@ impl World {
             self.stage.hit(Mark::CrashBetweenImageAndReset);
         }
         let index = recovered.image.index;
-        self.stage.say(|| format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index()));
+        self.stage.say(|| {
+            format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
+        });
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
         machine.process = Some(Process::start(&mut self.stage, id, machine.lives, recovered));
         machine.disk.go_on(&mut self.stage, machine.lives);
@@ -193,7 +195,9 @@ impl World {
         }
         if let Some(mark) = &turn.installed {
             self.stage.marks.hit(Mark::Installed);
-            self.stage.life.say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
+            self.stage
+                .life
+                .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
             if process.applied() == mark.index {
                 let state = process.core.state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
@@ -342,10 +346,7 @@ impl World {
     }
 
     fn note_given(&mut self, given: &Given, serves: bool) {
-        let stale = matches!(
-            given.asked.ask.request,
-            Request::Read { consistency: Consistency::Stale, .. }
-        );
+        let stale = matches!(given.asked.ask.request, Request::Read { consistency: Consistency::Stale, .. });
         match &given.response {
             Response::Answer(_) if stale => self.stage.hit(Mark::ReadStale),
             Response::Answer(_) => {

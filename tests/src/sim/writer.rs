@@ -51,7 +51,7 @@ impl Writer {
             10 if stage.draw.once_in(10) => Command::Kv(KvCommand::DeleteTree("data/".into())),
             _ => self.transaction(stage, key, known),
         };
-        Some(Wish::new(Request::Propose(None, command)))
+        Some(Wish::new(stage.now, Request::Propose(None, command)))
     }
 
     fn entry(&mut self, key: Key) -> NewEntry {

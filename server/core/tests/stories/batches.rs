@@ -45,7 +45,7 @@ impl Leader {
         loop {
             self.core.settle(self.now, &mut self.outbox);
             said.extend(self.outbox.messages.drain(..).map(|(_, message)| message));
-            let Some(number) = self.outbox.writes.drain(..).last().map(|write| write.number) else {
+            let Some(number) = self.outbox.writes.drain(..).next_back().map(|write| write.number) else {
                 return said;
             };
             self.core.handle(self.now, Input::Persisted(number), &mut self.outbox);

@@ -184,7 +184,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(replicas::Replicas),
         Box::new(raft::Raft::default()),
         Box::new(durable::NothingPromisedEarly),
-        Box::new(watches::Watches::default()),
+        Box::new(watches::Watches),
     ]
 }
 

@@ -50,8 +50,7 @@ impl NoLostWrite {
 
 /// Whether two replies are one; how much of a delay is left only the leader knows.
 fn is_same(log: &Applied, answer: &Applied) -> bool {
-    let both_delayed =
-        matches!((&log.reply, &answer.reply), (Reply::Delayed { .. }, Reply::Delayed { .. }));
+    let both_delayed = matches!((&log.reply, &answer.reply), (Reply::Delayed { .. }, Reply::Delayed { .. }));
     log.index == answer.index && (log.reply == answer.reply || both_delayed)
 }
 

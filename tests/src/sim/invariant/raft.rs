@@ -46,7 +46,9 @@ impl Raft {
             })?;
             let agrees = known.1.is_none() || before.is_none() || known.1 == before;
             known.1 = known.1.or(before);
-            ensure(agrees, || format!("the logs differ before index {} of term {}", entry.index, entry.term))?;
+            ensure(agrees, || {
+                format!("the logs differ before index {} of term {}", entry.index, entry.term)
+            })?;
         }
         Ok(())
     }

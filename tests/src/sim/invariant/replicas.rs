@@ -32,7 +32,8 @@ impl Invariant for Replicas {
                     return Err(format!("server {server} stands at {index}, where nobody has been"));
                 };
                 ensure(expected == **state, || {
-                    let lost: Vec<Change> = expected.rows().filter(|row| !state.rows().any(|r| r == *row)).collect();
+                    let lost: Vec<Change> =
+                        expected.rows().filter(|row| !state.rows().any(|r| r == *row)).collect();
                     let added: Vec<Change> =
                         state.rows().filter(|row| !expected.rows().any(|r| r == *row)).collect();
                     format!("server {server}'s state at {index} lacks {lost:?} and has {added:?}")
