@@ -74,6 +74,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
+    ("todc_utils", &["tests/src/history/independent.rs"]),
     ("toml", &["agent/src/config/load.rs"]),
     ("tower_service", &["agent/src/http/"]),
     ("tracing_subscriber", &["agent/src/telemetry.rs"]),

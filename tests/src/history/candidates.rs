@@ -1,0 +1,326 @@
+//! What may have happened without anybody having been told: unanswered writes, and ends of sessions.
+
+use super::model::Model;
+use super::operation::{
+    KvWrite, Moment, Operation, Outcome, Query, Reply, Request, Seen, SessionWish, TxnStep, Write,
+};
+use super::replay::Facts;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many of them are considered to explain one index.
+const CONSIDERED: usize = 32;
+
+/// Something that may have happened.
+#[derive(Clone, Debug)]
+pub(super) enum Act<'h> {
+    /// A write took effect.
+    Write(&'h Operation),
+    /// A session ended by itself.
+    End(String),
+    /// The session that held this key ended by itself.
+    EndHolder(String),
+    /// Something that changed none of the keys that were looked at.
+    Elsewhere,
+}
+
+impl<'h> Act<'h> {
+    pub(super) fn operation(&self) -> Option<&'h Operation> {
+        match self {
+            Self::Write(operation) => Some(operation),
+            _ => None,
+        }
+    }
+}
+
+/// All that may have happened.
+pub(super) struct Candidates<'h> {
+    facts: &'h Facts<'h>,
+    /// Writes that may have taken effect without their clients having been told where.
+    writes: Vec<&'h Operation>,
+    /// The last sign of life of each session: when the request began that was answered so.
+    signs_of_life: BTreeMap<&'h str, Moment>,
+}
+
+impl<'h> Candidates<'h> {
+    pub(super) fn new(facts: &'h Facts<'h>) -> Self {
+        let writes = facts.operations.iter().filter(|operation| may_have_happened(operation)).collect();
+        let mut signs_of_life: BTreeMap<&str, Moment> = BTreeMap::new();
+        for operation in facts.operations {
+            let session = match (&operation.request, operation.reply()) {
+                (Request::Renew(id), Some(Reply::Alive(true))) => id,
+                (_, Some(Reply::Session(id))) => id,
+                (Request::Write(Write::CreateSession(SessionWish { id: Some(id), .. })), None) => id,
+                _ => continue,
+            };
+            let last = signs_of_life.entry(session).or_default();
+            *last = (*last).max(operation.begun);
+        }
+        Self { facts, writes, signs_of_life }
+    }
+
+    /// What may have happened at an index of which only later observations tell.
+    pub(super) fn explaining(
+        &self,
+        index: u64,
+        model: &Model,
+        is_placed: impl Fn(u64) -> bool,
+    ) -> Vec<Act<'h>> {
+        let (mut writers, mut ends) = (BTreeSet::new(), Vec::new());
+        for sighting in self.facts.evidence.at(index) {
+            writers.extend(self.writers_of(&sighting.seen).map(|write| write.number));
+            if sighting.seen.session.is_none() {
+                ends.push(Act::EndHolder(sighting.seen.key.clone()));
+            }
+        }
+        // Of a key whose creation is known by its later versions only, the value is not known.
+        let seen = |key: &String| self.facts.evidence.at(index).any(|sighting| sighting.seen.key == *key);
+        let born: BTreeSet<&str> =
+            self.facts.evidence.born_at(index).filter(|key| !seen(key)).map(String::as_str).collect();
+        let gone = self.gone(index, model);
+        let held = |key: &&&str| model.entry(key).is_some_and(|entry| entry.session.is_some());
+        ends.extend(gone.iter().filter(held).map(|key| Act::EndHolder(key.to_string())));
+        let explains = |write: &Operation| {
+            writers.contains(&write.number)
+                || kv_writes(write).filter_map(written).any(|(key, _)| born.contains(key))
+                || may_delete(write, &gone)
+                || (!ends.is_empty() && matches!(write.write(), Some(Write::DestroySession(_))))
+        };
+        let free =
+            self.writes.iter().filter(|write| self.may_be_at(write, index) && !is_placed(write.number));
+        let writes = free.filter(|write| explains(write)).map(|write| Act::Write(write));
+        let only_absent = born.is_empty() && self.facts.evidence.at(index).next().is_none();
+        let elsewhere = only_absent.then_some(Act::Elsewhere);
+        elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
+    }
+
+    /// The keys that are there in the model, but were seen to be absent right after an index.
+    fn gone<'m>(&'m self, index: u64, model: &'m Model) -> BTreeSet<&'m str> {
+        let mut gone = BTreeSet::new();
+        for snapshot in self.facts.evidence.snapshots_at(index) {
+            let prefix = match &snapshot.query {
+                Query::Key(key) => key,
+                Query::Prefix(prefix) => prefix,
+                Query::Together(_) | Query::Session(_) => continue,
+            };
+            let is_meant = |key: &&String| matches!(snapshot.query, Query::Prefix(_)) || *key == prefix;
+            let there = model.under(prefix).map(|(key, _)| key).filter(is_meant);
+            gone.extend(
+                there.map(String::as_str).filter(|key| !snapshot.shown.iter().any(|seen| seen.key == *key)),
+            );
+        }
+        gone
+    }
+
+    /// The keys and sessions that bear on what happened at an index.
+    pub(super) fn concern(&self, index: u64, acts: &[Act<'_>], model: &Model) -> Concern {
+        let mut concern = Concern::default();
+        let evidence = &self.facts.evidence;
+        concern.keys.extend(evidence.at(index).map(|sighting| sighting.seen.key.clone()));
+        concern.keys.extend(evidence.born_at(index).cloned());
+        concern.keys.extend(self.gone(index, model).into_iter().map(str::to_owned));
+        acts.iter().filter_map(Act::operation).for_each(|operation| concern.add(operation));
+        concern.add_holders(model);
+        concern
+    }
+
+    /// What may have happened unseen before an index, and bears on what happened there; adds what that concerns.
+    pub(super) fn unseen(
+        &self,
+        index: u64,
+        concern: &mut Concern,
+        model: &Model,
+        is_placed: impl Fn(u64) -> bool,
+    ) -> Vec<Act<'h>> {
+        let free =
+            self.writes.iter().filter(|write| self.may_be_at(write, index) && !is_placed(write.number));
+        let free: Vec<&Operation> = free.copied().collect();
+        // What a write concerns brings in further writes: who made its session, who held its key.
+        let mut writes: Vec<&Operation> = Vec::new();
+        for _ in 0..2 {
+            let is_new = |write: &&Operation| writes.iter().all(|known| known.number != write.number);
+            let mut more: Vec<&Operation> =
+                free.iter().copied().filter(|write| concern.is_touched_by(write) && is_new(write)).collect();
+            // What was not answered mostly took effect soon, if at all.
+            more.sort_by_key(|write| std::cmp::Reverse(write.begun));
+            more.iter().for_each(|write| concern.add(write));
+            concern.add_holders(model);
+            writes.extend(more);
+        }
+        let latest = self.facts.times.latest(index);
+        let ends = concern.sessions.iter().filter(|session| {
+            model.session(session).is_some_and(|wish| self.may_end(session, wish, latest).is_ok())
+        });
+        let ends = ends.map(|session| Act::End(session.clone()));
+        ends.chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
+    }
+
+    /// Whether what happened at an index bears on these keys and sessions.
+    pub(super) fn bears_on(&self, index: u64, answered: Option<&Operation>, concern: &Concern) -> bool {
+        let mut seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen.key);
+        answered.is_some_and(|operation| concern.is_touched_by(operation))
+            || seen.any(|key| concern.keys.contains(key))
+            || self.facts.evidence.born_at(index).any(|key| concern.keys.contains(key))
+    }
+
+    /// Whether a session may have ended by itself at this time; an error says why not.
+    pub(super) fn may_end(&self, session: &str, wish: &SessionWish, latest: Moment) -> Result<(), String> {
+        if wish.fragile {
+            return Ok(());
+        }
+        if wish.ttl_ms == 0 {
+            return Err(format!("session {session} does not end by itself"));
+        }
+        let last_sign = self.signs_of_life.get(session).copied().unwrap_or_default();
+        if latest.0 < last_sign.0 + wish.ttl_ms * 1_000_000 {
+            let ttl_ms = wish.ttl_ms;
+            return Err(format!(
+                "session {session} has a ttl of {ttl_ms} ms, was renewed at {last_sign} at the earliest, and cannot \
+                 have ended by {latest}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Everything in the history that would write this value, whatever became of it.
+    pub(super) fn writers_of<'s>(&'s self, seen: &'s Seen) -> impl Iterator<Item = &'h Operation> + 's {
+        let operations = self.facts.operations.iter();
+        operations.filter(move |operation| {
+            seen.value.as_ref().is_some_and(|value| writes(operation, &seen.key, value))
+        })
+    }
+
+    fn may_be_at(&self, write: &Operation, index: u64) -> bool {
+        let begun_in_time = write.begun <= self.facts.times.latest(index);
+        let before_its_answer = write.write_index().is_none_or(|own| index < own);
+        begun_in_time && before_its_answer && self.facts.floors[&write.number].index < index
+    }
+}
+
+/// Whether a write may have taken effect at an index that its client was not told: if it was not answered, or if it was
+/// answered that the lock is not held, which is also the answer to a repeated acquire whose hold is over.
+fn may_have_happened(operation: &Operation) -> bool {
+    let is_acquire = matches!(operation.write(), Some(Write::Kv(KvWrite::Acquire { .. })));
+    match &operation.outcome {
+        Outcome::Unknown(_) => operation.write().is_some(),
+        Outcome::Answered { reply: Reply::Flag(false), .. } => is_acquire,
+        _ => false,
+    }
+}
+
+fn may_delete(operation: &Operation, keys: &BTreeSet<&str>) -> bool {
+    kv_writes(operation).any(|write| match write {
+        KvWrite::Delete { key } | KvWrite::DeleteCas { key, .. } => keys.contains(key.as_str()),
+        KvWrite::DeleteTree { prefix } => keys.iter().any(|key| key.starts_with(prefix)),
+        _ => false,
+    })
+}
+
+/// Keys and sessions.
+#[derive(Debug, Default)]
+pub(super) struct Concern {
+    keys: BTreeSet<String>,
+    sessions: BTreeSet<String>,
+}
+
+impl Concern {
+    fn add(&mut self, operation: &Operation) {
+        self.keys.extend(keys_of(operation).map(str::to_owned));
+        self.sessions.extend(sessions_of(operation).into_iter().map(str::to_owned));
+    }
+
+    fn add_holders(&mut self, model: &Model) {
+        let holders = self.keys.iter().filter_map(|key| model.entry(key)?.session.clone());
+        self.sessions.extend(holders);
+    }
+
+    fn is_touched_by(&self, operation: &Operation) -> bool {
+        let is_prefix_of_any = |prefix: &str| self.keys.iter().any(|key| key.starts_with(prefix));
+        let trees = kv_writes(operation).filter_map(|write| match write {
+            KvWrite::DeleteTree { prefix } => Some(prefix.as_str()),
+            _ => None,
+        });
+        keys_of(operation).any(|key| self.keys.contains(key))
+            || sessions_of(operation).into_iter().any(|session| self.sessions.contains(session))
+            || trees.into_iter().any(is_prefix_of_any)
+    }
+}
+
+fn writes(operation: &Operation, key: &str, value: &str) -> bool {
+    kv_writes(operation).filter_map(written).any(|written| written == (key, value))
+}
+
+/// The key and the value that a write puts into it.
+pub(super) fn written(write: &KvWrite) -> Option<(&str, &str)> {
+    match write {
+        KvWrite::Set { key, value }
+        | KvWrite::Cas { key, value, .. }
+        | KvWrite::Acquire { key, value, .. }
+        | KvWrite::Release { key, value, .. } => Some((key, value)),
+        _ => None,
+    }
+}
+
+/// The writes to keys that an operation is made of.
+pub(super) fn kv_writes(operation: &Operation) -> impl Iterator<Item = &KvWrite> {
+    let (one, many) = match operation.write() {
+        Some(Write::Kv(write)) => (Some(write), None),
+        Some(Write::Txn(steps)) => (None, Some(steps)),
+        _ => (None, None),
+    };
+    let of_steps = many.into_iter().flatten().filter_map(|step| match step {
+        TxnStep::Write(write) => Some(write),
+        _ => None,
+    });
+    one.into_iter().chain(of_steps)
+}
+
+/// The keys that an operation names.
+pub(super) fn keys_of(operation: &Operation) -> impl Iterator<Item = &str> {
+    let written = kv_writes(operation).filter_map(key_of);
+    let read = match &operation.request {
+        Request::Write(Write::Txn(steps)) => steps.as_slice(),
+        _ => &[],
+    };
+    let read = read.iter().filter_map(|step| match step {
+        TxnStep::Get { key }
+        | TxnStep::CheckIndex { key, .. }
+        | TxnStep::CheckSession { key, .. }
+        | TxnStep::CheckNotExists { key } => Some(key.as_str()),
+        _ => None,
+    });
+    let looked_at: &[String] = match &operation.request {
+        Request::Read(read) => match &read.query {
+            Query::Key(key) => std::slice::from_ref(key),
+            Query::Together(keys) => keys,
+            _ => &[],
+        },
+        _ => &[],
+    };
+    written.chain(read).chain(looked_at.iter().map(String::as_str))
+}
+
+/// The one key that a write names.
+pub(super) fn key_of(write: &KvWrite) -> Option<&str> {
+    match write {
+        KvWrite::Set { key, .. }
+        | KvWrite::Cas { key, .. }
+        | KvWrite::Acquire { key, .. }
+        | KvWrite::Release { key, .. }
+        | KvWrite::Delete { key }
+        | KvWrite::DeleteCas { key, .. } => Some(key),
+        KvWrite::DeleteTree { .. } => None,
+    }
+}
+
+fn sessions_of(operation: &Operation) -> Vec<&str> {
+    let of_writes = kv_writes(operation).filter_map(|write| match write {
+        KvWrite::Acquire { session, .. } | KvWrite::Release { session, .. } => Some(session.as_str()),
+        _ => None,
+    });
+    let own = match operation.write() {
+        Some(Write::DestroySession(session)) => Some(session.as_str()),
+        Some(Write::CreateSession(wish)) => wish.id.as_deref(),
+        _ => None,
+    };
+    of_writes.chain(own).collect()
+}

@@ -1,0 +1,120 @@
+//! Commands, replies and entries in the words of a history: for those who drive the core itself, without HTTP.
+//!
+//! Only words are changed here; what a command does is nobody's business in this file.
+
+use super::operation::{KvWrite, Reply, Seen, SessionWish, TxnStep, Write};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, NewSession, TxnKv, TxnOp};
+use lockmesh_protocol::record::{Behavior, Entry};
+use lockmesh_protocol::reply::{Reply as Answer, TxnResult};
+use std::time::Duration;
+
+/// A client's command; none for what no client asks, or what histories do not hold.
+pub fn write(command: &Command) -> Option<Write> {
+    match command {
+        Command::Kv(command) => Some(Write::Kv(kv_write(command))),
+        Command::CreateSession(new) => Some(Write::CreateSession(wish(new))),
+        Command::DestroySession(session) => Some(Write::DestroySession(session.as_str().to_owned())),
+        Command::Txn(ops) => ops.iter().map(txn_step).collect::<Option<_>>().map(Write::Txn),
+        _ => None,
+    }
+}
+
+/// An answer; none for those that histories do not hold.
+pub fn reply(answer: &Answer) -> Option<Reply> {
+    Some(match answer {
+        Answer::Done => Reply::Done,
+        Answer::Flag(flag) => Reply::Flag(*flag),
+        Answer::Granted { fence } => Reply::Granted { fence: fence.0 },
+        Answer::Delayed { .. } => Reply::Delayed,
+        Answer::Session(session) => Reply::Session(session.as_str().to_owned()),
+        Answer::Txn(results) => Reply::Txn(results.iter().map(txn_result).collect::<Option<_>>()?),
+        Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
+        Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
+        Answer::Agent { .. } | Answer::Server(_) => return None,
+    })
+}
+
+/// An entry with its value.
+pub fn seen(entry: &Entry) -> Seen {
+    Seen { value: Some(text(&entry.value)), ..seen_without_value(entry) }
+}
+
+fn seen_without_value(entry: &Entry) -> Seen {
+    Seen {
+        key: entry.key.as_str().to_owned(),
+        value: None,
+        session: entry.session.as_ref().map(|session| session.as_str().to_owned()),
+        lock_index: entry.lock_index,
+        create_index: entry.create_index.0,
+        modify_index: entry.modify_index.0,
+    }
+}
+
+/// What a transaction shows: an empty value means that it wrote there, or read an empty one.
+fn txn_result(result: &TxnResult) -> Option<Seen> {
+    match result {
+        TxnResult::Kv(entry) if entry.value.is_empty() => Some(seen_without_value(entry)),
+        TxnResult::Kv(entry) => Some(seen(entry)),
+        _ => None,
+    }
+}
+
+fn wish(new: &NewSession) -> SessionWish {
+    SessionWish {
+        id: Some(new.id.as_str().to_owned()),
+        deletes: new.behavior == Behavior::Delete,
+        lock_delay_ms: milliseconds(new.lock_delay),
+        ttl_ms: milliseconds(new.ttl),
+        fragile: !new.checks.is_empty() || !new.node_checks.is_empty() || new.service_checks.is_some(),
+    }
+}
+
+fn kv_write(command: &KvCommand) -> KvWrite {
+    let key_of = |new: &NewEntry| new.key.as_str().to_owned();
+    let value_of = |new: &NewEntry| text(&new.value);
+    match command {
+        KvCommand::Set(new) => KvWrite::Set { key: key_of(new), value: value_of(new) },
+        KvCommand::Cas(new, expected) => {
+            KvWrite::Cas { key: key_of(new), value: value_of(new), expected: expected.0 }
+        }
+        KvCommand::Acquire(new, session) => {
+            KvWrite::Acquire { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+        }
+        KvCommand::Release(new, session) => {
+            KvWrite::Release { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+        }
+        KvCommand::Delete(key) => KvWrite::Delete { key: key.as_str().to_owned() },
+        KvCommand::DeleteCas(key, expected) => {
+            KvWrite::DeleteCas { key: key.as_str().to_owned(), expected: expected.0 }
+        }
+        KvCommand::DeleteTree(prefix) => KvWrite::DeleteTree { prefix: prefix.as_str().to_owned() },
+    }
+}
+
+fn txn_step(op: &TxnOp) -> Option<TxnStep> {
+    let TxnOp::Kv(TxnKv { verb, key, value, index, session, .. }) = op else { return None };
+    let (key, value, session) = (key.as_str().to_owned(), text(value), session.as_str().to_owned());
+    Some(TxnStep::Write(match verb {
+        KvVerb::Set => KvWrite::Set { key, value },
+        KvVerb::Cas => KvWrite::Cas { key, value, expected: index.0 },
+        KvVerb::Lock => KvWrite::Acquire { key, value, session },
+        KvVerb::Unlock => KvWrite::Release { key, value, session },
+        KvVerb::Delete => KvWrite::Delete { key },
+        KvVerb::DeleteTree => KvWrite::DeleteTree { prefix: key },
+        KvVerb::DeleteCas => KvWrite::DeleteCas { key, expected: index.0 },
+        KvVerb::Get => return Some(TxnStep::Get { key }),
+        KvVerb::GetTree => return Some(TxnStep::GetTree { prefix: key }),
+        KvVerb::CheckSession => return Some(TxnStep::CheckSession { key, session }),
+        KvVerb::CheckIndex => return Some(TxnStep::CheckIndex { key, index: index.0 }),
+        KvVerb::CheckNotExists => return Some(TxnStep::CheckNotExists { key }),
+        KvVerb::GetOrEmpty | KvVerb::Unknown(_) => return None,
+    }))
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

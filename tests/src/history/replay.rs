@@ -1,0 +1,388 @@
+//! Replays all writes in the order of the log against the model, and finds out about those that were never answered.
+//!
+//! An answered write has its index. Every other index that somebody saw an entry of was made by a write that nobody was
+//! answered, or by the end of a session that nobody asked for: the first that explains what was seen is taken. Where an
+//! answered write does not agree with the model, something unseen happened before it: again the first few unanswered
+//! writes and ends of sessions that explain it are taken. Where such a choice turns out wrong, the next one is tried.
+//! What nothing explains is a violation. Unanswered writes that explain nothing never happened.
+//!
+//! It takes linear time as long as clients are answered; each write that was not answered adds a small search.
+
+use super::candidates::{Act, Candidates, Concern};
+use super::evidence::{Evidence, Snapshot};
+use super::model::{Entry, Grant, Model, Place, Step, Undo};
+use super::operation::{Moment, Operation, Query};
+use super::order::{Floor, Times};
+use super::timeline::{Stage, Timeline};
+use super::verdict::Violation;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many unseen acts may come together before an index: few are tried first, everywhere, and then more.
+const TOGETHER: usize = 4;
+/// How many are tried to explain one index.
+const TRIES: usize = 5_000;
+/// How many earlier indexes are called in question where nothing explains one.
+const RETREATS: usize = 16;
+/// How many are tried in all before giving up; what is left unexplained then is a violation.
+const PATIENCE: usize = 50_000;
+
+/// What a replay found out.
+pub(super) struct Replayed {
+    pub(super) timeline: Timeline,
+    /// Where the unanswered writes took effect that did.
+    pub(super) placed: BTreeMap<u64, Place>,
+    /// How many sessions ended that nobody had asked to.
+    pub(super) ends_inferred: u64,
+    pub(super) grants: Vec<Grant>,
+    /// What cannot be explained. The timeline ends there.
+    pub(super) violation: Option<Violation>,
+}
+
+/// Everything about a history that a replay looks up.
+pub(super) struct Facts<'h> {
+    pub(super) operations: &'h [Operation],
+    pub(super) evidence: Evidence,
+    pub(super) floors: BTreeMap<u64, Floor>,
+    pub(super) times: Times,
+}
+
+struct Replay<'h> {
+    facts: &'h Facts<'h>,
+    answered: BTreeMap<u64, &'h Operation>,
+    candidates: Candidates<'h>,
+    /// Every index at which something happened that somebody knows of.
+    indexes: Vec<u64>,
+    model: Model,
+    stages: Vec<(String, Stage)>,
+    placed: Vec<(u64, Place)>,
+    ends_inferred: u64,
+    /// Choices that can be made otherwise: the place in the list of indexes, and how many explanations were tried there.
+    forks: BTreeMap<usize, usize>,
+    /// The moment before each index.
+    moments: Vec<Moments>,
+    /// The places from which earlier ones were called in question.
+    retreated: BTreeSet<usize>,
+    together: usize,
+    patience: usize,
+}
+
+/// The search for what explains one index.
+struct Search<'h> {
+    index: u64,
+    /// What may have happened there.
+    acts: Vec<Act<'h>>,
+    /// What may have happened unseen before.
+    unseen: Vec<Act<'h>>,
+    left_to_skip: usize,
+    tries: usize,
+    /// What is wrong with the first explanation.
+    error: Option<String>,
+}
+
+/// The lengths of all that grows, to go back to.
+#[derive(Clone, Copy)]
+struct Moments {
+    model: usize,
+    stages: usize,
+    placed: usize,
+    ends_inferred: u64,
+}
+
+/// Replays a history.
+pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
+    let mut replayed = replay_with(facts, 1);
+    for together in 2..=TOGETHER {
+        if replayed.violation.is_some() {
+            replayed = replay_with(facts, together);
+        }
+    }
+    replayed
+}
+
+fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
+    let answered: BTreeMap<u64, &Operation> =
+        facts.operations.iter().filter_map(|operation| Some((operation.write_index()?, operation))).collect();
+    let mut indexes: Vec<u64> = answered.keys().copied().chain(facts.evidence.indexes()).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let mut replay = Replay {
+        facts,
+        answered,
+        candidates: Candidates::new(facts),
+        indexes,
+        model: Model::default(),
+        stages: Vec::new(),
+        placed: Vec::new(),
+        ends_inferred: 0,
+        forks: BTreeMap::new(),
+        moments: Vec::new(),
+        retreated: BTreeSet::new(),
+        together,
+        patience: PATIENCE,
+    };
+    let violation = replay.run();
+    Replayed {
+        timeline: Timeline::new(replay.stages),
+        placed: replay.placed.into_iter().collect(),
+        ends_inferred: replay.ends_inferred,
+        grants: replay.model.grants,
+        violation,
+    }
+}
+
+impl<'h> Replay<'h> {
+    fn run(&mut self) -> Option<Violation> {
+        let (mut at, mut skipped) = (0, 0);
+        // What a reader shall see is how far the best explanation came.
+        let mut furthest: Option<(usize, Violation)> = None;
+        while at < self.indexes.len() {
+            self.moments.truncate(at);
+            self.moments.push(self.moment());
+            match self.explain(at, skipped) {
+                Ok(()) => (at, skipped) = (at + 1, 0),
+                Err(violation) => {
+                    if furthest.as_ref().is_none_or(|(before, _)| *before < at) {
+                        furthest = Some((at, violation));
+                    }
+                    let fork = self.forks.pop_last().filter(|_| self.patience > 0);
+                    let Some(fork) = fork else { return furthest.map(|(_, violation)| violation) };
+                    (at, skipped) = fork;
+                    self.rewind(self.moments[at]);
+                }
+            }
+        }
+        None
+    }
+
+    /// Carries out what happened at an index, by the first explanation after `skipped` others that agrees with everything.
+    fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
+        let index = self.indexes[at];
+        let acts = match self.answered.get(&index) {
+            Some(operation) => vec![Act::Write(operation)],
+            None => self.candidates.explaining(index, &self.model, |number| self.is_placed(number)),
+        };
+        let mut search =
+            Search { index, acts, unseen: Vec::new(), left_to_skip: skipped, tries: 0, error: None };
+        if self.find(&mut search, 0) {
+            if search.acts.len() > 1 {
+                self.forks.insert(at, skipped + 1);
+            }
+            return Ok(());
+        }
+        let mut concern = self.candidates.concern(index, &search.acts, &self.model);
+        search.unseen =
+            self.candidates.unseen(index, &mut concern, &self.model, |number| self.is_placed(number));
+        for together in 1..=self.together {
+            if self.find(&mut search, together) {
+                self.forks.insert(at, skipped + 1);
+                return Ok(());
+            }
+        }
+        if self.retreated.insert(at) {
+            self.retreat(at, &concern);
+        }
+        let error = search.error.as_deref().unwrap_or("nobody is known to have written anything there");
+        Err(self.violation(index, error))
+    }
+
+    /// Something unseen may have happened even before earlier indexes that bear on this one, though they agreed without.
+    fn retreat(&mut self, from: usize, concern: &Concern) {
+        let bears = |at: &usize| {
+            let index = self.indexes[*at];
+            self.candidates.bears_on(index, self.answered.get(&index).copied(), concern)
+        };
+        for at in (0..from).rev().filter(bears).take(RETREATS) {
+            self.forks.entry(at).or_insert(1);
+        }
+    }
+
+    /// Carries out this many unseen acts, and then one that explains the index; or nothing at all.
+    fn find(&mut self, search: &mut Search<'h>, together: usize) -> bool {
+        let moment = self.moment();
+        if together == 0 {
+            for act in search.acts.clone() {
+                match self.carry_out_here(search.index, &act) {
+                    Ok(()) if search.left_to_skip == 0 => return true,
+                    Ok(()) => search.left_to_skip -= 1,
+                    Err(reason) => drop(search.error.get_or_insert(reason)),
+                }
+                self.rewind(moment);
+            }
+            return false;
+        }
+        for act in search.unseen.clone() {
+            search.tries += 1;
+            if search.tries > TRIES || self.patience == 0 {
+                return false;
+            }
+            self.patience -= 1;
+            if self.carry_out_unseen(search.index, &act).is_ok() && self.find(search, together - 1) {
+                return true;
+            }
+            self.rewind(moment);
+        }
+        false
+    }
+
+    fn carry_out_here(&mut self, index: u64, act: &Act<'_>) -> Result<(), String> {
+        if act.operation().is_some_and(|write| self.is_placed(write.number)) {
+            return Err("it took effect before".into());
+        }
+        self.carry_out(self.step(index, act), act)?;
+        self.agrees(index)
+    }
+
+    fn carry_out_unseen(&mut self, index: u64, act: &Act<'_>) -> Result<(), String> {
+        if act.operation().is_some_and(|write| self.is_placed(write.number)) {
+            return Err("it took effect before".into());
+        }
+        let after = act.operation().map_or(0, |write| self.facts.floors[&write.number].index);
+        let place = Place::Between { after, before: index };
+        let latest = self.facts.times.latest(index);
+        let earliest = act.operation().map_or(Moment(0), |write| write.begun);
+        let by = act.operation().map(|write| write.number);
+        let before = self.model.mark();
+        self.carry_out(Step { place, earliest, latest, by }, act)?;
+        match self.model.mark() == before {
+            true => Err("it changes nothing".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, step: Step, act: &Act<'_>) -> Result<(), String> {
+        let mark = self.model.mark();
+        match act {
+            Act::Write(operation) => {
+                let write = operation.write().expect("only writes are replayed");
+                let is_own_index = operation.write_index().map(Place::At) == Some(step.place);
+                let told = operation.reply().filter(|_| is_own_index);
+                self.model.carry_out(step, write, told)?;
+                if !is_own_index {
+                    self.placed.push((operation.number, step.place));
+                }
+            }
+            Act::Elsewhere => {}
+            Act::End(session) => self.end(step, &session.clone())?,
+            Act::EndHolder(key) => {
+                let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
+                self.end(step, &holder.ok_or_else(|| format!("{key} is held by nobody"))?)?;
+            }
+        }
+        let changed = self.model.changes_since(mark).iter().filter_map(|change| match change {
+            Undo::Entry(key, _) => Some(key.clone()),
+            _ => None,
+        });
+        for key in changed.collect::<Vec<_>>() {
+            let entry: Option<Entry> = self.model.entry(&key).cloned();
+            self.stages.push((key, Stage { from: step.place, entry, by: step.by }));
+        }
+        Ok(())
+    }
+
+    /// Ends a session that nobody is known to have ended, if it may have ended by itself.
+    fn end(&mut self, step: Step, session: &str) -> Result<(), String> {
+        let Some(wish) = self.model.session(session) else { return Err(format!("{session} does not live")) };
+        self.candidates.may_end(session, wish, step.latest)?;
+        self.model.end_session(step, session);
+        self.ends_inferred += 1;
+        Ok(())
+    }
+
+    /// Whether the model is now as everybody saw it at this index.
+    fn agrees(&self, index: u64) -> Result<(), String> {
+        for sighting in self.facts.evidence.at(index) {
+            let seen = &sighting.seen;
+            match self.model.entry(&seen.key) {
+                Some(entry) if entry.is(seen) => {}
+                Some(entry) => {
+                    return Err(format!("#{} saw {seen}, but it should be {entry}", sighting.by));
+                }
+                None => return Err(format!("#{} saw {seen}, but it should be absent", sighting.by)),
+            }
+        }
+        for snapshot in self.facts.evidence.snapshots_at(index) {
+            self.agrees_with(snapshot)?;
+        }
+        for key in self.facts.evidence.born_at(index) {
+            if self.model.entry(key).is_none_or(|entry| entry.created != Place::At(index)) {
+                return Err(format!("{key} was seen to have been created at {index}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the keys that were asked for are what was shown, and no others are there.
+    fn agrees_with(&self, snapshot: &Snapshot) -> Result<(), String> {
+        let by = snapshot.by;
+        let unexpected = |key: &str| match snapshot.shown.iter().find(|seen| seen.key == key) {
+            Some(seen) => self.model.entry(key).is_none_or(|entry| !entry.is(seen)),
+            None => self.model.entry(key).is_some(),
+        };
+        let shown = snapshot.shown.iter().map(|seen| seen.key.as_str());
+        let keys: Vec<&str> = match &snapshot.query {
+            Query::Key(key) => vec![key],
+            Query::Prefix(prefix) => {
+                shown.chain(self.model.under(prefix).map(|(key, _)| key.as_str())).collect()
+            }
+            Query::Together(_) | Query::Session(_) => Vec::new(),
+        };
+        match keys.into_iter().find(|key| unexpected(key)) {
+            None => Ok(()),
+            Some(key) => match self.model.entry(key) {
+                Some(entry) => Err(format!("#{by} saw otherwise, but there should be {key}={entry}")),
+                None => Err(format!("#{by} saw otherwise, but {key} should be absent")),
+            },
+        }
+    }
+
+    fn step(&self, index: u64, act: &Act<'_>) -> Step {
+        let times = &self.facts.times;
+        let by = act.operation().map(|operation| operation.number);
+        let seen = self.facts.evidence.at(index).map(|sighting| sighting.until);
+        let latest = seen.min().map_or(times.latest(index), |until| until.min(times.latest(index)));
+        Step { place: Place::At(index), earliest: times.earliest(index), latest, by }
+    }
+
+    fn violation(&self, index: u64, error: &str) -> Violation {
+        let shown: Vec<_> = self.facts.evidence.at(index).collect();
+        let snapshots = self.facts.evidence.snapshots_at(index).map(|snapshot| snapshot.by);
+        let mut operations: Vec<u64> = shown.iter().map(|sighting| sighting.by).chain(snapshots).collect();
+        if let Some(operation) = self.answered.get(&index) {
+            operations.insert(0, operation.number);
+            let text = format!("{operation}: {error}");
+            return Violation::new("answers agree with the model", &operations, text);
+        }
+        let mut text = format!("at index {index}: {error}");
+        for sighting in shown {
+            text.push_str(&format!("; #{} saw {}", sighting.by, sighting.seen));
+            for writer in self.candidates.writers_of(&sighting.seen) {
+                operations.push(writer.number);
+                text.push_str(&format!("; the value is that of {writer}"));
+                if let Some((_, place)) = self.placed.iter().find(|(number, _)| *number == writer.number) {
+                    text.push_str(&format!(", which took effect at {place}"));
+                }
+            }
+        }
+        Violation::new("whatever is seen was written once", &operations, text)
+    }
+
+    fn is_placed(&self, number: u64) -> bool {
+        self.placed.iter().any(|(placed, _)| *placed == number)
+    }
+
+    fn moment(&self) -> Moments {
+        Moments {
+            model: self.model.mark(),
+            stages: self.stages.len(),
+            placed: self.placed.len(),
+            ends_inferred: self.ends_inferred,
+        }
+    }
+
+    fn rewind(&mut self, moment: Moments) {
+        self.model.rewind(moment.model);
+        self.stages.truncate(moment.stages);
+        self.placed.truncate(moment.placed);
+        self.ends_inferred = moment.ends_inferred;
+    }
+}

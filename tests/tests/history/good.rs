@@ -1,0 +1,202 @@
+//! Good histories: nothing is wrong with them, and what was not answered is placed where it must have been.
+
+use crate::story::{
+    NO, Story, YES, acquire, cas, delete, destroy, granted, key, lasting, locked, release, seen, set,
+    with_ttl,
+};
+use lockmesh_tests::history::History;
+use lockmesh_tests::history::operation::{KvWrite, Query, Reply, SessionWish, TxnStep, Write};
+
+#[test]
+fn writes_that_overlap_may_take_effect_in_any_order() {
+    let story = Story::new()
+        .write((0, 10), set("a", "1"), 6, YES)
+        .write((0, 10), set("a", "2"), 5, YES)
+        .read((11, 12), key("a"), 6, &[seen("a", "1", 5, 6)]);
+    story.verdict().expect_clean();
+}
+
+#[test]
+fn a_read_that_overlaps_a_write_may_or_may_not_see_it() {
+    let story = Story::new()
+        .write((0, 1), set("a", "1"), 5, YES)
+        .write((10, 20), set("a", "2"), 6, YES)
+        .read((11, 12), key("a"), 6, &[seen("a", "2", 5, 6)])
+        .stale((13, 14), key("a"), 5, &[seen("a", "1", 5, 5)]);
+    story.verdict().expect_clean();
+    let story = Story::new()
+        .write((0, 1), set("a", "1"), 5, YES)
+        .write((10, 20), set("a", "2"), 6, YES)
+        .read((11, 12), key("a"), 5, &[seen("a", "1", 5, 5)]);
+    story.verdict().expect_clean();
+}
+
+#[test]
+fn a_write_that_was_not_answered_is_where_somebody_saw_it() {
+    let verdict = Story::new()
+        .write((0, 1), set("a", "1"), 5, YES)
+        .unknown((2, 3), set("a", "2"))
+        .unknown((4, 5), set("a", "3"))
+        .write((20, 21), cas("a", "4", 9), 12, YES)
+        .read((30, 31), key("a"), 12, &[seen("a", "4", 5, 12)])
+        .read((10, 11), key("a"), 9, &[seen("a", "2", 5, 9)])
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!((verdict.counts.unknown, verdict.counts.unknown_placed), (2, 1));
+}
+
+#[test]
+fn a_write_that_nobody_saw_explains_what_it_changed() {
+    // Somebody must have deleted the key: it was created anew.
+    let verdict = Story::new()
+        .write((0, 1), set("a", "1"), 5, YES)
+        .unknown((2, 3), delete("a"))
+        .write((10, 11), set("a", "2"), 8, YES)
+        .read((12, 13), key("a"), 8, &[seen("a", "2", 8, 8)])
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!(verdict.counts.unknown_placed, 1);
+}
+
+#[test]
+fn a_lock_that_was_given_back_without_an_answer_is_free() {
+    let verdict = Story::new()
+        .session((0, 1), "s", lasting(), 3)
+        .session((0, 1), "t", lasting(), 4)
+        .write((2, 3), acquire("l", "s1", "s"), 5, granted(1))
+        .write((4, 5), acquire("l", "t1", "t"), 6, NO)
+        .unknown((6, 7), release("l", "s2", "s"))
+        .write((8, 9), acquire("l", "t2", "t"), 9, granted(2))
+        .write((10, 11), acquire("l", "t3", "t"), 10, granted(2))
+        .write((12, 13), release("l", "t4", "t"), 11, YES)
+        .read((14, 15), key("l"), 11, &[locked(seen("l", "t4", 5, 11), 2, None)])
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!((verdict.counts.unknown_placed, verdict.counts.grants), (1, 2));
+}
+
+#[test]
+fn a_lock_that_was_taken_and_given_back_without_an_answer_leaves_its_count() {
+    let verdict = Story::new()
+        .session((0, 1), "s", lasting(), 3)
+        .write((2, 3), set("l", "0"), 4, YES)
+        .unknown((4, 5), acquire("l", "s1", "s"))
+        .unknown((6, 7), release("l", "s2", "s"))
+        .write((8, 9), acquire("l", "s3", "s"), 9, granted(2))
+        .read((10, 11), key("l"), 9, &[locked(seen("l", "s3", 4, 9), 2, Some("s"))])
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!(verdict.counts.unknown_placed, 2);
+}
+
+#[test]
+fn a_wrong_guess_is_taken_back() {
+    // Either of two unanswered acquires explains the refusal; only the second explains what follows.
+    let verdict = Story::new()
+        .session((0, 1), "s", lasting(), 2)
+        .session((0, 1), "t", lasting(), 3)
+        .session((0, 1), "u", lasting(), 4)
+        .unknown((2, 3), acquire("l", "s1", "s"))
+        .unknown((2, 3), acquire("l", "t1", "t"))
+        .write((4, 5), acquire("l", "u1", "u"), 9, NO)
+        .write((6, 7), release("l", "t2", "t"), 10, YES)
+        .read((8, 9), key("l"), 10, &[locked(seen("l", "t2", 7, 10), 1, None)])
+        .verdict();
+    verdict.expect_clean();
+}
+
+#[test]
+fn a_session_whose_time_is_over_frees_its_locks() {
+    let verdict = Story::new()
+        .session((0, 1), "s", with_ttl(100), 2)
+        .session((0, 1), "t", lasting(), 3)
+        .write((2, 3), acquire("l", "s1", "s"), 4, granted(1))
+        .write((2, 3), acquire("m", "s2", "s"), 5, granted(2))
+        .alive((50, 51), "s", true)
+        .read((300, 301), key("l"), 9, &[locked(seen("l", "s1", 4, 9), 1, None)])
+        .read((302, 303), key("m"), 9, &[locked(seen("m", "s2", 5, 9), 1, None)])
+        .write((304, 305), acquire("l", "t1", "t"), 12, granted(3))
+        .alive((310, 311), "s", false)
+        .read(
+            (312, 313),
+            Query::Prefix(String::new()),
+            12,
+            &[locked(seen("l", "t1", 4, 12), 2, Some("t")), locked(seen("m", "s2", 5, 9), 1, None)],
+        )
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!((verdict.counts.ends_inferred, verdict.counts.unread_at_end), (1, 0));
+}
+
+#[test]
+fn a_lock_delay_holds_and_then_ends() {
+    let delayed = SessionWish { lock_delay_ms: 50, deletes: true, ..SessionWish::default() };
+    let story = Story::new()
+        .session((0, 1), "s", delayed, 2)
+        .session((0, 1), "t", lasting(), 3)
+        .write((2, 3), acquire("l", "s1", "s"), 4, granted(1))
+        .write((10, 11), destroy("s"), 5, YES)
+        .write((12, 13), acquire("l", "t1", "t"), 6, Reply::Delayed)
+        .read((14, 15), key("l"), 5, &[])
+        .write((55, 61), acquire("l", "t2", "t"), 8, granted(2));
+    story.verdict().expect_clean();
+}
+
+#[test]
+fn transactions_happen_whole_or_not_at_all() {
+    let pair = |value: &str| {
+        Write::Txn(vec![
+            TxnStep::Write(set("a", &format!("{value}a"))),
+            TxnStep::Write(set("b", &format!("{value}b"))),
+        ])
+    };
+    let shown = |key: &str, created, modified| {
+        let bare = seen(key, "", created, modified);
+        lockmesh_tests::history::operation::Seen { value: None, ..bare }
+    };
+    let failing = Write::Txn(vec![
+        TxnStep::Write(set("a", "never")),
+        TxnStep::CheckIndex { key: "b".into(), index: 3 },
+        TxnStep::Write(cas("c", "never", 7)),
+    ]);
+    let verdict = Story::new()
+        .write((0, 1), pair("1"), 5, Reply::Txn(vec![shown("a", 5, 5), shown("b", 5, 5)]))
+        .write((2, 3), failing, 6, Reply::TxnFailed(vec![1, 2]))
+        .unknown((4, 5), pair("2"))
+        .read(
+            (6, 7),
+            Query::Together(vec!["a".into(), "b".into()]),
+            9,
+            &[seen("a", "2a", 5, 9), seen("b", "2b", 5, 9)],
+        )
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!(verdict.counts.unknown_placed, 1);
+}
+
+#[test]
+fn watches_wake_and_show_what_is_newest() {
+    let story = Story::new()
+        .write((0, 1), set("a", "1"), 5, YES)
+        .watch((2, 20), "a", 5, 6, &[seen("a", "2", 5, 6)])
+        .write((10, 15), set("a", "2"), 6, YES)
+        .watch((21, 90), "a", 6, 6, &[seen("a", "2", 5, 6)])
+        .write((91, 92), KvWrite::DeleteTree { prefix: "a".into() }, 9, YES)
+        .watch((93, 94), "a", 6, 9, &[]);
+    story.verdict().expect_clean();
+}
+
+#[test]
+fn what_is_written_down_can_be_read_back() {
+    let history = Story::new()
+        .session((0, 1), "s", with_ttl(100), 2)
+        .write((2, 3), acquire("l", "s1", "s"), 4, granted(1))
+        .unknown((4, 5), destroy("s"))
+        .not_done((6, 7), set("l", "x"))
+        .watch((8, 9), "l", 4, 4, &[locked(seen("l", "s1", 4, 4), 1, Some("s"))])
+        .history();
+    let mut file = Vec::new();
+    history.write(&mut file).expect("a vector takes everything");
+    assert_eq!(file.iter().filter(|byte| **byte == b'\n').count(), 5);
+    assert_eq!(History::read(file.as_slice()).expect("it was just written"), history);
+}

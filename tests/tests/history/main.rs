@@ -1,0 +1,8 @@
+//! The checkers of histories, held to known histories: the good ones pass, and every bad one is found.
+
+mod bad;
+mod good;
+mod independent;
+mod storm;
+mod story;
+mod world;

@@ -1,0 +1,41 @@
+//! Storms: clients that overlap, on the product's state machine in one process. What it does must pass; what it does
+//! after something was broken on purpose must be found.
+
+use crate::world::{Sabotage, World};
+use lockmesh_tests::history::{Counts, check};
+
+/// How many turns a storm has: some hundred operations.
+const TURNS: usize = 1_200;
+
+#[test]
+fn what_the_state_machine_does_passes() {
+    let mut sum = Counts::default();
+    for seed in 0..60 {
+        let (history, _) = World::new(seed, None).run(TURNS);
+        let verdict = check(&history);
+        assert_eq!(verdict.violations, [], "seed {seed}");
+        assert_eq!(verdict.counts.unread_at_end, 0, "seed {seed}");
+        sum.unknown_placed += verdict.counts.unknown_placed;
+        sum.ends_inferred += verdict.counts.ends_inferred;
+        sum.grants += verdict.counts.grants;
+        sum.keys_checked_independently += verdict.counts.keys_checked_independently;
+    }
+    assert!(sum.unknown_placed > 150 && sum.ends_inferred > 20 && sum.grants > 500, "{sum:?}");
+    assert!(sum.keys_checked_independently > 100, "{sum:?}");
+}
+
+#[test]
+fn what_was_broken_on_purpose_is_found() {
+    for sabotage in Sabotage::ALL {
+        let (mut done, mut found) = (0, 0);
+        for seed in 100..120 {
+            let (history, was_done) = World::new(seed, Some(sabotage)).run(TURNS);
+            let violations = check(&history).violations;
+            assert!(was_done || violations.is_empty(), "seed {seed}: {violations:?}");
+            done += u32::from(was_done);
+            found += u32::from(!violations.is_empty());
+        }
+        // Now and then something is overwritten before anybody can have seen it.
+        assert!(done >= 5 && found * 5 >= done, "{sabotage:?}: {found} of {done}");
+    }
+}

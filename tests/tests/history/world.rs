@@ -1,0 +1,517 @@
+//! A cluster made up of one state machine, with clients whose requests overlap, get lost and are answered late.
+
+use bytes::Bytes;
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::command::{
+    Command, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
+};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId, Term, WallTime};
+use lockmesh_protocol::query::{Query as CoreQuery, Rows};
+use lockmesh_protocol::record::{Behavior, LockDelay, Node};
+use lockmesh_protocol::reply::{Applied, Reply as Answer};
+use lockmesh_tests::history::operation::{Moment, Operation, Outcome, Query, Read, Reply, Request};
+use lockmesh_tests::history::{History, convert};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CLIENTS: u32 = 5;
+const KEYS: [&str; 5] = ["a", "a/b", "b", "lock/1", "lock/2"];
+
+/// What is broken on purpose, once, in the middle of a storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// A write is acknowledged and forgotten.
+    LoseWrite,
+    /// A write is carried out again.
+    Twice,
+    /// A read of the newest state is answered from an older one.
+    OldRead,
+    /// Half a transaction is carried out.
+    Tear,
+    /// A lock is granted to a second session.
+    TwoHolders,
+    /// A session ends before its time.
+    EndEarly,
+    /// A lock-delay ends at once.
+    CutDelay,
+    /// What was refused as certainly not done is done.
+    DoDenied,
+}
+
+impl Sabotage {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::LoseWrite,
+        Self::Twice,
+        Self::OldRead,
+        Self::Tear,
+        Self::TwoHolders,
+        Self::EndEarly,
+        Self::CutDelay,
+        Self::DoDenied,
+    ];
+}
+
+/// What is under way for a client.
+enum Under {
+    Write(Command),
+    Read(Read),
+    Renewal(String),
+}
+
+struct Call {
+    begun: u64,
+    request: Request,
+    under: Under,
+    /// The highest index that anybody had been told when it began.
+    floor: u64,
+    outcome: Option<Outcome>,
+}
+
+/// All of it.
+pub(crate) struct World {
+    random: u64,
+    now_ms: u64,
+    index: u64,
+    told: u64,
+    state: State,
+    /// The state at every index from 1.
+    past: Vec<State>,
+    calls: BTreeMap<u32, Call>,
+    /// Commands whose clients gave up, and which may still arrive.
+    adrift: Vec<Command>,
+    /// What may be carried out again.
+    again: Option<Command>,
+    /// When each session with a TTL was heard of last.
+    heard: BTreeMap<String, u64>,
+    delays: BTreeMap<Key, (LockDelay, u64)>,
+    operations: Vec<Operation>,
+    drawn: u64,
+    sabotage: Option<Sabotage>,
+    turn: usize,
+    turns: usize,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let mut world = Self {
+            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            now_ms: 0,
+            index: 1,
+            told: 0,
+            state: State::new(),
+            past: vec![State::new()],
+            calls: BTreeMap::new(),
+            adrift: Vec::new(),
+            again: None,
+            heard: BTreeMap::new(),
+            delays: BTreeMap::new(),
+            operations: Vec::new(),
+            drawn: 0,
+            sabotage,
+            turn: 0,
+            turns: 0,
+        };
+        world.apply(&registration());
+        world
+    }
+
+    /// Runs a storm, and tells whether the sabotage was done.
+    pub(crate) fn run(mut self, turns: usize) -> (History, bool) {
+        let wanted = self.sabotage.is_some();
+        self.turns = turns;
+        for turn in 0..turns {
+            self.turn = turn;
+            self.now_ms += self.below(4);
+            self.elapse();
+            let client = self.below(u64::from(CLIENTS)) as u32;
+            match self.calls.remove(&client) {
+                None => self.begin(client),
+                Some(call) => self.go_on(client, call),
+            }
+        }
+        for (client, call) in std::mem::take(&mut self.calls) {
+            self.give_up(client, call);
+        }
+        self.now_ms += 10;
+        let read = Read { query: Query::Prefix(String::new()), stale: false, after: None };
+        let outcome = self.look(&self.state, &read);
+        self.record(0, self.now_ms, Request::Read(read), outcome);
+        (History::new(self.operations), wanted && self.sabotage.is_none())
+    }
+
+    fn begin(&mut self, client: u32) {
+        let under = self.make_up();
+        let request = match &under {
+            Under::Write(command) => Request::Write(convert::write(command).expect("clients ask it")),
+            Under::Read(read) => Request::Read(read.clone()),
+            Under::Renewal(session) => Request::Renew(session.clone()),
+        };
+        let call = Call { begun: self.now_ms, request, under, floor: self.told, outcome: None };
+        self.calls.insert(client, call);
+    }
+
+    fn go_on(&mut self, client: u32, mut call: Call) {
+        let luck = self.below(100);
+        match call.outcome.take() {
+            Some(_) if luck < 2 => self.give_up(client, call),
+            Some(outcome) => {
+                if let Outcome::Answered { index: Some(index), .. } = &outcome
+                    && !matches!(&call.request, Request::Read(read) if read.stale)
+                {
+                    self.told = self.told.max(*index);
+                }
+                self.record(client, call.begun, call.request, outcome);
+            }
+            None if luck < 2 => {
+                if let Under::Write(command) = &call.under
+                    && self.below(2) == 0
+                {
+                    self.adrift.push(command.clone());
+                }
+                self.give_up(client, call);
+            }
+            None if luck < 4 => {
+                if let Under::Write(command) = &call.under
+                    && self.breaks(Sabotage::DoDenied)
+                {
+                    self.apply(&command.clone());
+                }
+                self.record(client, call.begun, call.request, Outcome::CertainlyNot("no leader".into()));
+            }
+            None => {
+                call.outcome = self.answer(&call);
+                self.calls.insert(client, call);
+            }
+        }
+    }
+
+    fn give_up(&mut self, client: u32, call: Call) {
+        self.record(client, call.begun, call.request, Outcome::Unknown("no answer".into()));
+    }
+
+    fn record(&mut self, client: u32, begun: u64, request: Request, outcome: Outcome) {
+        let number = self.operations.len() as u64 + 1;
+        let (begun, ended) = (Moment(begun * 1_000_000), Moment(self.now_ms * 1_000_000));
+        self.operations.push(Operation { number, client, begun, ended, request, outcome });
+    }
+
+    /// What a request is answered now; none if it goes on waiting.
+    fn answer(&mut self, call: &Call) -> Option<Outcome> {
+        match &call.under {
+            Under::Write(command) => {
+                let applied = self.apply_or_break(command);
+                let reply = convert::reply(&applied.reply).expect("clients are answered like this");
+                Some(Outcome::Answered { index: Some(applied.index.0), reply })
+            }
+            Under::Read(read) if read.stale => {
+                let age = self.below(self.past.len() as u64) as usize;
+                Some(self.look(&self.past[age], read))
+            }
+            Under::Read(read) => {
+                let answer = self.look(&self.state, read);
+                if let Some(old) = self.older(read, call.floor)
+                    && self.breaks(Sabotage::OldRead)
+                {
+                    return Some(old);
+                }
+                let Outcome::Answered { index: Some(index), .. } = answer else { return Some(answer) };
+                let waits = read.after.is_some_and(|after| index <= after) && self.below(10) != 0;
+                (!waits).then_some(answer)
+            }
+            Under::Renewal(session) => {
+                let alive = self.state.session(&SessionId::from(session.as_str())).is_some();
+                if alive && let Some(heard) = self.heard.get_mut(session) {
+                    *heard = self.now_ms;
+                }
+                Some(Outcome::Answered { index: None, reply: Reply::Alive(alive) })
+            }
+        }
+    }
+
+    /// An answer that is certainly too old.
+    fn older(&self, read: &Read, floor: u64) -> Option<Outcome> {
+        let entries = |state: &State| match self.look(state, read) {
+            Outcome::Answered { reply, .. } => reply,
+            _ => Reply::Done,
+        };
+        let allowed: Vec<Reply> = (floor..=self.index).map(|at| entries(&self.past[at as usize])).collect();
+        let old = &self.past[(floor.saturating_sub(6)) as usize];
+        (floor > 6 && read.after.is_none() && !allowed.contains(&entries(old))).then(|| self.look(old, read))
+    }
+
+    fn look(&self, state: &State, read: &Read) -> Outcome {
+        let query = match &read.query {
+            Query::Key(key) => CoreQuery::Entry(key.as_str().into()),
+            Query::Prefix(prefix) => CoreQuery::Entries(prefix.as_str().into()),
+            other => panic!("nobody asks {other:?} here"),
+        };
+        let (index, rows) = state.query(&query);
+        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let entries = entries.iter().map(|entry| convert::seen(entry)).collect();
+        Outcome::Answered { index: Some(index.0), reply: Reply::Entries(entries) }
+    }
+
+    /// Time passes for sessions, for lock-delays and for what is adrift.
+    fn elapse(&mut self) {
+        if !self.adrift.is_empty() && self.below(4) == 0 {
+            let at = self.below(self.adrift.len() as u64) as usize;
+            let command = self.adrift.swap_remove(at);
+            self.apply(&command);
+        }
+        if let Some(Command::Kv(KvCommand::Set(new))) = self.again.clone()
+            && self.value_of(&new.key).is_some_and(|value| value != new.value)
+            && self.breaks(Sabotage::Twice)
+        {
+            self.apply(&Command::Kv(KvCommand::Set(new)));
+        }
+        let over: Vec<String> = self
+            .heard
+            .iter()
+            .filter(|(_, heard)| **heard + 200 < self.now_ms)
+            .map(|(id, _)| id.clone())
+            .collect();
+        let early = self.heard.iter().find(|(id, heard)| **heard + 60 > self.now_ms && self.holds(id));
+        let early = early.map(|(id, _)| id.clone());
+        if let Some(early) = early
+            && self.breaks(Sabotage::EndEarly)
+        {
+            self.expire(&early);
+        }
+        over.iter().for_each(|session| self.expire(session));
+        for (key, (delay, since)) in self.delays.clone() {
+            let over = since + delay.duration.as_millis() as u64 <= self.now_ms;
+            if over || self.breaks(Sabotage::CutDelay) {
+                self.delays.remove(&key);
+                self.apply(&Command::EndLockDelay { key, mark: delay.mark, base: 0 });
+            }
+        }
+    }
+
+    fn expire(&mut self, session: &str) {
+        self.heard.remove(session);
+        self.apply(&Command::ExpireSession { session: SessionId::from(session), term: Term(1), base: 0 });
+    }
+
+    fn holds(&self, session: &str) -> bool {
+        let session = SessionId::from(session);
+        KEYS.iter().any(|key| self.holder(key).as_ref() == Some(&session))
+    }
+
+    fn value_of(&self, key: &Key) -> Option<Bytes> {
+        let (_, rows) = self.state.query(&CoreQuery::Entry(key.clone()));
+        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        entries.first().map(|entry| entry.value.clone())
+    }
+
+    fn holder(&self, key: &str) -> Option<SessionId> {
+        let (_, rows) = self.state.query(&CoreQuery::Entry(key.into()));
+        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        entries.first()?.session.clone()
+    }
+
+    fn apply_or_break(&mut self, command: &Command) -> Arc<Applied> {
+        match command {
+            Command::Kv(KvCommand::Set(new)) if self.breaks(Sabotage::LoseWrite) => {
+                let before = self.state.clone();
+                let applied = self.apply(&Command::Kv(KvCommand::Set(new.clone())));
+                self.state = before.clone();
+                *self.past.last_mut().expect("it was just pushed") = before;
+                return applied;
+            }
+            Command::Kv(KvCommand::Set(_)) if self.sabotage == Some(Sabotage::Twice) => {
+                self.again = Some(command.clone());
+            }
+            Command::Txn(ops) if ops.len() > 1 && self.breaks(Sabotage::Tear) => {
+                let before = self.state.clone();
+                let whole = self.apply(command);
+                if matches!(whole.reply, Answer::Txn(_)) {
+                    (self.state, self.index) = (before, self.index - 1);
+                    self.past.pop();
+                    self.apply(&Command::Txn(ops[..1].to_vec()));
+                }
+                return whole;
+            }
+            Command::Kv(KvCommand::Acquire(new, session)) => {
+                let holder = self.holder(new.key.as_str());
+                let lives = self.state.session(session).is_some();
+                if lives
+                    && let Some(holder) = holder.filter(|holder| holder != session)
+                    && self.breaks(Sabotage::TwoHolders)
+                {
+                    self.index -= 1;
+                    self.past.pop();
+                    self.apply(&Command::Kv(KvCommand::Release(new.clone(), holder)));
+                }
+            }
+            _ => {}
+        }
+        self.apply(command)
+    }
+
+    fn apply(&mut self, command: &Command) -> Arc<Applied> {
+        self.index += 1;
+        let proposal = Proposal { request: None, at: WallTime(0), command: command.clone() };
+        let applied = self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new());
+        self.past.resize(self.index as usize + 1, self.state.clone());
+        if let (Command::CreateSession(new), Answer::Session(id)) = (command, &applied.reply)
+            && !new.ttl.is_zero()
+        {
+            self.heard.insert(id.as_str().to_owned(), self.now_ms);
+        }
+        for (key, delay) in self.state.delays() {
+            if self.delays.get(key).is_none_or(|(known, _)| known.mark != delay.mark) {
+                self.delays.insert(key.clone(), (*delay, self.now_ms));
+            }
+        }
+        applied
+    }
+
+    /// Whether this is the time to break something, which is done once.
+    fn breaks(&mut self, sabotage: Sabotage) -> bool {
+        let now =
+            self.sabotage == Some(sabotage) && self.turn * 3 > self.turns && self.turn * 3 < self.turns * 2;
+        if now {
+            self.sabotage = None;
+        }
+        now
+    }
+
+    fn make_up(&mut self) -> Under {
+        let key = Key::from(KEYS[self.below(5) as usize]);
+        let new = NewEntry { key: key.clone(), value: self.value(), flags: 0 };
+        match self.below(26) {
+            0..=2 => Under::Write(Command::Kv(KvCommand::Set(new))),
+            3 => Under::Write(Command::Kv(KvCommand::Cas(new, self.expected(&key)))),
+            4 if self.below(2) == 0 => Under::Write(Command::Kv(KvCommand::Delete(key))),
+            4 => Under::Write(Command::Kv(KvCommand::DeleteCas(key.clone(), self.expected(&key)))),
+            5 if self.below(4) == 0 => Under::Write(Command::Kv(KvCommand::DeleteTree("a".into()))),
+            6 | 7 => Under::Write(self.new_session()),
+            8 if self.below(2) == 0 => Under::Write(Command::DestroySession(self.session())),
+            9..=12 => {
+                let new = NewEntry { key: self.lock(), ..new };
+                Under::Write(Command::Kv(KvCommand::Acquire(new, self.session())))
+            }
+            13 => {
+                let key = self.lock();
+                let session = self.holder(key.as_str()).unwrap_or_else(|| self.session());
+                Under::Write(Command::Kv(KvCommand::Release(NewEntry { key, ..new }, session)))
+            }
+            14 => Under::Write(self.txn()),
+            15 => Under::Renewal(self.session().as_str().to_owned()),
+            16 => Under::Read(Read {
+                query: Query::Prefix(String::new()),
+                stale: self.below(2) == 0,
+                after: None,
+            }),
+            17 => {
+                let mut read = Read { query: Query::Key(key.as_str().into()), stale: false, after: None };
+                let known = self.told.saturating_sub(self.below(8)) as usize;
+                let Outcome::Answered { index, .. } = self.look(&self.past[known], &read) else {
+                    panic!("a read is answered");
+                };
+                read.after = index;
+                Under::Read(read)
+            }
+            _ => Under::Read(Read {
+                query: Query::Key(key.as_str().into()),
+                stale: self.below(4) == 0,
+                after: None,
+            }),
+        }
+    }
+
+    fn txn(&mut self) -> Command {
+        let count = 1 + self.below(3);
+        let verbs =
+            [KvVerb::Set, KvVerb::Set, KvVerb::Set, KvVerb::Cas, KvVerb::Lock, KvVerb::Delete, KvVerb::Get];
+        let op = |world: &mut Self| {
+            let verb = verbs[world.below(7) as usize].clone();
+            let key = match verb {
+                KvVerb::Lock => world.lock(),
+                _ => Key::from(KEYS[world.below(5) as usize]),
+            };
+            let value = match verb {
+                KvVerb::Get | KvVerb::Delete => Bytes::new(),
+                _ => world.value(),
+            };
+            let (index, session) = (world.expected(&key), world.session());
+            TxnOp::Kv(TxnKv { verb, key, value, flags: 0, index, session })
+        };
+        let write = NewEntry { key: "b".into(), value: self.value(), flags: 0 };
+        let first = TxnKv {
+            verb: KvVerb::Set,
+            key: write.key,
+            value: write.value,
+            flags: 0,
+            index: LogIndex(0),
+            session: SessionId::from(""),
+        };
+        Command::Txn([TxnOp::Kv(first)].into_iter().chain((0..count).map(|_| op(self))).collect())
+    }
+
+    fn new_session(&mut self) -> Command {
+        self.drawn += 1;
+        let (lock_delay, ttl) = (self.below(3) * 40, self.below(2) * 100);
+        Command::CreateSession(NewSession {
+            id: SessionId::from(format!("s{}", self.drawn).as_str()),
+            name: String::new(),
+            node: NodeName::from("node"),
+            lock_delay: Duration::from_millis(lock_delay),
+            behavior: if self.below(4) == 0 { Behavior::Delete } else { Behavior::Release },
+            ttl_text: String::new(),
+            ttl: Duration::from_millis(ttl),
+            checks: Vec::new(),
+            node_checks: Vec::new(),
+            service_checks: None,
+        })
+    }
+
+    /// A session that lives, or one that may have lived.
+    fn session(&mut self) -> SessionId {
+        let alive: Vec<SessionId> = self.state.sessions().map(|session| session.id.clone()).collect();
+        match alive.is_empty() || self.below(12) == 0 {
+            true => SessionId::from(format!("s{}", self.below(self.drawn + 1)).as_str()),
+            false => alive[self.below(alive.len() as u64) as usize].clone(),
+        }
+    }
+
+    fn lock(&mut self) -> Key {
+        Key::from(KEYS[3 + self.below(2) as usize])
+    }
+
+    /// The modify index of a key, or now and then another.
+    fn expected(&mut self, key: &Key) -> LogIndex {
+        let (_, rows) = self.state.query(&CoreQuery::Entry(key.clone()));
+        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let current = entries.first().map_or(LogIndex(0), |entry| entry.modify_index);
+        if self.below(4) == 0 { LogIndex(self.below(self.index)) } else { current }
+    }
+
+    /// A value that no other write has.
+    fn value(&mut self) -> Bytes {
+        self.drawn += 1;
+        Bytes::from(format!("v{}", self.drawn))
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % limit
+    }
+}
+
+fn registration() -> Command {
+    let node = Node {
+        name: NodeName::from("node"),
+        id: String::new(),
+        address: "127.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    };
+    Command::Register(Registration { node, skip_node_update: false, service: None, checks: Vec::new() })
+}
