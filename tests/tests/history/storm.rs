@@ -27,15 +27,17 @@ fn what_the_state_machine_does_passes() {
 #[test]
 fn what_was_broken_on_purpose_is_found() {
     for sabotage in Sabotage::ALL {
-        let (mut done, mut found) = (0, 0);
-        for seed in 100..120 {
+        let mut found = 0;
+        // Now and then nothing is broken, or it is overwritten before anybody can have seen it.
+        for seed in 100..150 {
+            if found == 3 {
+                break;
+            }
             let (history, was_done) = World::new(seed, Some(sabotage)).run(TURNS);
             let violations = check(&history).violations;
             assert!(was_done || violations.is_empty(), "seed {seed}: {violations:?}");
-            done += u32::from(was_done);
             found += u32::from(!violations.is_empty());
         }
-        // Now and then something is overwritten before anybody can have seen it.
-        assert!(done >= 5 && found * 5 >= done, "{sabotage:?}: {found} of {done}");
+        assert_eq!(found, 3, "{sabotage:?}");
     }
 }
