@@ -73,7 +73,7 @@ pub struct TlsConfig {
     pub key: PathBuf,
 }
 
-/// How a server comes to belong to a quorum. Of no meaning once it does.
+/// How a server comes to belong to a quorum, and when it stands for election in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuorumConfig {
@@ -82,6 +82,11 @@ pub struct QuorumConfig {
     pub bootstrap_expect: u32,
     /// Where other servers are, each as `host:port`. A name may stand for several addresses.
     pub join: Vec<String>,
+    /// A follower that hears nothing of its leader for one to two times as long stands for election; a leader that
+    /// hears nothing of a majority for as long steps down. The same on all servers: 100 ms to 1 min, at least ten
+    /// times what a message and its answer take.
+    #[serde(with = "duration::text")]
+    pub election_timeout: Duration,
 }
 
 /// How log and state are kept on disk.
@@ -293,7 +298,7 @@ impl TlsConfig {
 
 impl Default for QuorumConfig {
     fn default() -> Self {
-        Self { bootstrap_expect: 1, join: Vec::new() }
+        Self { bootstrap_expect: 1, join: Vec::new(), election_timeout: Duration::from_millis(200) }
     }
 }
 
@@ -308,6 +313,8 @@ impl QuorumConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         check_range("quorum.bootstrap_expect", self.bootstrap_expect.into(), 0, 9)?;
+        let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
+        check_length("quorum.election_timeout", self.election_timeout, least, most)?;
         let is_place = |place: &String| {
             place.rsplit_once(':').is_some_and(|(host, port)| {
                 !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
@@ -428,7 +435,8 @@ mod tests {
     #[test]
     fn a_server_that_joins_founds_nothing_unless_told() {
         let founders = |bootstrap_expect, join: &[&str]| {
-            QuorumConfig { bootstrap_expect, join: join.iter().map(ToString::to_string).collect() }.founders()
+            let join = join.iter().map(ToString::to_string).collect();
+            QuorumConfig { bootstrap_expect, join, ..QuorumConfig::default() }.founders()
         };
         assert_eq!(
             [founders(1, &[]), founders(1, &["a:1"]), founders(3, &["a:1"]), founders(0, &[])],

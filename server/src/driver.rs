@@ -249,7 +249,7 @@ impl Driver {
     }
 
     fn propose(&mut self, call: CallId, replies: ReplySink, request: Option<RequestId>, command: Command) {
-        if let Some(why) = self.objection(request, &command) {
+        if let Some(why) = self.objection(request, &command, &replies) {
             return self.postman.answer(&replies, call, Response::Unavailable(why));
         }
         let ticket = self.ticket(call, replies, What::Write);
@@ -257,7 +257,12 @@ impl Driver {
     }
 
     /// Why a proposal does not even reach the core: certainly not done.
-    fn objection(&self, request: Option<RequestId>, command: &Command) -> Option<Unavailable> {
+    fn objection(
+        &self,
+        request: Option<RequestId>,
+        command: &Command,
+        replies: &ReplySink,
+    ) -> Option<Unavailable> {
         let own = matches!(
             command,
             Command::ExpireSession { .. }
@@ -277,9 +282,33 @@ impl Driver {
         if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
             return Some(too_many_operations());
         }
+        if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
+            && agent.node.folded() != replies.peer().node.folded()
+        {
+            let why =
+                format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
+            return Some(Unavailable::Denied(why));
+        }
         match &self.health {
-            StoreHealth::Good => None,
-            StoreHealth::Failing(reason) => Some(Unavailable::Disk(reason.clone())),
+            StoreHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
+                Some(Unavailable::NotLeader { leader: None })
+            }
+            StoreHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
+            _ => None,
+        }
+    }
+
+    fn has_other_voters(&self) -> bool {
+        self.core.membership().voters.len() > 1
+    }
+
+    /// A leader whose disk refuses can have nothing decided that it could answer: another server shall lead.
+    fn flee_from_disk(&mut self) {
+        let fails = self.health != StoreHealth::Good;
+        if fails && self.core.is_serving() && self.has_other_voters() {
+            // Nobody waits for the answer.
+            self.last_ticket += 1;
+            self.handle(Input::TransferLeader(Ticket(self.last_ticket), None));
         }
     }
 
@@ -327,6 +356,7 @@ impl Driver {
         }
         self.next_tick = now + TICK;
         self.handle(Input::Tick(wall_time()));
+        self.flee_from_disk();
         for parked in self.watches.take_due(now) {
             self.answer(&parked.query, parked.call, &parked.replies);
         }

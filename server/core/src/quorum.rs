@@ -10,7 +10,6 @@ use crate::outbox::Outbox;
 use crate::raft::engine::MemberChange;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::record::Autopilot;
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +19,10 @@ use std::time::Duration;
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that was told of an image and is not there after so long is told again.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that was heard this lately is there, however strict the threshold for its health is.
+const RELIABLE_SILENCE: Duration = Duration::from_secs(1);
+/// One that lags by no more entries than this follows: under load so many are on their way.
+const RELIABLE_TRAILING: u64 = 10_000;
 /// After so long without a word a server counts as dead where another one came in its place.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
@@ -75,14 +78,31 @@ impl Core {
 
     /// Whether the leader finds a server well: heard lately, and not far behind.
     pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
+        let (autopilot, _) = self.state.autopilot();
+        self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
+    }
+
+    /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or a moment behind.
+    fn is_reliable(&self, now: Time, server: ServerId) -> bool {
+        let (autopilot, _) = self.state.autopilot();
+        let silence_allowed = autopilot.last_contact_threshold.max(RELIABLE_SILENCE);
+        self.keeps_up(now, server, silence_allowed, autopilot.max_trailing_logs.max(RELIABLE_TRAILING))
+    }
+
+    fn keeps_up(
+        &self,
+        now: Time,
+        server: ServerId,
+        silence_allowed: Duration,
+        trailing_allowed: u64,
+    ) -> bool {
         if server == self.config.id {
             return self.leader().is_some();
         }
-        let (Autopilot { last_contact_threshold, max_trailing_logs, .. }, _) = self.state.autopilot();
         let Some(progress) = self.progress(server) else { return false };
         let trailing = self.engine.commit_index().0.saturating_sub(progress.matched.0);
-        trailing <= *max_trailing_logs
-            && self.quorum.silence(now, server).is_some_and(|silence| silence <= *last_contact_threshold)
+        trailing <= trailing_allowed
+            && self.quorum.silence(now, server).is_some_and(|silence| silence <= silence_allowed)
     }
 
     pub(crate) fn transfer_leader(
@@ -94,7 +114,7 @@ impl Core {
     ) {
         let others: Vec<_> =
             self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
-        let well = others.iter().copied().filter(|id| self.is_healthy(now, *id));
+        let well = others.iter().copied().filter(|id| self.is_reliable(now, *id));
         let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
         match to.or(most_advanced) {
             _ if !self.is_serving() => fail(outbox, ticket, not_leader()),
@@ -160,7 +180,7 @@ impl Core {
             return true;
         }
         let rest: Vec<_> = voters.iter().copied().filter(|id| *id != server).collect();
-        let well = rest.iter().filter(|id| self.is_healthy(now, **id)).count();
+        let well = rest.iter().filter(|id| self.is_reliable(now, **id)).count();
         let (autopilot, _) = self.state.autopilot();
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
@@ -227,7 +247,7 @@ impl Core {
 
     fn notice_who_is_ready(&mut self, now: Time) {
         for learner in self.engine.membership().learners.clone() {
-            if self.is_healthy(now, learner) {
+            if self.is_reliable(now, learner) {
                 self.quorum.ready.entry(learner).or_insert(now);
             } else {
                 self.quorum.ready.remove(&learner);

@@ -102,7 +102,7 @@ impl Cluster {
     /// What a server is told of the quorum: how many found it, and where it looks for others.
     pub(crate) fn configure(&mut self, number: usize, bootstrap_expect: u32, join: &[usize]) {
         let join = join.iter().map(|other| self.address(*other).to_string()).collect();
-        self.servers[number - 1].quorum = QuorumConfig { bootstrap_expect, join };
+        self.servers[number - 1].quorum = QuorumConfig { bootstrap_expect, join, ..QuorumConfig::default() };
     }
 
     /// Starts a server.

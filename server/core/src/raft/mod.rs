@@ -31,6 +31,14 @@ pub struct Election {
     pub heartbeat_ticks: usize,
 }
 
+impl Election {
+    /// The election that fits a time-out, which is rounded to ticks: a leader speaks five times meanwhile.
+    pub fn with_timeout(timeout: Duration) -> Self {
+        let ticks = (timeout.as_micros() / TICK.as_micros()).max(3) as usize;
+        Self { ticks, heartbeat_ticks: (ticks / 5).max(1) }
+    }
+}
+
 impl Default for Election {
     fn default() -> Self {
         Self { ticks: 10, heartbeat_ticks: 2 }

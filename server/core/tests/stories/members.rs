@@ -268,7 +268,7 @@ fn a_server_is_taken_out_only_if_the_rest_goes_on() {
     let leader = cluster.leader();
     let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
     cluster.down.insert(others[0]);
-    cluster.run(SECOND);
+    cluster.run(2 * SECOND);
     let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[1]));
     assert!(matches!(cluster.answer(leader, ticket), Response::Unavailable(Unavailable::Denied(_))));
     let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[0]));
