@@ -18,6 +18,7 @@ pub mod http;
 pub mod kill;
 pub mod ledger;
 pub mod process;
+pub mod quorum;
 pub mod service;
 pub mod sim;
 pub mod tidy;

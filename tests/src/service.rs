@@ -223,25 +223,22 @@ impl Service {
         options: RpcOptions,
         mailbox_limit: usize,
     ) -> Self {
-        let own = OwnRuntime::new();
-        let runtime = own.0.as_ref().expect("it was just made");
+        let runtime = OwnRuntime::new();
         let identity = cluster.identity(Role::Server);
-        let inside = runtime.enter();
-        let endpoint = Endpoint::listen(address, &identity, &QuicOptions::default()).expect("a free port");
-        drop(inside);
-        let endpoint = Arc::new(endpoint);
+        let endpoint = runtime.run(|| Endpoint::listen(address, &identity, &QuicOptions::default()));
+        let endpoint = Arc::new(endpoint.expect("a free port"));
         let address = endpoint.local_address().expect("a bound socket");
         let (mailbox, inbox) = mailbox(mailbox_limit);
         let counters = Arc::new(RpcCounters::default());
         let service = RpcService::new(mailbox.clone(), options, counters.clone());
-        runtime.spawn(service.run(endpoint.clone()));
+        runtime.run(|| tokio::spawn(service.run(endpoint.clone())));
         let mut open = book.open();
         open.servers.insert(id, address);
         open.stopped.remove(&id);
         drop(open);
         let driver_book = book.clone();
         let driver = Some(std::thread::spawn(move || drive(id, &inbox, &driver_book)));
-        Self { id, address, counters, book: book.clone(), endpoint, mailbox, driver, runtime: own }
+        Self { id, address, counters, book: book.clone(), endpoint, mailbox, driver, runtime }
     }
 
     /// The service's socket.
@@ -300,12 +297,18 @@ impl Service {
 
 /// A service's own runtime, so that it can end between two words.
 #[derive(Debug)]
-struct OwnRuntime(Option<Runtime>);
+pub(crate) struct OwnRuntime(Option<Runtime>);
 
 impl OwnRuntime {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         Self(Some(runtime.expect("a runtime")))
+    }
+
+    /// Runs this as if within the runtime.
+    pub(crate) fn run<T>(&self, what: impl FnOnce() -> T) -> T {
+        let _inside = self.0.as_ref().expect("it was not dropped").enter();
+        what()
     }
 }
 

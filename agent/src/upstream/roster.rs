@@ -132,6 +132,10 @@ impl Roster {
 
     /// Takes what a server says of itself and of the others.
     pub(super) fn learn(&mut self, place: Place, status: &Status) {
+        // A server that has not found its quorum yet is nobody in particular.
+        if status.server == ServerId::default() {
+            return self.server_mut(place).id = None;
+        }
         self.identify(place, status.server);
         let is_older = self.version.0 == status.cluster_id && status.applied_index < self.version.1;
         let rows: BTreeMap<_, _> = status

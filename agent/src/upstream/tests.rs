@@ -405,3 +405,16 @@ fn a_server_that_was_removed_is_forgotten() {
     story.compass.heard(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
     assert_eq!(story.step().keep, places(&[A]));
 }
+
+#[test]
+fn servers_that_wait_for_each_other_are_not_one() {
+    let mut story = Story::begin();
+    for place in [A, B, C] {
+        story.up(place);
+        story.compass.heard(place, &Status::default(), story.now);
+    }
+    story.pass(200);
+    assert_eq!((&story.orders.keep, story.leader()), (&places(&[A, B, C]), None));
+    story.run(1000, |_| Some((Some(C), 1)));
+    assert_eq!(story.leader(), Some(C));
+}

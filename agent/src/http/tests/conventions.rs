@@ -1,7 +1,8 @@
 //! What all endpoints have in common.
 
 use super::Stand;
-use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::rpc::{Status, Unavailable};
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_method_that_an_endpoint_lacks_is_told_which_it_has() {
@@ -166,6 +167,20 @@ async fn what_cannot_be_answered_is_a_500_that_clients_try_again() {
     stand.get("/v1/status/leader").await.is(200, "\"\"");
     stand.break_with(Unavailable::Disk("no space left".into()));
     stand.put("/v1/kv/a", "").await.is(500, "the server cannot write to its disk: no space left");
+}
+
+#[tokio::test]
+async fn a_stale_answer_says_how_old_it_may_be() {
+    let stand = Stand::new();
+    stand.put("/v1/kv/a", "x").await;
+    let contact = Some(Duration::from_micros(1_234_567));
+    *stand.quorum.status.lock().unwrap() = Status { last_contact: contact, ..Status::default() };
+    for path in ["/v1/kv/a?stale", "/v1/session/list?stale", "/v1/catalog/nodes?stale"] {
+        let stale = stand.get(path).await;
+        assert_eq!(stale.status, 200);
+        assert_eq!(stale.header("x-consul-knownleader"), Some("false"));
+        assert_eq!(stale.header("x-consul-lastcontact"), Some("1234"), "in milliseconds");
+    }
 }
 
 #[tokio::test]

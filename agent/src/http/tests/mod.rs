@@ -64,7 +64,9 @@ impl Quorum {
 
     fn query(&self, query: &Query) -> Answer {
         let (index, rows) = self.state.lock().unwrap().0.query(query);
-        Answer { index, rows, known_leader: true, last_contact: std::time::Duration::ZERO }
+        let status = self.status.lock().unwrap();
+        let last_contact = status.last_contact.unwrap_or_default();
+        Answer { index, rows, known_leader: status.leader.is_some(), last_contact }
     }
 
     async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {

@@ -1,0 +1,94 @@
+//! Real servers in one process, on loopback, with real files and certificates, that are killed between two words.
+
+use crate::service::OwnRuntime;
+use lockmesh_net::{Development, Identity, Role};
+use lockmesh_protocol::id::NodeName;
+use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
+use lockmesh_server::{Server, ServerOptions};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use tempfile::TempDir;
+
+/// Servers that found a cluster together.
+#[derive(Debug)]
+pub struct Quorum {
+    folder: TempDir,
+    agent: Identity,
+    servers: BTreeMap<SocketAddr, (Server, OwnRuntime)>,
+}
+
+impl Quorum {
+    /// Starts so many servers, and makes a certificate for an agent of this name.
+    pub fn found(count: usize, agent: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let identity = |node: &str, role| {
+            let certificates = Development::prepare(&folder.path().join("tls"), &NodeName::from(node));
+            certificates.and_then(|certificates| certificates.identity(role)).expect("certificates")
+        };
+        let agent = identity(agent, Role::Agent);
+        let sockets: Vec<_> =
+            (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port")).collect();
+        let addresses: Vec<_> =
+            sockets.iter().map(|socket| socket.local_addr().expect("a bound socket")).collect();
+        let quorum = QuorumConfig {
+            bootstrap_expect: count as u32,
+            join: addresses.iter().map(ToString::to_string).collect(),
+        };
+        let mut servers = BTreeMap::new();
+        for (number, (address, socket)) in addresses.into_iter().zip(sockets).enumerate() {
+            let node = format!("s{number}");
+            let config = ServerConfig {
+                data_dir: folder.path().join(&node),
+                rpc: RpcConfig { listen: address, advertise: String::new() },
+                quorum: quorum.clone(),
+                ..ServerConfig::default()
+            };
+            let options = ServerOptions {
+                config,
+                identity: identity(&node, Role::Server),
+                node_id: format!("00000000-0000-4000-8000-{number:012}"),
+                birth: format!("{node}-birth"),
+                node,
+                seed: number as u64,
+                socket: Some(socket),
+            };
+            let runtime = OwnRuntime::new();
+            let server = runtime.run(|| Server::start(options)).expect("the server starts");
+            servers.insert(address, (server, runtime));
+        }
+        Self { folder, agent, servers }
+    }
+
+    /// The agent's certificate.
+    pub fn agent(&self) -> &Identity {
+        &self.agent
+    }
+
+    /// Where the servers that were not killed are reached.
+    pub fn addresses(&self) -> Vec<String> {
+        self.servers.keys().map(ToString::to_string).collect()
+    }
+
+    /// Lets a server say and hear nothing more, from one moment to the next.
+    pub fn kill(&mut self, address: &str) {
+        let address = address.parse().expect("an address");
+        let (server, runtime) = self.servers.remove(&address).expect("it was not killed before");
+        drop(runtime);
+        // Its threads go on with nobody to talk to, until the test's process ends.
+        std::mem::forget(server);
+    }
+
+    /// Stops all servers that are left.
+    pub async fn end(self) {
+        let stop = |(server, runtime): (Server, OwnRuntime)| {
+            tokio::spawn(async move {
+                server.stop().await;
+                drop(runtime);
+            })
+        };
+        for stopped in self.servers.into_values().map(stop).collect::<Vec<_>>() {
+            stopped.await.expect("the server stops well");
+        }
+        drop(self.folder);
+    }
+}
