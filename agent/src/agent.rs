@@ -139,6 +139,13 @@ impl Agent {
             && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
     }
 
+    /// The leader's address, as far as this agent knows.
+    pub async fn leader(&self) -> Option<String> {
+        let status = self.upstream.status().await.ok()?;
+        let leader = status.servers.iter().find(|server| Some(server.id) == status.leader)?;
+        Some(leader.address.clone())
+    }
+
     /// The TCP addresses that it listens on.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp

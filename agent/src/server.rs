@@ -8,15 +8,21 @@ use crate::signals::{Event, Signals};
 use lockmesh_net::{Identity, IdentityFiles};
 use lockmesh_server::config::{ServerConfig, TlsConfig};
 use lockmesh_server::{Server, ServerOptions};
+use std::path::PathBuf;
 
 /// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
-/// SIGHUP.
-pub async fn run(config: ServerConfig, sources: Sources) -> Result<(), AgentError> {
+/// SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop too.
+pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), AgentError> {
     let (mut signals, _) = Signals::new()?;
+    if until_stdin_ends {
+        signals.stop_with_stdin();
+    }
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let identity = Identity::load(&files(&config.tls))?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
+    let pid_file = config.pid_file.clone();
     let server = start(config, &node, identity)?;
+    let _pid_file = PidFile::write(pid_file);
     loop {
         let event = tokio::select! {
             event = signals.next() => event,
@@ -30,6 +36,32 @@ pub async fn run(config: ServerConfig, sources: Sources) -> Result<(), AgentErro
     }
     server.stop().await;
     Ok(())
+}
+
+/// A file with this process's number, removed with this value.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes it, where it is wanted. A server without the file serves as well.
+    fn write(path: PathBuf) -> Option<Self> {
+        if path.as_os_str().is_empty() {
+            return None;
+        }
+        match std::fs::write(&path, format!("{}\n", std::process::id())) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                tracing::error!("cannot write the process's number to {}: {error}", path.display());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Whoever reads a number that is nobody's any more finds no such process.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Starts a server with fresh random draws.

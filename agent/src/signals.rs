@@ -18,6 +18,8 @@ pub struct Signals {
     hangup: Signal,
     orders: mpsc::Receiver<Order>,
     on_terminal: bool,
+    /// Closes with standard input, where that counts.
+    stdin_end: Option<oneshot::Receiver<()>>,
 }
 
 /// What is asked.
@@ -49,8 +51,22 @@ impl Signals {
             hangup: listen(SignalKind::hangup())?,
             orders,
             on_terminal: stderr().is_terminal(),
+            stdin_end: None,
         };
         Ok((this, Asking(Some(sender))))
+    }
+
+    /// Takes the end of standard input for the wish to stop: whoever holds its other end started this process, and is
+    /// gone.
+    pub fn stop_with_stdin(&mut self) {
+        let (life, end) = oneshot::channel();
+        self.stdin_end = Some(end);
+        // A thread of its own, since a read of standard input cannot be called off when the process stops.
+        std::thread::spawn(move || {
+            let _life: oneshot::Sender<()> = life;
+            // An error is an end too.
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        });
     }
 
     /// Waits for what is asked next.
@@ -63,6 +79,7 @@ impl Signals {
                 true => {}
                 false => return Event::Reload(Order(None)),
             },
+            () = closed(&mut self.stdin_end) => tracing::info!("the end of standard input: stopping"),
             Some(order) = self.orders.recv() => return Event::Reload(order),
         }
         Event::Stop
@@ -86,6 +103,14 @@ impl Signals {
                 },
             }
         }
+    }
+}
+
+async fn closed(end: &mut Option<oneshot::Receiver<()>>) {
+    match end {
+        // Nothing is ever sent.
+        Some(end) => drop(end.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct ServerConfig {
     /// Where log and state live. Made if it is missing; never shared by two processes.
     pub data_dir: PathBuf,
+    /// A file that holds the process's number while it runs; empty for none.
+    pub pid_file: PathBuf,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where agents and other servers reach this one.
@@ -181,6 +183,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             data_dir: "/var/lib/lockmesh/server".into(),
+            pid_file: PathBuf::new(),
             node: NodeConfig::default(),
             rpc: RpcConfig::default(),
             tls: TlsConfig::of_role("server"),

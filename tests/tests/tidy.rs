@@ -48,7 +48,7 @@ const CRATES: [(&str, &[&str]); 8] = [
 /// Where each dependency may be named outside of tests: swapping a library touches one room.
 const HOMES: &[(&str, &[&str])] = &[
     ("lockmesh_agent", &["agent/src/main.rs"]),
-    ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev.rs", "agent/src/server.rs"]),
+    ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev/", "agent/src/server.rs"]),
     ("axum", &["agent/src/http/"]),
     ("base64", &["agent/client/src/shape/blob.rs"]),
     ("bincode", &["protocol/src/wire.rs"]),

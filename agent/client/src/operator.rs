@@ -40,6 +40,13 @@ impl Operator<'_> {
         Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
     }
 
+    /// Tells the server at this address, which belongs to no quorum yet, to join this one. It becomes a learner when
+    /// it has come, and gets its vote when it has caught up.
+    pub async fn add_server(&self, address: &str) -> Result<(), Error> {
+        let target = Target::new("/v1/lockmesh/servers").with("address", address).within(OPERATOR_TIMEOUT);
+        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
+    }
+
     /// Takes a server out of the quorum, by its node's UUID or its Raft id.
     pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
         self.remove("id", id).await

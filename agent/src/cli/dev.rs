@@ -1,4 +1,4 @@
-//! `lockmesh dev`: a whole Lockmesh in one process, for trying things out and for tests.
+//! `lockmesh dev`: a whole Lockmesh in one command, for trying things out and for tests.
 
 use super::error::CliError;
 use crate::config::{DevOptions, HttpConfig, LogConfig, LogFormat, NodeConfig};
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Start a server and an agent in one process
+/// Start a whole Lockmesh: a server and an agent in one process, or with --servers a quorum
 ///
-/// Everything is real, only that there is one server and one agent: write-ahead log, QUIC with mutual TLS, sessions,
-/// locks. Without --data-dir everything is forgotten when the process ends.
+/// Everything is real, only that all of it is on one machine: write-ahead log, QUIC with mutual TLS, sessions, locks.
+/// Without --data-dir everything is forgotten when the process ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where to listen for HTTP; port 0 takes any free one
@@ -27,6 +27,9 @@ pub struct Args {
     /// Where to keep the data [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Run so many servers as processes of their own, which can be killed one by one: 1, 3 or 5
+    #[arg(long, value_name = "COUNT", value_parser = servers)]
+    servers: Option<u8>,
     /// The node's name [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -67,6 +70,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         data_dir: args.data_dir,
         node,
         session_ttl_min: args.session_ttl_min,
+        servers: args.servers,
     };
     let http = HttpConfig {
         tcp: Some(options.http),
@@ -84,6 +88,15 @@ fn in_flags(complaint: &str) -> String {
         .replace("`http.tcp`", "--http")
         .replace("`http.allow_non_loopback`", "--allow-non-loopback")
         .replace("`http.session_ttl_min`", "--session-ttl-min")
+}
+
+fn servers(text: &str) -> Result<u8, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("must be 1, 3 or 5: an even number bears no more deaths than the odd one below it".into()),
+    }
 }
 
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
@@ -123,12 +136,18 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused() {
-        for line in
-            [["--session-ttl-min", "10"], ["--session-ttl-min", "0s"], ["--node-id", "x"], ["--http", ":1"]]
-        {
+        for line in [
+            ["--servers", "2"],
+            ["--session-ttl-min", "10"],
+            ["--session-ttl-min", "0s"],
+            ["--node-id", "x"],
+            ["--http", ":1"],
+        ] {
             assert!(parsed(&line).is_err(), "{line:?}");
         }
-        let options = parsed(&["--session-ttl-min", "500ms", "--node", "n1"]).expect("it is good");
+        let options = parsed(&["--session-ttl-min", "500ms", "--node", "n1", "--servers", "3"]);
+        let options = options.expect("it is good");
+        assert_eq!(options.servers, Some(3));
         assert_eq!((options.session_ttl_min.as_millis(), options.node.name.as_str()), (500, "n1"));
     }
 }

@@ -22,6 +22,9 @@ pub struct Args {
     /// Where other servers are, for example --join 10.0.0.5:8300,10.0.0.6:8300
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
+    /// Stop when standard input ends: for a process that starts servers and must not leave them behind
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
 }
 
 impl Args {
@@ -38,6 +41,6 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::server::run(config, sources).await.map_err(CliError::failed)?;
+    crate::server::run(config, sources, args.until_stdin_ends).await.map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -145,6 +145,23 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     Ok(config)
 }
 
+/// A configuration as the text of a file that holds what differs from the default.
+pub fn text_of<T: Role>(config: &T) -> String {
+    let mut table = table_of(config);
+    drop_defaults(&mut table, &table_of(&T::default()));
+    toml::to_string(&table).expect("a table of plain values is TOML")
+}
+
+fn drop_defaults(table: &mut Table, defaults: &Table) {
+    table.retain(|key, value| match (value, defaults.get(key)) {
+        (Value::Table(inner), Some(Value::Table(defaults))) => {
+            drop_defaults(inner, defaults);
+            !inner.is_empty()
+        }
+        (value, default) => default != Some(value),
+    });
+}
+
 /// The paths of the keys, as `http.tcp`, in which two configurations differ.
 pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
     let (mut one, mut other) = (table_of(one), table_of(other));
@@ -339,6 +356,16 @@ mod tests {
         assert!(complaint("", &[], &["http.max_value_bytes"]).contains("key=value"));
         let refused = complaint("[http]\nmax_query_time = \"2h\"\n", &[], &[]);
         assert!(refused.ends_with("`http.max_query_time` is 2h0m0s, but must be 1s to 1h0m0s"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let mut config = AgentConfig { data_dir: "/a \"b\"".into(), ..AgentConfig::default() };
+        config.upstream.servers = vec!["h:1".into()];
+        let text = text_of(&config);
+        assert_eq!(text.lines().count(), 4, "only what differs:\n{text}");
+        assert_eq!(load_agent(&text, &[], &[]).expect("it is good"), config);
+        assert_eq!(text_of(&AgentConfig::default()), "");
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub struct DevOptions {
     pub node: NodeConfig,
     /// The shortest TTL that a session may ask for.
     pub session_ttl_min: Duration,
+    /// How many servers shall run as processes of their own; none for one in the same process.
+    pub servers: Option<u8>,
 }
 
 impl Default for AgentConfig {
@@ -270,6 +272,7 @@ impl Default for DevOptions {
             data_dir: None,
             node: NodeConfig::default(),
             session_ttl_min: HttpConfig::default().session_ttl_min,
+            servers: None,
         }
     }
 }

@@ -18,6 +18,7 @@
 //! | `fleet.rs` | the links, and what each is for: does what the compass says |
 //! | `registrar.rs` | the agent's registration with the leader |
 //! | `link.rs` | the connection to one server, kept as long as it is wanted |
+//! | `stranger.rs` | one question to a server that need not belong to the quorum |
 //! | `table.rs` | calls that wait for an answer, frames that wait to be sent |
 //! | `backoff.rs` | pauses between attempts |
 //! | `tests.rs` | stories of the compass |
@@ -30,6 +31,7 @@ mod link;
 mod quorum;
 mod registrar;
 mod roster;
+mod stranger;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -195,10 +197,7 @@ impl Upstream {
     pub async fn leader_status(&self) -> Result<Status, Unavailable> {
         match self.ask(Request::Status).await? {
             Response::Status(status) if status.leader == Some(status.server) => Ok(status),
-            Response::Status(status) => {
-                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
-                Err(Unavailable::NotLeader { leader: leader.map(|server| server.address.clone()) })
-            }
+            Response::Status(_) => Err(Unavailable::NotLeader { leader: None }),
             other => Err(unexpected(&other)),
         }
     }
@@ -214,6 +213,24 @@ impl Upstream {
     /// Hands leadership to another server.
     pub async fn transfer_leader(&self, to: Option<ServerId>) -> Result<(), Unavailable> {
         self.ask(Request::TransferLeader(to)).await.map(|_| ())
+    }
+
+    /// Tells the server at `address`, which belongs to no quorum yet, to join the one that `servers` are of.
+    pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
+        let request = Request::Invite(servers);
+        let response = match &self.0 {
+            Way::Quorum(quorum) => {
+                stranger::ask(&quorum.fleet.endpoint, address, &request).await.map_err(|reason| {
+                    Unavailable::Denied(format!("no server is reached at {address}: {reason}"))
+                })?
+            }
+            Way::Channel(channel) => exchange(channel, request).await?,
+        };
+        match response {
+            Response::Done => Ok(()),
+            Response::Unavailable(unavailable) => Err(unavailable),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Takes a server out of the quorum.

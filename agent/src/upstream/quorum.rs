@@ -208,6 +208,13 @@ impl Quorum {
                     Failure::Final(reason)
                 }
             }),
+            // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
+            Ok(Response::Status(status)) if lane == Lane::Leader && status.leader != Some(status.server) => {
+                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
+                let leader = leader.map(|server| server.address.clone());
+                self.fleet.refused(link, leader.as_deref());
+                Err(Failure::Again(Unavailable::NotLeader { leader }))
+            }
             Ok(response) => Ok(response),
             Err(CallError::Down) => Err(Failure::Again(no_leader())),
             Err(CallError::Lost) => Err(Failure::Sent),

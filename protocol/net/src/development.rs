@@ -31,18 +31,22 @@ impl Development {
             authority.save(&this.authority(), &this.path("ca-key.pem"))?;
         }
         for role in [Role::Server, Role::Agent] {
-            this.prepare_member(&Peer { role, node: node.clone() })?;
+            this.prepare_files(&Peer { role, node: node.clone() }, &this.files(role))?;
         }
         Ok(this)
     }
 
     /// The files of the server or of the agent.
     pub fn files(&self, role: Role) -> IdentityFiles {
-        IdentityFiles {
-            authorities: self.authority(),
-            certificate: self.path(&format!("{}.pem", role.as_str())),
-            key: self.path(&format!("{}-key.pem", role.as_str())),
-        }
+        member_files(&self.folder, role)
+    }
+
+    /// Makes a certificate for a further member under another folder, unless there is a good one already.
+    pub fn prepare_in(&self, folder: &Path, member: &Peer) -> Result<IdentityFiles, CertificateError> {
+        files::make_private_folder(folder)?;
+        let files = IdentityFiles { authorities: self.authority(), ..member_files(folder, member.role) };
+        self.prepare_files(member, &files)?;
+        Ok(files)
     }
 
     /// Who the server or the agent is.
@@ -50,16 +54,15 @@ impl Development {
         Identity::load(&self.files(role))
     }
 
-    fn prepare_member(&self, member: &Peer) -> Result<(), CertificateError> {
+    fn prepare_files(&self, member: &Peer, files: &IdentityFiles) -> Result<(), CertificateError> {
         let soon = SystemTime::now() + WARNING_TIME;
         let of_use = |identity: Identity| {
             identity.peer() == member && identity.lives().iter().all(|life| life.seconds_left(soon) > 0)
         };
-        if self.identity(member.role).is_ok_and(of_use) {
+        if Identity::load(files).is_ok_and(of_use) {
             return Ok(());
         }
         let authority = Authority::load(&self.authority(), &self.path("ca-key.pem"))?;
-        let files = self.files(member.role);
         let addresses = ["localhost", "127.0.0.1", "::1"].map(String::from);
         authority.issue(member, &addresses, MEMBER_LIFE)?.save(&files.certificate, &files.key)
     }
@@ -73,10 +76,20 @@ impl Development {
     }
 }
 
+/// Where a member's files lie in a folder.
+fn member_files(folder: &Path, role: Role) -> IdentityFiles {
+    IdentityFiles {
+        authorities: folder.join("ca.pem"),
+        certificate: folder.join(format!("{}.pem", role.as_str())),
+        key: folder.join(format!("{}-key.pem", role.as_str())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Development;
-    use crate::peer::Role;
+    use crate::peer::{Peer, Role};
+    use crate::tls::Identity;
     use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
@@ -123,6 +136,18 @@ mod tests {
         let renamed = Development::prepare(folder.path(), &"web-2".into()).unwrap();
         assert_eq!(renamed.identity(Role::Agent).unwrap().peer().node.as_str(), "web-2");
         assert_eq!(contents(folder.path())["ca.pem"], authority);
+    }
+
+    #[test]
+    fn further_members_have_folders_of_their_own_and_the_same_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let certificates = Development::prepare(folder.path(), &"web-1".into()).unwrap();
+        let member = Peer { role: Role::Server, node: "s2".into() };
+        let files = certificates.prepare_in(&folder.path().join("s2/tls"), &member).unwrap();
+        assert_eq!(Identity::load(&files).unwrap().peer(), &member);
+        let first = std::fs::read(&files.certificate).unwrap();
+        certificates.prepare_in(&folder.path().join("s2/tls"), &member).unwrap();
+        assert_eq!(std::fs::read(&files.certificate).unwrap(), first);
     }
 
     #[test]

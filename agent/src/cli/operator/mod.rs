@@ -1,5 +1,6 @@
 //! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its certificates.
 
+mod add;
 pub mod autopilot;
 pub mod raft;
 pub mod snapshot;

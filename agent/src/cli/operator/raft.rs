@@ -3,6 +3,7 @@
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::output::{Table, print_json, print_line, warn};
+use super::add;
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ enum Command {
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
+    Add(add::Args),
     /// Take a server out of the quorum for good
     ///
     /// The others must be a quorum without it. The sessions of its node are not touched. Its process may be gone; one
@@ -66,6 +68,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 false => table(&quorum).print()?,
             }
         }
+        Command::Add(args) => add::run(&args, &client).await?,
         Command::Remove { server } => {
             let quorum = operator.servers(&Read::default()).await?;
             let server = find(&quorum, &server)?;

@@ -124,7 +124,7 @@ pub(super) static ROUTES: &[Route] = &[
     ),
     route("/v1/operator/autopilot/health", GET, Endpoint::AutopilotHealth),
     route("/v1/snapshot", &[Method::GET, Method::PUT], Endpoint::Snapshot),
-    route("/v1/lockmesh/servers", GET, Endpoint::Servers),
+    route("/v1/lockmesh/servers", &[Method::GET, Method::PUT], Endpoint::Servers),
     route("/v1/lockmesh/locks", GET, Endpoint::Locks),
     route("/v1/lockmesh/losses", GET, Endpoint::Losses),
 ];

@@ -4,7 +4,7 @@ use super::super::answer::{self, Failure};
 use super::super::call::Call;
 use super::super::go::duration::format_duration;
 use axum::body::Body;
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};
 use lockmesh_protocol::id::ServerId;
@@ -49,6 +49,9 @@ fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
 
 /// All that is known of the servers; with `?stale` by the nearest one, whether there is a leader or not.
 pub(super) async fn servers(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    if call.method() == Method::PUT {
+        return add_server(call).await;
+    }
     let status = seen(call).await?;
     let shape = Quorum {
         cluster_id: status.cluster_id.clone(),
@@ -74,6 +77,28 @@ fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
         last_contact: server.last_contact.map(format_duration).unwrap_or_default(),
         healthy: by_leader.then_some(server.healthy),
     }
+}
+
+/// Tells a server that belongs to no quorum to join this one.
+async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let address = call.params.non_empty("address").ok_or_else(|| {
+        Failure::bad_request("Must specify ?address with the host:port of the server that shall join")
+    })?;
+    let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    if !matches!(port, Some((host, Ok(1..))) if !host.is_empty()) {
+        return Err(Failure::bad_request(format!(
+            "{address:?} is no address: a server is named as host:port"
+        )));
+    }
+    let status = leaders_view(call).await?;
+    let addresses = status.servers.iter().map(|server| server.address.clone()).collect();
+    if let Some(server) = status.servers.iter().find(|server| server.address == address) {
+        let text = format!("the server at {address} belongs to this quorum already, as {}", named(server));
+        return Err(conflict(&text, "see `lockmesh operator raft list-peers`"));
+    }
+    call.api.upstream.invite(address, addresses).await.map_err(denied)?;
+    Ok(answer::nothing())
 }
 
 pub(super) async fn remove_peer(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -123,6 +148,10 @@ fn the_one<'s>(status: &'s Status, what: &str, name: &str) -> Result<&'s ServerS
     }
 }
 
+fn named(server: &ServerStatus) -> String {
+    format!("server {} on node {:?}", server.id, server.node)
+}
+
 /// What the leader denies is no trouble that goes away when the client asks again: 409, with what to do next.
 fn denied(unavailable: Unavailable) -> Failure {
     match unavailable {
@@ -133,7 +162,13 @@ fn denied(unavailable: Unavailable) -> Failure {
 
 /// What somebody can do about a refusal, by its words.
 fn way_out(reason: &str) -> &'static str {
-    const WAYS: [(&str, &str); 5] = [
+    const WAYS: [(&str, &str); 8] = [
+        (
+            "no server is reached",
+            "one must run there and wait to be told whom to join, with a certificate of the same authority",
+        ),
+        ("belongs to a cluster already", "a server moves to another quorum with an emptied data folder only"),
+        ("founds a cluster", "start it with `quorum.bootstrap_expect = 0` and an emptied data folder"),
         ("leads", "`lockmesh operator raft transfer-leader` hands the leadership over"),
         ("too few", "start servers that are down, or add new ones, before one more goes"),
         ("only server", "`lockmesh operator raft add` brings another one"),

@@ -149,15 +149,13 @@ impl Quorum {
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
             Call::BackupPart { number, .. } => self.backup_part(number),
-            order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::AddServer(_)) => {
-                self.order(order)
-            }
+            order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::Invite(_)) => self.order(order),
             Call::Autopilot => {
                 let guard = self.state.lock().unwrap();
                 let (autopilot, index) = guard.0.autopilot();
                 Response::Autopilot(autopilot.clone(), index)
             }
-            other => panic!("no agent asks this: {other:?}"),
+            other => unreachable!("only servers ask this: {other:?}"),
         };
         let _ = to.send(response);
     }

@@ -123,6 +123,29 @@ async fn a_server_is_named_by_uuid_raft_id_or_address() {
 }
 
 #[tokio::test]
+async fn a_waiting_server_is_told_whom_to_join() {
+    let stand = stand();
+    let path = "/v1/lockmesh/servers";
+    stand.put(&format!("{path}?address=s4.internal:8300"), "").await.is(200, "");
+    let servers = ["10.0.0.1:8300", "10.0.0.2:8300", "10.0.0.3:8300"].map(String::from).to_vec();
+    assert_eq!(*stand.quorum.orders.lock().unwrap(), [Request::Invite(servers)]);
+    for (query, status, words) in [
+        ("", 400, "Must specify ?address"),
+        ("?address=s4", 400, "\"s4\" is no address"),
+        ("?address=:8300", 400, "is no address"),
+        ("?address=s4:0", 400, "is no address"),
+        ("?address=10.0.0.2:8300", 409, "belongs to this quorum already, as server 2 on node \"s2\""),
+    ] {
+        let refused = stand.put(&format!("{path}{query}"), "").await;
+        assert!(refused.status == status && refused.text().contains(words), "{refused:?}");
+    }
+    *stand.quorum.denied.lock().unwrap() =
+        Some(Unavailable::Denied("this server belongs to a cluster already".into()));
+    let refused = stand.put(&format!("{path}?address=s4:8300"), "").await;
+    assert!(refused.status == 409 && refused.text().contains("an emptied data folder"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn what_the_leader_denies_is_said_with_a_way_out() {
     let stand = stand();
     for (reason, way_out) in [

@@ -1,0 +1,113 @@
+//! `lockmesh operator raft add`: a server that waits to be told whom to join comes to the quorum.
+
+use super::super::error::CliError;
+use super::super::output::print_line;
+use super::raft::named;
+use lockmesh_client::shape::lockmesh::{Quorum, Server};
+use lockmesh_client::{Client, Read};
+use lockmesh_protocol::duration;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How often it is looked how far the new server has come.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Bring a server into the quorum, and wait until it votes
+///
+/// The server must run at that address and wait to be told whom to join: with `quorum.bootstrap_expect = 0`, an
+/// emptied data folder and a certificate of the same authority. It learns everything first, and gets its vote when it
+/// has caught up.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Where it is: host:port
+    #[arg(value_name = "ADDRESS")]
+    address: String,
+    /// Do not wait until it votes
+    #[arg(long)]
+    no_wait: bool,
+    /// How long to wait until it votes
+    #[arg(long, value_name = "DUR", default_value = "10m", value_parser = duration::parse)]
+    timeout: Duration,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
+    let operator = client.operator();
+    let before = operator.servers(&Read::default()).await?;
+    operator.add_server(&args.address).await?;
+    print_line(&format!("{} is told to join", args.address))?;
+    if args.no_wait {
+        return Ok(());
+    }
+    let known: BTreeSet<u64> = before.servers.iter().map(|server| server.raft_id).collect();
+    let deadline = Instant::now() + args.timeout;
+    let mut said = String::new();
+    loop {
+        // A leader that goes in between is no reason to give up.
+        if let Ok(quorum) = operator.servers(&Read::default()).await {
+            let newcomer = newcomer(&quorum, &known, &args.address);
+            let progress = progress(newcomer, &quorum);
+            if progress != said {
+                print_line(&progress)?;
+                said = progress;
+            }
+            if newcomer.is_some_and(|server| server.voter) {
+                return Ok(());
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::failed(format!(
+                "it has no vote after {}; it is not given up, and `lockmesh operator raft list-peers` shows how far it \
+                 comes",
+                duration::format(args.timeout)
+            )));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// The server that came: at that address, or else, where it is called otherwise there, the one that was not known.
+fn newcomer<'q>(quorum: &'q Quorum, known: &BTreeSet<u64>, address: &str) -> Option<&'q Server> {
+    let mut fresh = quorum.servers.iter().filter(|server| !known.contains(&server.raft_id));
+    let first = fresh.clone().next();
+    fresh.find(|server| server.address == address).or(first)
+}
+
+fn progress(newcomer: Option<&Server>, quorum: &Quorum) -> String {
+    let Some(server) = newcomer else { return "it has not come yet".into() };
+    let named = named(server);
+    let lag = quorum.commit_index.saturating_sub(server.last_index);
+    match (server.voter, server.last_index) {
+        (true, _) => format!("{named} votes"),
+        (false, 0) => format!("{named} is taken in, and learns"),
+        (false, _) if lag > 0 => format!("{named} learns: {lag} entries to go"),
+        (false, _) => format!("{named} has caught up, and gets its vote when it has been well for a while"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(raft_id: u64, voter: bool, last_index: u64) -> Server {
+        let (node, address) = (format!("s{raft_id}"), format!("10.0.0.{raft_id}:8300"));
+        Server { raft_id, node, address, voter, last_index, ..Server::default() }
+    }
+
+    #[test]
+    fn progress_is_told_step_by_step() {
+        let known = BTreeSet::from([1]);
+        let told = |newcomer: Option<Server>| {
+            let servers = [server(1, true, 500)].into_iter().chain(newcomer).collect();
+            let quorum = Quorum { commit_index: 500, servers, ..Quorum::default() };
+            progress(super::newcomer(&quorum, &known, "10.0.0.4:8300"), &quorum)
+        };
+        assert_eq!(told(None), "it has not come yet");
+        assert_eq!(told(Some(server(4, false, 0))), "server 4 (s4, 10.0.0.4:8300) is taken in, and learns");
+        assert!(told(Some(server(4, false, 320))).ends_with("learns: 180 entries to go"));
+        assert!(told(Some(server(4, false, 500))).contains("has caught up"));
+        assert!(told(Some(server(4, true, 500))).ends_with(" votes"));
+        assert!(told(Some(server(5, true, 500))).starts_with("server 5"), "whatever it calls itself");
+    }
+}

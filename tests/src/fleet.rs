@@ -1,0 +1,119 @@
+//! Runs `lockmesh dev --servers …`: several servers as processes of their own, which a test may kill one by one.
+
+use crate::dialect::let_pass;
+use crate::http::{Address, Client};
+use crate::process::{Process, run};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A running `lockmesh dev --servers`.
+pub struct Fleet {
+    /// The command.
+    pub process: Process,
+    /// Its data folder, with the servers' folders in it.
+    pub folder: PathBuf,
+    /// Where its agent answers.
+    pub http: String,
+}
+
+impl Fleet {
+    /// Starts as many servers as `servers` says, and waits until they serve.
+    pub fn start(folder: &Path, servers: &str) -> Self {
+        let data = folder.to_str().expect("a temporary folder's name is text");
+        let process =
+            Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--servers", servers, "--data-dir", data]);
+        let ready = process.says("ready ");
+        let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
+        Self { http: http.expect("it says where").to_owned(), folder: folder.to_owned(), process }
+    }
+
+    /// A client of the agent.
+    pub fn client(&self) -> Client {
+        Client { address: Address::Tcp(self.http.parse().expect("an address")) }
+    }
+
+    /// What `/v1/lockmesh/servers` says of each.
+    pub fn servers(&self) -> Vec<Value> {
+        let quorum = self.client().get("/v1/lockmesh/servers").expect(200).json();
+        quorum["Servers"].as_array().expect("servers").clone()
+    }
+
+    /// The leader's node.
+    pub fn leader(&self) -> String {
+        let leader = self.servers().into_iter().find(|server| server["Leader"] == true);
+        leader.expect("somebody leads")["Node"].as_str().expect("a name").to_owned()
+    }
+
+    /// A server's process number, as its file says.
+    pub fn pid(&self, server: &str) -> String {
+        let file = self.folder.join(server).join("pid");
+        fs::read_to_string(file).expect("a server that runs has a pid file").trim().to_owned()
+    }
+
+    /// Runs a command of `lockmesh` against the agent: exit code, standard output, standard error.
+    pub fn command(&self, words: &[&str]) -> (i32, String, String) {
+        run(&[words, &["--http-addr", &self.http]].concat())
+    }
+
+    /// Starts a server that belongs to nothing and waits to be told whom to join; with its address.
+    pub fn stranger(&self, node: &str) -> (Process, String) {
+        let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
+        let (ca, own) = (place("tls"), place(node));
+        let issue = ["operator", "tls", "issue", "--role", "server"];
+        let (code, _, said) = run(&[&issue[..], &["--node", node, "--ca", &ca, "--out", &own]].concat());
+        assert_eq!(code, 0, "{said}");
+        let settings = [
+            format!("data_dir={own}/data"),
+            format!("node.name={node}"),
+            "rpc.listen=127.0.0.1:0".to_owned(),
+            "quorum.bootstrap_expect=0".to_owned(),
+            format!("tls.ca={ca}/ca.pem"),
+            format!("tls.certificate={own}/server.pem"),
+            format!("tls.key={own}/server-key.pem"),
+        ];
+        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let process = Process::lockmesh(&[&["server"], &settings[..]].concat());
+        let address =
+            process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
+        (process, address.expect("it says where"))
+    }
+
+    /// Ends the command and waits for that.
+    pub fn stop(self) {
+        self.process.signal("TERM");
+        assert_eq!(self.process.ends(), 0, "{}", self.process.said());
+    }
+}
+
+/// Runs a line of shell; whether it went well.
+pub fn shell(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).status().expect("sh can be started").success()
+}
+
+/// Whether there is a process with this number.
+pub fn is_alive(pid: &str) -> bool {
+    // A process that has ended and is not waited for is a zombie, not alive.
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// Waits until the process with this number is gone.
+pub fn gone(pid: &str) {
+    let waited = shell(&format!("timeout 60 tail --pid={pid} -f /dev/null"));
+    assert!(waited && !is_alive(pid), "process {pid} is still there");
+}
+
+/// Asks again until it is so; each question is a request that takes its time.
+#[track_caller]
+pub fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if is_so() {
+            return;
+        }
+        let_pass(Duration::from_millis(20));
+    }
+    panic!("it does not come to be so");
+}
