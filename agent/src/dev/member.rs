@@ -138,6 +138,7 @@ fn prepare_one(
             // Where there is a quorum already, a server more joins it.
             bootstrap_expect: if with_data > 0 { 0 } else { all.len() as u32 },
             join: others.map(|other| other.address.to_string()).collect(),
+            ..QuorumConfig::default()
         },
         ..ServerConfig::default()
     };
