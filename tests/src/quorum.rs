@@ -33,6 +33,7 @@ impl Quorum {
         let quorum = QuorumConfig {
             bootstrap_expect: count as u32,
             join: addresses.iter().map(ToString::to_string).collect(),
+            ..QuorumConfig::default()
         };
         let mut servers = BTreeMap::new();
         for (number, (address, socket)) in addresses.into_iter().zip(sockets).enumerate() {
