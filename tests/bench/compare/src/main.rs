@@ -52,6 +52,7 @@ fn main() -> ExitCode {
 
 /// Measures and prints; `false` when something failed on the way.
 fn measure(options: &Options) -> io::Result<bool> {
+    process::raise_open_files_limit();
     let folder = options.folder()?;
     let progress = Progress::new();
     progress.say(&format!("all data and logs are in {}", folder.path().display()));

@@ -2,7 +2,7 @@
 //!
 //! Each is started through `setpriv`, which has the kernel kill it when this program ends in whatever way.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -89,6 +89,14 @@ impl Drop for Program {
         // Nobody is left to be told.
         let _ = self.kill();
     }
+}
+
+/// Allows this program, and those that it starts, as many open files as the system does.
+pub(crate) fn raise_open_files_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What cannot be had is told by the first connection that fails.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// What a process uses.

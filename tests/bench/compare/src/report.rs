@@ -290,6 +290,9 @@ fn is_of(figure: &Figure, step: Step) -> bool {
 /// How many times ours is better: in operations a second, for hand-off in the time that one takes; with the worst and
 /// the best round where rounds can be told apart.
 fn ratio(ours: &Figure, theirs: &Figure) -> String {
+    if ours.operations == 0 || theirs.operations == 0 {
+        return String::new();
+    }
     if ours.work == Work::Handoff {
         return format!("{:.2} (p50)", theirs.p50_ms / ours.p50_ms);
     }

@@ -39,7 +39,8 @@ const KILL_MAX_MS: f64 = 1000.0;
 /// Judges whatever was measured; what was not is left out.
 pub(crate) fn judge(report: &Report) -> Vec<Target> {
     let pair = |work, clients, system| {
-        report.find(work, clients, System::Lockmesh).zip(report.find(work, clients, system))
+        let find = |system| report.find(work, clients, system).filter(|figure| figure.operations > 0);
+        find(System::Lockmesh).zip(find(system))
     };
     let rates = RATES.into_iter().filter_map(|(work, clients, system, least)| {
         let (ours, theirs) = pair(work, clients, system)?;

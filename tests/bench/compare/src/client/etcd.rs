@@ -3,6 +3,9 @@
 //! The mutex is a key below the lock's prefix, bound to a lease. Whoever made the oldest key holds the lock; everybody
 //! else watches the key that was made just before their own. One transaction both stands in line and tells who is
 //! first, so that a free lock costs one call, and giving it back another.
+//!
+//! The official mutex begins its watch at a revision that is there already, as is done here. etcd 3.4 serves such
+//! watches in rounds 100 ms apart until they have caught up; who has waited for less than that is told late.
 
 use super::grpc::{Grpc, Stream};
 use super::{Client, LIFETIME, values};

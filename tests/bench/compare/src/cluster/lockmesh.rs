@@ -14,9 +14,6 @@ use std::rc::Rc;
 /// How many servers there are.
 pub(crate) const SERVERS: usize = 3;
 
-/// How far behind a follower may be to count as caught up: what is written while it is looked at.
-const LAG: u64 = 100;
-
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Lockmesh {
@@ -44,10 +41,9 @@ struct Server {
 }
 
 impl Configuration {
-    /// Whether this many servers vote and none lags.
-    fn is_settled(&self, servers: usize) -> bool {
-        let newest = self.servers.iter().map(|server| server.last_index).max().unwrap_or(0);
-        let good = |server: &&Server| server.voter && server.last_index + LAG >= newest;
+    /// Whether there is a leader, and this many servers vote and have the log up to an index.
+    fn is_settled(&self, servers: usize, index: u64) -> bool {
+        let good = |server: &&Server| server.voter && server.last_index >= index;
         self.servers.iter().filter(good).count() == servers && self.servers.iter().any(|server| server.leader)
     }
 }
@@ -154,13 +150,16 @@ impl Cluster for Lockmesh {
 
     async fn settle(&mut self) -> io::Result<()> {
         let servers = self.addresses.len();
+        // What is known of one that is away stays as it was: only news show that it is back.
+        let mut news = None;
         let mut programs = std::mem::take(&mut self.programs);
         let settled = wait_until("Lockmesh", PATIENCE, &mut programs, async || {
             let ready = async {
-                let mut wire = Wire::connect(&self.socket).await?;
-                let head = wire.exchange(&request("GET", "/v1/status/leader", b"")).await?;
-                let has_leader = wire.body(head).trim_ascii() != b"\"\"";
-                io::Result::Ok(has_leader && self.configuration().await?.is_settled(servers))
+                let index = match news {
+                    Some(index) => index,
+                    None => *news.insert(self.write_something().await?),
+                };
+                io::Result::Ok(self.configuration().await?.is_settled(servers, index))
             };
             ready.await.unwrap_or(false)
         });
@@ -244,24 +243,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quorum_is_settled_when_all_vote_and_none_lags() {
-        let configuration = |third: &str| -> Configuration {
+    fn a_quorum_is_settled_when_all_vote_and_have_the_news() {
+        let is_settled = |third: &str, servers| {
             let one = r#"{"Address":"a","Leader":true,"Voter":true,"LastIndex":1000,"Node":"x"}"#;
             let two = r#"{"Address":"b","Leader":false,"Voter":true,"LastIndex":950}"#;
             let text = format!(r#"{{"Servers":[{one},{two}{third}],"Index":3}}"#);
-            serde_json::from_str(&text).expect("it is good JSON")
+            let configuration: Configuration = serde_json::from_str(&text).expect("it is good JSON");
+            configuration.is_settled(servers, 950)
         };
-        assert!(
-            configuration(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":1000}"#).is_settled(3)
-        );
-        assert!(
-            !configuration(r#",{"Address":"c","Leader":false,"Voter":false,"LastIndex":1000}"#).is_settled(3)
-        );
-        assert!(
-            !configuration(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":10}"#).is_settled(3)
-        );
-        assert!(!configuration("").is_settled(3));
-        assert!(configuration("").is_settled(2));
+        assert!(is_settled(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":1000}"#, 3));
+        assert!(!is_settled(r#",{"Address":"c","Leader":false,"Voter":false,"LastIndex":1000}"#, 3));
+        assert!(!is_settled(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":10}"#, 3));
+        assert!(!is_settled("", 3));
+        assert!(is_settled("", 2));
     }
 
     #[test]
