@@ -214,11 +214,10 @@ async fn contend<C: Client>(mut client: C, meter: Meter, contest: Rc<Contest>) -
     loop {
         client.acquire().await?;
         let released = contest.grant()?;
-        let goes_on =
-            released.is_none_or(|released| meter.note(released)) && Instant::now() < meter.window.end;
-        if goes_on {
-            tokio::time::sleep(HOLD).await;
-        }
+        let in_time = released.is_none_or(|released| meter.note(released));
+        let goes_on = in_time && Instant::now() < meter.window.end;
+        // Also behind the window: who finds the lock free and does not get it waits longer than who finds it held.
+        tokio::time::sleep(HOLD).await;
         let grants = contest.grants.get();
         contest.held.set(false);
         contest.released.set(Some(Instant::now()));
