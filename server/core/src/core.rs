@@ -8,6 +8,7 @@ use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Re
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{Election, Progress, TICK};
 use crate::readers::{Reader, Readers};
+use crate::sabotage::Rule;
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
 use bytes::Bytes;
@@ -126,6 +127,12 @@ impl Core {
             wall: WallTime::default(),
             last_tick: None,
         }
+    }
+
+    /// Breaks a rule on purpose, for tests that must find it.
+    #[cfg(feature = "sabotage")]
+    pub fn break_rule(&mut self, rule: Rule) {
+        self.engine.break_rule(rule);
     }
 
     /// What the disk of each of a cluster's first voters stands for before its first start.
@@ -329,6 +336,13 @@ impl Core {
         self.gathered.push((self.own(command), Asker::Nobody));
     }
 
+    /// Whether this leader has proposed a command that is not applied yet.
+    pub(crate) fn is_on_its_way(&self, command: &Command) -> bool {
+        let pending = self.pending.iter().filter_map(|pending| pending.proposal.as_ref());
+        let gathered = self.gathered.iter().map(|(proposal, _)| proposal);
+        pending.chain(gathered).any(|proposal| proposal.command == *command)
+    }
+
     /// Notes who waits for the change of membership at `index`.
     pub(crate) fn await_membership(&mut self, index: LogIndex, ticket: Option<Ticket>) {
         let asker = ticket.map_or(Asker::Nobody, Asker::Client);
@@ -405,7 +419,9 @@ impl Core {
     }
 
     fn read(&mut self, reader: Reader, outbox: &mut Outbox) {
-        if self.engine.leader().is_some() {
+        if self.engine.is_leader() && self.engine.seam.breaks(Rule::ReadsWaitForTheirRound) {
+            outbox.readable.push(reader.ticket());
+        } else if self.engine.leader().is_some() {
             self.readers.arrive(reader);
         } else {
             refuse_reader(outbox, &reader);
@@ -422,7 +438,9 @@ impl Core {
             let ttl = session.ttl;
             self.timers.renew(now, &id, ttl);
         }
-        if self.engine.is_leader() {
+        if self.is_serving() && self.engine.seam.breaks(Rule::RenewalsWaitForTheirRound) {
+            outbox.replies.push((ticket, Response::Renewed(self.state.session(&id).cloned())));
+        } else if self.engine.is_leader() {
             self.readers.arrive(Reader::Renewal(ticket, id));
         } else {
             fail(outbox, ticket, not_leader());
@@ -476,6 +494,7 @@ impl Core {
             Some(Pending { proposal: Some(proposal), asker, .. }) => (proposal, asker),
             _ => (decode(entry), Asker::Nobody),
         };
+        let proposal = self.sabotaged(proposal);
         let news = outbox.changes.len();
         let applied = self.state.apply(entry.index, entry.term, &proposal, &mut outbox.changes);
         if self.is_serving() {
@@ -535,12 +554,32 @@ impl Core {
         if let Some(term) = leads {
             tracing::info!(%term, "this server leads");
             self.timers.restart(now, &self.state);
+            self.forget_deadlines();
             if self.state.cluster_id().is_empty() {
                 let Formation { cluster_id, servers } = self.config.formation.clone();
                 self.gather_own(Command::Bootstrap { cluster_id, servers });
             }
             self.begin_to_look_after_servers(now);
         }
+    }
+
+    /// Where a test broke a rule of deadlines: they end with the election.
+    fn forget_deadlines(&mut self) {
+        let seam = &self.engine.seam;
+        let (delays, sessions) =
+            (seam.breaks(Rule::DelaysOutliveElections), seam.breaks(Rule::SessionsOutliveElections));
+        let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
+        let with_ttl = self.state.sessions().filter(|session| sessions && !session.ttl.is_zero());
+        let subjects: Vec<_> =
+            delays.chain(with_ttl.map(|session| Subject::Session(session.id.clone()))).collect();
+        let ends: Vec<_> = subjects.iter().filter_map(|subject| self.end_of(subject)).collect();
+        ends.into_iter().for_each(|end| self.gather_own(end));
+    }
+
+    /// Where a test broke the rule of retries: nothing tells one from something new.
+    fn sabotaged(&self, proposal: Proposal) -> Proposal {
+        let request = proposal.request.filter(|_| !self.engine.seam.breaks(Rule::RetriesDoNothing));
+        Proposal { request, ..proposal }
     }
 
     fn step_down(&mut self, now: Time, outbox: &mut Outbox) {

@@ -12,6 +12,7 @@
 //! | [`state`] | what the log means: keys, locks, sessions, catalog |
 //! | [`timers`] | the leader's deadlines, each a command when it is due |
 //! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
+//! | [`sabotage`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
 pub mod core;
@@ -20,6 +21,7 @@ pub mod outbox;
 mod quorum;
 pub mod raft;
 mod readers;
+pub mod sabotage;
 pub mod state;
 pub mod timers;
 

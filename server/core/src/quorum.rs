@@ -139,6 +139,8 @@ impl Core {
             outbox.replies.push((ticket, Response::Done));
         } else if self.state.server(server).is_none() {
             deny(outbox, ticket, "that server was not found in the roster");
+        } else if self.is_on_its_way(&Command::ForgetServer(server)) {
+            deny(outbox, ticket, "that server is being forgotten: it must be admitted anew");
         } else if self.engine.has_pending_membership() {
             deny(outbox, ticket, "another change of the membership is under way: try again");
         } else {

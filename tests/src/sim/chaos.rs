@@ -13,6 +13,10 @@ use std::time::Duration;
 pub enum Kind {
     /// A server dies.
     Crash,
+    /// This server dies.
+    CrashOf(ServerId),
+    /// An operator wants this server to lead, whatever else is under way.
+    Urge(ServerId),
     /// All die.
     Blackout,
     /// A process stands still.
@@ -90,11 +94,14 @@ impl World {
             return;
         }
         let rhythm = rhythms(&self.stage).into_iter().find(|(other, _)| *other == kind);
-        let (_, mean) = rhythm.expect("this kind has a rhythm");
-        let wait = self.stage.around(mean);
-        self.stage.after(wait, Event::Fault(kind));
+        if let Some((_, mean)) = rhythm {
+            let wait = self.stage.around(mean);
+            self.stage.after(wait, Event::Fault(kind));
+        }
         match kind {
             Kind::Crash => self.crash_some(),
+            Kind::CrashOf(id) => self.crash_and_restart(id),
+            Kind::Urge(id) => self.urge(id),
             Kind::Blackout => self.black_out(),
             Kind::Pause => self.pause(),
             Kind::Jump => self.jump(),

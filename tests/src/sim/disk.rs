@@ -336,13 +336,15 @@ impl Disk {
     }
 
     /// What a process finds when it starts.
-    pub fn open(&mut self, sabotage: Sabotage) -> Result<Recovered, String> {
+    pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
+        let sabotage = stage.sabotage;
         let durable = &mut self.durable;
         let mark = durable.mark.clone();
         if mark.index < durable.base.0 {
             return Err(format!("the log begins at {} and the image ends at {}", durable.base.0, mark.index));
         }
         if durable.term(mark.index) != Some(mark.term) && sabotage != Sabotage::KeepLogThatParts {
+            stage.hit(Mark::CrashBetweenImageAndReset);
             let HardState { term, vote, .. } = durable.hard_state;
             let vote = if term < mark.term { ServerId(0) } else { vote };
             durable.hard_state = HardState { term: term.max(mark.term), vote, commit: mark.index };

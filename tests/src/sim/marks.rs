@@ -31,7 +31,6 @@ marks! {
     LeaderCrash: "a serving leader crashed",
     AllDown: "all servers were down at once",
     Truncated: "a follower's log got another tail",
-    ForgottenTail: "entries that were never committed were overwritten",
     CheckpointWaited: "an image waited for its commit index to be durable",
     LogCut: "the log on disk was cut",
     DiskRefused: "a disk refused a commit",

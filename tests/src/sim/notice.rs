@@ -2,12 +2,15 @@
 
 use super::history::Past;
 use super::marks::Mark;
+use super::process::Given;
 use super::world::World;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::{Behavior, LossCause};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 
 impl World {
     /// Who leads now.
@@ -32,6 +35,51 @@ impl World {
         }
         if self.machines.values().any(|machine| machine.fetch.is_some()) {
             self.stage.hit(Mark::ElectionDuringSnapshot);
+        }
+    }
+
+    /// Who votes now, as a leader sees it, and whether it leads on.
+    pub(super) fn notice_members(&mut self, id: ServerId, served: bool) {
+        let Some(process) = &self.machines[&id].process else { return };
+        let members = process.core.membership();
+        if served && !members.all().contains(&id) {
+            self.stage.hit(Mark::RemovedLeader);
+        }
+        if process.core.is_serving() && members.voters != self.voters {
+            let promoted = members.voters.iter().filter(|id| !self.voters.contains(id)).count();
+            self.voters = members.voters.clone();
+            let voters = self.voters.clone();
+            (0..promoted).for_each(|_| self.stage.hit(Mark::Promoted));
+            self.stage.say(|| format!("servers {voters:?} vote"));
+        }
+    }
+
+    /// A server answered a client.
+    pub(super) fn note_given(&mut self, id: ServerId, given: &Given, serves: bool) {
+        match (&given.asked.ask.request, &given.response) {
+            (Request::Read { consistency: Consistency::Stale, .. }, Response::Answer(_)) => {
+                self.stage.hit(Mark::ReadStale);
+            }
+            (Request::Read { .. }, Response::Answer(_)) => {
+                self.stage.hit(Mark::ReadFresh);
+                if !serves {
+                    self.stage.hit(Mark::FollowerRead);
+                }
+            }
+            (Request::Read { .. }, Response::Unavailable(_)) => self.stage.hit(Mark::ReadRefused),
+            (Request::Renew(session), Response::Renewed(Some(_))) => {
+                self.stage.hit(Mark::Renewed);
+                let before = self.renewers.insert(session.clone(), id);
+                if before.is_some_and(|before| before != id) {
+                    self.stage.hit(Mark::RenewedAcrossElection);
+                }
+            }
+            (Request::Renew(_), Response::Unavailable(Unavailable::Unknown(why)))
+                if why.contains("decided") =>
+            {
+                self.stage.hit(Mark::RenewalTooLate);
+            }
+            _ => {}
         }
     }
 

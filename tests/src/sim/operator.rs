@@ -57,7 +57,20 @@ impl World {
         self.stage.after(Duration::from_millis(100), Event::Operator);
     }
 
+    /// Asks whoever leads to let a server lead that is just being taken out.
+    pub fn urge(&mut self, server: ServerId) {
+        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
+        let to = leader.id;
+        let (call, request) = (self.stage.call(), Request::TransferLeader(Some(server)));
+        let ask = Ask { agent: OPERATOR, call, request, bound: LogIndex(0) };
+        self.stage.send(Place::Agent(OPERATOR), Place::Server(to), Event::Ask(to, Box::new(ask)));
+    }
+
     fn order(&mut self, order: Order) {
+        if let Order::Remove(server) = order {
+            let wait = self.stage.draw.duration(Duration::ZERO, Duration::from_millis(30));
+            self.stage.after(wait, Event::Fault(super::chaos::Kind::Urge(server)));
+        }
         let request = match &order {
             Order::Transfer(to) => Request::TransferLeader(*to),
             Order::Remove(server) => Request::RemoveServer(*server),
@@ -184,9 +197,6 @@ impl World {
                 self.operator.orders.push(Order::Transfer(None));
             }
             self.operator.orders.push(Order::Remove(server));
-            if self.stage.draw.once_in(2) {
-                self.operator.orders.push(Order::Transfer(Some(server)));
-            }
         }
     }
 

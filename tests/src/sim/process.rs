@@ -5,6 +5,7 @@
 use super::clock::Clock;
 use super::disk::Told;
 use super::marks::Mark;
+use super::sabotage::Sabotage;
 use super::stage::{Ask, Event, Stage};
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
@@ -154,6 +155,7 @@ impl Shadow {
 
 fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
     let seed = stage.draw.bits();
+    let halved = u32::from(stage.sabotage == Sabotage::HalfTheWindow);
     let plan = &stage.plan.core;
     CoreConfig {
         id,
@@ -161,7 +163,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         formation: formation(stage.plan.voters),
         election: Election { ticks: plan.election_ticks, heartbeat_ticks: plan.heartbeat_ticks },
         timers: TimerConfig {
-            ttl_multiplier: plan.ttl_multiplier,
+            ttl_multiplier: plan.ttl_multiplier >> halved,
             tombstone_ttl: plan.tombstone_ttl,
             tombstone_granularity: plan.tombstone_ttl / 8,
         },
@@ -194,10 +196,14 @@ impl Process {
         let drift = stage.plan.faults.drift;
         let drift = stage.draw.within(0, 2 * drift as u64) as i64 - drift;
         let config = core_config(stage, id);
+        let mut core = Core::new(config, recovered);
+        if let Some(rule) = stage.sabotage.rule() {
+            core.break_rule(rule);
+        }
         let mut process = Self {
             id,
             life,
-            core: Core::new(config, recovered),
+            core,
             clock: Clock::start(stage.now, drift),
             wall_offset: 0,
             stands_until: None,
@@ -276,7 +282,9 @@ impl Process {
         self.wakes = None;
         let now = self.clock.at(stage.now);
         let mut turn = Turn::default();
-        for mail in std::mem::take(&mut self.mail) {
+        let mail = std::mem::take(&mut self.mail);
+        let brings_image = mail.iter().any(|mail| matches!(mail, Mail::Image(..)));
+        for mail in mail {
             self.take(stage, now, mail, &mut turn);
         }
         if now >= self.next_tick {
@@ -284,6 +292,9 @@ impl Process {
         }
         self.core.settle(now, &mut self.outbox);
         self.carry_out(stage, now, &mut turn);
+        if brings_image && turn.installed.is_none() {
+            stage.hit(Mark::InstallRefused);
+        }
         let due = self.clock.when(self.next_tick, stage.now);
         let lateness = stage.plan.faults.tick_lateness;
         let late = if stage.calm { Duration::ZERO } else { stage.draw.duration(Duration::ZERO, lateness) };
@@ -467,7 +478,7 @@ impl Process {
 
     fn answer_or_park(&mut self, stage: &mut Stage, parked: Parked, woken: bool, turn: &mut Turn) {
         let (index, _) = self.core.state().query(&parked.query);
-        let deaf = !woken && stage.sabotage == super::sabotage::Sabotage::ParkUnseen;
+        let deaf = !woken && stage.sabotage == Sabotage::ParkUnseen;
         if index > parked.known && !deaf {
             if woken {
                 stage.hit(Mark::WatchWoke);

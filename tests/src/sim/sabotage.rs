@@ -1,10 +1,12 @@
 //! What can be broken on purpose, to show that the simulator would find it.
 //!
 //! Rules of the disk and of the shell are broken here, in the simulation's own disk and shell. Rules of the core are
-//! broken inside the core, by a value of its configuration that exists only under the feature `sabotage`.
+//! broken inside the core, which takes that order only under its feature `sabotage`.
 
 use super::plan::Plan;
+use lockmesh_core::sabotage::Rule;
 use lockmesh_protocol::change::Change;
+use std::time::Duration;
 
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +14,8 @@ pub enum Sabotage {
     /// None: everything is as it should be.
     #[default]
     None,
+    /// A rule of the core.
+    Core(Rule),
     /// An image becomes durable before the commit index that it stands on.
     ImageBeforeCommit,
     /// The log is reset before the image that it is to follow is durable.
@@ -28,12 +32,25 @@ pub enum Sabotage {
     ForgetRows,
     /// A blocking read is parked without a look at what is there.
     ParkUnseen,
+    /// Servers are told half of the window in which a session may be renewed.
+    HalfTheWindow,
 }
 
 impl Sabotage {
     /// All of them.
     pub const ALL: &'static [Sabotage] = &[
+        Self::Core(Rule::AnswersWaitForTheirWrite),
+        Self::Core(Rule::AnswersWaitForOlderWrites),
+        Self::Core(Rule::EngineIsToldFirst),
         Self::ImageBeforeCommit,
+        Self::Core(Rule::TimeStandsStillForImages),
+        Self::Core(Rule::RemovedLeaderSteps),
+        Self::Core(Rule::MessagesAreWhole),
+        Self::Core(Rule::DelaysOutliveElections),
+        Self::Core(Rule::SessionsOutliveElections),
+        Self::Core(Rule::RetriesDoNothing),
+        Self::Core(Rule::ReadsWaitForTheirRound),
+        Self::Core(Rule::RenewalsWaitForTheirRound),
         Self::ResetBeforeImage,
         Self::CutTooFar,
         Self::KeepLogThatParts,
@@ -41,15 +58,53 @@ impl Sabotage {
         Self::DurableAtOnce,
         Self::ForgetRows,
         Self::ParkUnseen,
+        Self::HalfTheWindow,
     ];
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Core(rule) => format!("{rule:?}"),
+            other => format!("{other:?}"),
+        }
+    }
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|sabotage| format!("{sabotage:?}") == name)
+        Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
     }
 
-    /// Makes sure that what is broken comes into play.
-    pub fn adjust(self, _plan: &mut Plan) {}
+    /// The rule of the core that is broken.
+    pub fn rule(self) -> Option<Rule> {
+        match self {
+            Self::Core(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// Sees to it that what is broken comes into play: seeds are spent where the rule matters.
+    pub fn adjust(self, plan: &mut Plan) {
+        let often = Some(Duration::from_millis(1_500));
+        match self {
+            Self::Core(Rule::RemovedLeaderSteps) => {
+                plan.faults.removal = often;
+                plan.faults.arrival = often;
+                plan.faults.transfer = often;
+            }
+            Self::Core(Rule::TimeStandsStillForImages | Rule::EngineIsToldFirst)
+            | Self::ResetBeforeImage
+            | Self::KeepLogThatParts => {
+                plan.faults.crash = often;
+                plan.faults.split = often;
+                plan.core.log_keep_bytes = 0;
+            }
+            Self::HalfTheWindow => plan.core.ttl_multiplier = 2,
+            _ => {}
+        }
+        if self != Self::None {
+            plan.voters = plan.voters.max(3);
+        }
+    }
 
     /// Leaves out of a checkpoint what it shall forget.
     pub fn forget_rows(self, rows: &mut Vec<Change>) {

@@ -13,9 +13,8 @@ use super::process::{Given, Mail, Process, Turn};
 use super::stage::{Ask, Event, Stage};
 use lockmesh_core::Core;
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_protocol::id::{LogIndex, ServerId, Term};
-use lockmesh_protocol::query::Consistency;
-use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response};
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response};
 use lockmesh_protocol::wire;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,6 +34,10 @@ pub struct World {
     pub operator: Operator,
     /// Who served last, and in which term.
     pub(super) led: Option<(ServerId, Term)>,
+    /// Who voted when somebody looked last.
+    pub(super) voters: Vec<ServerId>,
+    /// The server that renewed each session last.
+    pub(super) renewers: BTreeMap<SessionId, ServerId>,
     /// Whether all is as it should be at last.
     pub done: bool,
 }
@@ -54,7 +57,17 @@ impl World {
         stage.after(Duration::ZERO, Event::Operator);
         let judge = Judge::new(LogIndex(1));
         let operator = Operator::default();
-        let mut world = Self { stage, machines, agents, judge, operator, led: None, done: false };
+        let mut world = Self {
+            stage,
+            machines,
+            agents,
+            judge,
+            operator,
+            led: None,
+            voters: voters.clone(),
+            renewers: BTreeMap::new(),
+            done: false,
+        };
         voters.into_iter().for_each(|id| world.start(id));
         world
     }
@@ -95,14 +108,10 @@ impl World {
             return;
         }
         machine.lives += 1;
-        let before = machine.disk.durable.base;
-        let recovered = match machine.disk.open(self.stage.sabotage) {
+        let recovered = match machine.disk.open(&mut self.stage) {
             Ok(recovered) => recovered,
             Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
         };
-        if machine.disk.durable.base != before && before.0 > LogIndex(1) {
-            self.stage.hit(Mark::CrashBetweenImageAndReset);
-        }
         let index = recovered.image.index;
         self.stage.say(|| {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
@@ -172,11 +181,13 @@ impl World {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let idle = machine.disk.image_is_idle();
         let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
+        let served = process.core.is_serving();
         let Some(turn) = process.turn(&mut self.stage, idle) else { return };
         self.judge_log(id, &turn);
         self.write(id, &turn);
         self.judge_state(id, &turn);
         self.notice_leader(id);
+        self.notice_members(id, served);
         for (to, message) in turn.messages {
             self.send(id, to, message);
         }
@@ -195,6 +206,12 @@ impl World {
         }
         if let Some(mark) = &turn.installed {
             self.stage.marks.hit(Mark::Installed);
+            let crashes = self.stage.plan.faults.crash.is_some() && !self.stage.calm;
+            if crashes && self.stage.draw.once_in(4) {
+                let wait = self.stage.plan.disk.image.1;
+                let wait = self.stage.draw.duration(Duration::ZERO, wait);
+                self.stage.after(wait, Event::Fault(chaos::Kind::CrashOf(id)));
+            }
             self.stage
                 .life
                 .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
@@ -266,7 +283,7 @@ impl World {
         let (applied, serves) = (process.applied(), process.core.is_serving());
         let fact = Fact::Given { server: id, given: &given, applied, copies, voters };
         self.judge.see(&self.stage, &fact);
-        self.note_given(&given, serves);
+        self.note_given(id, &given, serves);
         let Given { asked, response } = given;
         let event = Event::Answer(asked.ask.agent, asked.ask.call, id, Box::new(response));
         self.stage.send(Place::Server(id), Place::Agent(asked.ask.agent), event);
@@ -343,23 +360,5 @@ impl World {
         let wait = self.stage.plan.faults.fetch / 3;
         let wait = self.stage.around(wait.max(Duration::from_millis(5)));
         self.stage.after(wait, Event::Fetch(id, life));
-    }
-
-    fn note_given(&mut self, given: &Given, serves: bool) {
-        let stale = matches!(given.asked.ask.request, Request::Read { consistency: Consistency::Stale, .. });
-        match &given.response {
-            Response::Answer(_) if stale => self.stage.hit(Mark::ReadStale),
-            Response::Answer(_) => {
-                self.stage.hit(Mark::ReadFresh);
-                if !serves {
-                    self.stage.hit(Mark::FollowerRead);
-                }
-            }
-            Response::Renewed(Some(_)) => self.stage.hit(Mark::Renewed),
-            Response::Unavailable(_) if matches!(given.asked.ask.request, Request::Read { .. }) => {
-                self.stage.hit(Mark::ReadRefused);
-            }
-            _ => {}
-        }
     }
 }

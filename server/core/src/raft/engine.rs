@@ -20,6 +20,7 @@ use crate::raft::Election;
 use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership};
 use crate::raft::memory_log::MemoryLog;
 use crate::raft::message::{MessageKind, PeerMessage};
+use crate::sabotage::{Rule, Seam};
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use raft::eraftpb;
@@ -73,6 +74,7 @@ pub(crate) struct Engine {
     membership: Membership,
     /// An image that is in memory but not on disk: the write that it waits for, and its index.
     installing: Option<(u64, LogIndex)>,
+    pub(crate) seam: Seam,
 }
 
 /// A change of the membership.
@@ -150,7 +152,15 @@ impl Engine {
             durable_vote,
             membership,
             installing: None,
+            seam: Seam::default(),
         }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn break_rule(&mut self, rule: Rule) {
+        self.node.set_batch_append(rule == Rule::MessagesAreWhole);
+        self.seam.break_rule(rule);
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -210,7 +220,7 @@ impl Engine {
     }
 
     pub(crate) fn tick(&mut self) {
-        if self.installing.is_some() {
+        if self.installing.is_some() && !self.seam.breaks(Rule::TimeStandsStillForImages) {
             return;
         }
         let log = &self.node.raft.raft_log;
@@ -309,7 +319,7 @@ impl Engine {
             self.durable_vote = turn.vote.unwrap_or(self.durable_vote);
             messages.extend(turn.messages);
         }
-        if let Some(number) = highest {
+        if let Some(number) = self.seam.told(highest) {
             self.node.on_persist_ready(number);
         }
         if let Some((_, index)) = self.installing.take_if(|(number, _)| *number <= write) {
@@ -395,6 +405,11 @@ impl Engine {
         effects: &mut Effects,
     ) {
         let (number, hard_state) = (write.number, write.hard_state);
+        if self.seam.breaks(Rule::AnswersWaitForTheirWrite)
+            || (self.seam.breaks(Rule::AnswersWaitForOlderWrites) && !must_sync)
+        {
+            effects.messages.append(&mut after);
+        }
         let newest = self.node.store().hard_state;
         if (newest.term, newest.vote) == self.durable_vote {
             // That somebody is here says nothing of its log, so it need not wait for the log.
@@ -422,6 +437,9 @@ impl Engine {
     /// A leader that is no longer a member must not lead on.
     fn step_down_if_removed(&mut self) {
         let id = self.node.raft.id;
+        if self.seam.breaks(Rule::RemovedLeaderSteps) {
+            return;
+        }
         if self.is_leader() && self.node.raft.prs().get(id).is_none() {
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, 0);

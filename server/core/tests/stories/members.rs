@@ -64,19 +64,22 @@ impl Cluster {
 
     fn deliver(&mut self) {
         while !self.mail.is_empty() {
-            for (to, message) in std::mem::take(&mut self.mail) {
-                if self.down.contains(&to)
-                    || self.down.contains(&message.from)
-                    || !self.servers.contains_key(&to)
-                {
-                    continue;
-                }
-                let input = match message.kind {
-                    MessageKind::Snapshot => self.fetch(message),
-                    _ => Input::Peer(message.from, message),
-                };
-                self.input(to, input);
+            self.deliver_once();
+        }
+    }
+
+    /// Delivers what was said so far, and not what is said because of it.
+    fn deliver_once(&mut self) {
+        for (to, message) in std::mem::take(&mut self.mail) {
+            if self.down.contains(&to) || self.down.contains(&message.from) || !self.servers.contains_key(&to)
+            {
+                continue;
             }
+            let input = match message.kind {
+                MessageKind::Snapshot => self.fetch(message),
+                _ => Input::Peer(message.from, message),
+            };
+            self.input(to, input);
         }
     }
 
@@ -335,4 +338,26 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
     cluster.run(2 * SECOND);
     let server = &cluster.servers[&follower];
     assert!(!server.readable.contains(&ticket) && server.unreadable.contains(&ticket), "nobody confirms it");
+}
+
+#[test]
+fn a_server_that_is_being_forgotten_is_not_taken_in() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let goes = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
+    while cluster.voters().contains(&goes.0) || cluster.servers[&leader].core.membership().is_joint() {
+        assert!(!cluster.mail.is_empty(), "it goes by messages alone");
+        cluster.deliver_once();
+    }
+    assert!(cluster.roster().contains(&goes.0), "its row is still to be forgotten");
+    cluster.input(leader, Input::AddServer(Ticket(78), goes));
+    let refused = cluster.answer(leader, Ticket(78));
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
+    cluster.run(SECOND);
+    assert_eq!(
+        (cluster.voters().len(), cluster.roster().len()),
+        (2, 2),
+        "a member without a row is heard by nobody"
+    );
 }

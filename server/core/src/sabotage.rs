@@ -1,0 +1,72 @@
+//! Rules that can be broken on purpose, so that the simulator can show that it would find it.
+//!
+//! **Invariant:** without the feature `sabotage` every question here is answered *no* when it is compiled, so nothing of
+//! it is in the program. With it nothing is broken either, unless somebody calls `Core::break_rule`.
+
+/// A rule of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// What rests on a write waits until the write is durable.
+    AnswersWaitForTheirWrite,
+    /// Also a turn that writes nothing waits for the writes before it.
+    AnswersWaitForOlderWrites,
+    /// The engine is told that a write is durable before its messages leave.
+    EngineIsToldFirst,
+    /// Time stands still while an image is installed.
+    TimeStandsStillForImages,
+    /// A leader that was taken out leads no more.
+    RemovedLeaderSteps,
+    /// Entries are joined to no message of the same turn.
+    MessagesAreWhole,
+    /// A new leader counts every lock-delay anew.
+    DelaysOutliveElections,
+    /// A new leader gives every session its whole time again.
+    SessionsOutliveElections,
+    /// A command that comes again does nothing.
+    RetriesDoNothing,
+    /// A read waits for its round.
+    ReadsWaitForTheirRound,
+    /// A renewal is acknowledged after its round.
+    RenewalsWaitForTheirRound,
+}
+
+/// Which rule is broken, if any.
+#[derive(Debug, Default)]
+pub(crate) struct Seam {
+    #[cfg(feature = "sabotage")]
+    broken: Option<Rule>,
+    /// What the engine was not told yet.
+    #[cfg(feature = "sabotage")]
+    untold: Option<u64>,
+}
+
+#[cfg(feature = "sabotage")]
+impl Seam {
+    pub(crate) fn break_rule(&mut self, rule: Rule) {
+        self.broken = Some(rule);
+    }
+
+    pub(crate) fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+
+    /// The write of which the engine shall hear now.
+    pub(crate) fn told(&mut self, durable: Option<u64>) -> Option<u64> {
+        if self.breaks(Rule::EngineIsToldFirst) {
+            std::mem::replace(&mut self.untold, durable)
+        } else {
+            durable
+        }
+    }
+}
+
+#[cfg(not(feature = "sabotage"))]
+impl Seam {
+    pub(crate) const fn breaks(&self, _: Rule) -> bool {
+        false
+    }
+
+    pub(crate) const fn told(&self, durable: Option<u64>) -> Option<u64> {
+        durable
+    }
+}
