@@ -11,6 +11,7 @@ use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// The operator's number among the agents.
@@ -20,6 +21,8 @@ pub const OPERATOR: usize = usize::MAX;
 const PATIENCE: Duration = Duration::from_millis(700);
 /// How often the operator gives up nothing.
 const ATTEMPTS: u32 = 20;
+/// How long after the loss of a server no other one is taken out.
+const GRIEF: Duration = Duration::from_secs(4);
 /// The most servers that there may be at once.
 const MOST: usize = 7;
 
@@ -44,6 +47,8 @@ pub struct Operator {
     under_way: Option<(u64, Order, ServerId)>,
     attempts: u32,
     newest_node: u64,
+    /// When a server was last lost for good. For a while nobody takes out another one: the leader cannot know yet.
+    lost: Time,
 }
 
 impl World {
@@ -191,7 +196,8 @@ impl World {
     pub fn order_removal(&mut self) {
         let there: Vec<_> =
             self.machines.values().filter(|machine| !machine.gone).map(|machine| machine.id).collect();
-        if there.len() > 2 && self.operator.orders.len() < 2 {
+        let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
+        if there.len() > 2 && self.operator.orders.len() < 2 && is_safe {
             let server = *self.stage.draw.pick(&there);
             if self.stage.draw.once_in(2) {
                 self.operator.orders.push(Order::Transfer(None));
@@ -207,9 +213,13 @@ impl World {
         let lost = members.voters.iter().filter(|id| self.machines[id].gone).count();
         let candidates: Vec<_> =
             members.voters.iter().copied().filter(|id| !self.machines[id].gone).collect();
-        if members.is_joint() || members.voters.len() < 3 || lost > 0 {
+        let removes = |order: &Order| matches!(order, Order::Remove(_));
+        let removing = self.operator.orders.iter().any(removes)
+            || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
+        if members.is_joint() || members.voters.len() < 3 || lost > 0 || removing {
             return;
         }
+        self.operator.lost = self.stage.now;
         let id = *self.stage.draw.pick(&candidates);
         self.stage.hit(Mark::Wiped);
         self.stage.say(|| format!("server {id} loses its disk"));
