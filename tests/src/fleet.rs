@@ -22,9 +22,14 @@ pub struct Fleet {
 impl Fleet {
     /// Starts as many servers as `servers` says, and waits until they serve.
     pub fn start(folder: &Path, servers: &str) -> Self {
+        Self::start_with(folder, servers, &[])
+    }
+
+    /// The same with more options.
+    pub fn start_with(folder: &Path, servers: &str, options: &[&str]) -> Self {
         let data = folder.to_str().expect("a temporary folder's name is text");
-        let process =
-            Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--servers", servers, "--data-dir", data]);
+        let usual = ["dev", "--http", "127.0.0.1:0", "--servers", servers, "--data-dir", data];
+        let process = Process::lockmesh(&[&usual, options].concat());
         let ready = process.says("ready ");
         let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
         Self { http: http.expect("it says where").to_owned(), folder: folder.to_owned(), process }
