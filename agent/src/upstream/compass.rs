@@ -43,7 +43,7 @@ const DIAL_INTERVAL: Duration = Duration::from_millis(50);
 const DEAD_TIME: Duration = Duration::from_secs(3);
 
 /// A home server that leaves one open for so long is left, if another one is well.
-const SILENT_TIME: Duration = Duration::from_millis(500);
+const SILENT_TIME: Duration = Duration::from_millis(300);
 
 /// A connection that nothing needs any more is kept for so long.
 const IDLE_TIME: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ pub(super) struct Compass {
     home: Option<Place>,
     /// A server that is said to lead, and how often it was asked and did not say so itself.
     claimed: Option<(Place, u32)>,
-    /// Since when the leader is looked for.
+    /// Since when a leader is looked for, or a home server in place of one that does not answer.
     hunting: Option<Instant>,
     leaderless_since: Instant,
     chance: u64,
@@ -265,8 +265,8 @@ impl Compass {
     /// What shall be done now.
     pub(super) fn orders(&mut self, now: Instant) -> Orders {
         let cut = self.cut_the_dead(now);
-        self.notice_hunt(now);
         self.choose_home(now);
+        self.notice_hunt(now);
         self.roster.forget_the_unlisted();
         let mut orders = Orders { leader: self.leader, home: self.home, cut, ..Orders::default() };
         self.keep(&mut orders, now);
@@ -286,26 +286,26 @@ impl Compass {
     }
 
     fn notice_hunt(&mut self, now: Instant) {
-        let leader = self.leader.and_then(|leader| self.roster.get(leader));
-        match leader.is_some_and(|leader| !leader.is_slow) {
-            true => self.hunting = None,
-            false => {
-                self.hunting.get_or_insert(now);
-            }
+        let is_fine = |place: Option<Place>| {
+            place.and_then(|place| self.roster.get(place)).is_some_and(|server| !server.is_slow)
+        };
+        if is_fine(self.leader) && is_fine(self.home) {
+            self.hunting = None;
+        } else {
+            self.hunting.get_or_insert(now);
         }
     }
 
     fn choose_home(&mut self, now: Instant) {
-        let is_good = |place: Place| {
-            self.roster.get(place).is_some_and(|server| match server.asked {
-                Some(asked) if server.is_slow => !server.is_asked || now < asked + SILENT_TIME,
-                _ => true,
-            })
-        };
-        if self.home.is_some_and(is_good) {
+        let is_silent =
+            |server: &Server| server.is_asked && server.asked.is_some_and(|asked| now >= asked + SILENT_TIME);
+        let is_good = |server: &Server| !(server.is_slow && is_silent(server));
+        if self.home.and_then(|home| self.roster.get(home)).is_some_and(is_good) {
             return;
         }
-        let is_well = |place: &Place| self.roster.get(*place).is_some_and(Server::is_well);
+        let is_well = |place: &Place| {
+            self.roster.get(*place).is_some_and(|server| server.is_well() && !is_silent(server))
+        };
         let is_lonely =
             |place: &Place| self.roster.get(*place).is_some_and(|server| server.lonely_since.is_some());
         let well: Vec<_> = self.roster.ranked().into_iter().filter(is_well).collect();

@@ -331,9 +331,10 @@ fn a_home_server_that_has_lost_the_others_is_left() {
 fn a_silent_home_server_is_left_and_then_given_up() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(B);
-    let asked = story.run(490, |_| None);
-    assert_eq!((asked, story.orders.home), ([0, 1, 0], Some(B)));
-    story.run(20, |_| None);
+    let others = |place| (place != B).then_some((Some(A), 3));
+    story.run(290, others);
+    assert_eq!((story.leader(), story.orders.home), (Some(A), Some(B)));
+    story.run(20, others);
     assert!(story.orders.home.is_some_and(|home| home != B));
     let mut cut = Vec::new();
     while cut.is_empty() {
@@ -342,6 +343,15 @@ fn a_silent_home_server_is_left_and_then_given_up() {
     }
     assert_eq!(cut, [B]);
     assert_eq!(story.step().cut, []);
+}
+
+#[test]
+fn a_home_server_and_a_leader_that_are_both_dead_are_left() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.slow(B);
+    // Nobody has called A, but it owes an answer as long as B does.
+    story.run(310, |place| (place == C).then_some((None, 3)));
+    assert_eq!((story.orders.home, story.leader()), (Some(C), Some(A)));
 }
 
 #[test]

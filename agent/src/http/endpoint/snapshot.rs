@@ -13,7 +13,7 @@ use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, Term};
 use lockmesh_protocol::reply::Reply;
 use std::fs::File;
 use std::io::{self, BufReader, Seek};
@@ -43,11 +43,13 @@ async fn save(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let stale = call.params.has("stale");
     let mut writer = blocking(archive::Writer::new).await?;
-    let (mut backup, mut number) = (None, 0);
+    let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
-        let part = call.api.upstream.backup_part(backup, number, stale).await?;
-        if part.number != number || backup.is_some_and(|backup| backup != part.backup) {
-            return Err(Failure::internal("the server sent another part of the backup than was asked for"));
+        let part = call.api.upstream.backup_part(backup.map(|(backup, ..)| backup), number, stale).await?;
+        // Servers count their backups each for itself: after an election another one's may have the same number.
+        let whole = (part.backup, part.index, part.term);
+        if part.number != number || *backup.get_or_insert(whole) != whole {
+            return Err(Failure::internal("the server sent a part of another backup: begin again"));
         }
         let rows = part.rows;
         writer = blocking(move || {
@@ -67,7 +69,7 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
             let (file, length) = blocking(move || writer.finish(meta)).await?;
             return Ok((file, length, part.index));
         }
-        (backup, number) = (Some(part.backup), number + 1);
+        number += 1;
     }
 }
 
