@@ -31,6 +31,8 @@ const DEAD_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Quorum {
     /// When each was heard last.
     heard: BTreeMap<ServerId, Time>,
+    /// When this server began to lead.
+    led_since: Time,
     /// Since when a learner could have its vote.
     ready: BTreeMap<ServerId, Time>,
     /// Since when a server waits for an image.
@@ -63,6 +65,11 @@ impl Quorum {
 
     fn silence(&self, now: Time, server: ServerId) -> Option<Duration> {
         self.heard.get(&server).map(|heard| now.since(*heard))
+    }
+
+    /// For how long a leader has waited for a word: whoever it never heard may have spoken to the one before it.
+    fn patience(&self, now: Time, server: ServerId) -> Duration {
+        now.since(self.heard.get(&server).copied().unwrap_or_default().max(self.led_since))
     }
 }
 
@@ -187,12 +194,10 @@ impl Core {
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
 
-    /// A new leader has heard from everybody, as far as it knows, and forgets rows whose servers never became members.
+    /// A new leader waits anew for a word of everybody, and forgets rows whose servers never became members.
     pub(crate) fn begin_to_look_after_servers(&mut self, now: Time) {
         let members = self.engine.membership().all();
-        for server in &members {
-            self.quorum.heard.entry(*server).or_insert(now);
-        }
+        self.quorum.led_since = now;
         let strangers: Vec<_> =
             self.state.servers().map(|server| server.id).filter(|id| !members.contains(id)).collect();
         strangers.into_iter().for_each(|id| self.gather_own(Command::ForgetServer(id)));
@@ -225,9 +230,7 @@ impl Core {
     /// Another server comes: those that are dead by now are no longer waited for.
     fn note_replaced(&mut self, now: Time) {
         let voters = self.engine.membership().voters.iter().copied();
-        let is_dead = |id: &ServerId| {
-            *id != self.config.id && self.quorum.silence(now, *id).is_some_and(|silence| silence > DEAD_AFTER)
-        };
+        let is_dead = |id: &ServerId| *id != self.config.id && self.quorum.patience(now, *id) > DEAD_AFTER;
         let dead: Vec<_> = voters.filter(is_dead).collect();
         self.quorum.replaced.extend(dead);
     }

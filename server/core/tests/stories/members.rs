@@ -361,3 +361,23 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
         "a member without a row is heard by nobody"
     );
 }
+
+#[test]
+fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    cluster.down.insert(others[0]);
+    let disk = cluster.servers[&others[1]].disk.clone();
+    cluster.servers.insert(others[1], Server::open(others[1], disk));
+    cluster.run(5 * SECOND);
+    cluster.ask(leader, |ticket| Input::TransferLeader(ticket, Some(others[1])));
+    assert_eq!(cluster.leader(), others[1]);
+    let ticket = cluster.ask(others[1], |ticket| Input::RemoveServer(ticket, leader));
+    let refused = cluster.answer(others[1], ticket);
+    assert!(
+        matches!(refused, Response::Unavailable(Unavailable::Denied(_))),
+        "two of three would be left: {refused:?}"
+    );
+    cluster.put("still there");
+}
