@@ -41,10 +41,12 @@ struct Server {
 }
 
 impl Configuration {
-    /// Whether there is a leader, and this many servers vote and have the log up to an index.
+    /// Whether there is a leader, and this many servers vote, all of which have the log up to an index. The former
+    /// life of a server that was emptied votes until it is taken out: until then nothing is settled.
     fn is_settled(&self, servers: usize, index: u64) -> bool {
-        let good = |server: &&Server| server.voter && server.last_index >= index;
-        self.servers.iter().filter(good).count() == servers && self.servers.iter().any(|server| server.leader)
+        let voters: Vec<&Server> = self.servers.iter().filter(|server| server.voter).collect();
+        let all_have = voters.iter().all(|server| server.last_index >= index);
+        voters.len() == servers && all_have && voters.iter().any(|server| server.leader)
     }
 }
 
@@ -222,15 +224,17 @@ fn agent_config(folder: &Path, socket: &Path, servers: &[String]) -> String {
     config
 }
 
-/// The version, and the commit where the sources are at hand.
+/// The version, and the commit where the binary was built from the sources at hand.
 fn version(program: &Path) -> io::Result<String> {
     let told = Command::new(program).arg("version").output()?;
     let told = String::from_utf8_lossy(&told.stdout);
     let mut version = told.lines().next().unwrap_or_default().trim().to_owned();
-    let git = Command::new("git")
-        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])
-        .output();
-    if let Ok(commit) = git
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize();
+    let is_from_here =
+        top.is_ok_and(|top| program.canonicalize().is_ok_and(|program| program.starts_with(top)));
+    let git = ["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"];
+    if is_from_here
+        && let Ok(commit) = Command::new("git").args(git).output()
         && commit.status.success()
     {
         version += &format!(" ({})", String::from_utf8_lossy(&commit.stdout).trim());
@@ -254,6 +258,10 @@ mod tests {
         assert!(is_settled(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":1000}"#, 3));
         assert!(!is_settled(r#",{"Address":"c","Leader":false,"Voter":false,"LastIndex":1000}"#, 3));
         assert!(!is_settled(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":10}"#, 3));
+        assert!(
+            !is_settled(r#",{"Address":"c","Leader":false,"Voter":true,"LastIndex":10}"#, 2),
+            "a former life"
+        );
         assert!(!is_settled("", 3));
         assert!(is_settled("", 2));
     }

@@ -131,6 +131,9 @@ async fn recover(
     let restart = recovery::restart(cluster, recovery::Way::Empty).await?;
     findings.tell("a follower that was emptied, until it listens again", restart.listens, "s", None);
     findings.tell("until it votes again, caught up by a snapshot", restart.caught_up, "s", None);
+    let begun = Instant::now();
+    cluster.settle().await?;
+    findings.tell("and until its former life is out of the quorum", begun.elapsed().as_secs_f64(), "s", None);
     let mut elections = Vec::new();
     for round in 1..=args.elections {
         progress.say(&format!("killing the leader, {round} of {}", args.elections));
