@@ -34,6 +34,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// The most operations of a transaction; an agent that keeps its own limit never meets this one.
@@ -87,6 +88,8 @@ pub(crate) struct Driver {
     next: Vec<Input>,
     /// The task that tells the quorum where this server is now.
     announcing: Option<JoinHandle<()>>,
+    /// Who waits until another server leads.
+    leaving: Option<(Ticket, oneshot::Sender<()>)>,
 }
 
 /// A call that waits for the core.
@@ -141,6 +144,7 @@ impl Driver {
             peers,
             next: Vec::new(),
             announcing: None,
+            leaving: None,
         }
     }
 
@@ -182,6 +186,7 @@ impl Driver {
             // The lobby's own news that came too late.
             Mail::Forming(_) => {}
             Mail::Store(event) => self.store_event(event),
+            Mail::Leave(left) => self.leave(left),
             Mail::Stop => return false,
         }
         true
@@ -385,6 +390,8 @@ impl Driver {
         for (ticket, response) in outbox.replies.drain(..) {
             if let Some(asked) = self.asked.remove(&ticket) {
                 self.reply(asked, response);
+            } else {
+                self.notice_departure(ticket);
             }
         }
         for (ticket, why) in outbox.unreadable.drain(..) {

@@ -15,6 +15,7 @@
 //! | `images` | the way of an image to a server that is too far behind |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
+//! | [`recover`] | begins anew from one server that survived |
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
 
@@ -28,6 +29,7 @@ pub mod mailbox;
 mod metrics;
 mod opening;
 pub mod peers;
+pub mod recover;
 pub mod rpc;
 mod said;
 pub mod server;

@@ -14,7 +14,7 @@ use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// How many calls may wait for the driver, and as many messages of other servers: neither keeps the other out.
 pub const MAILBOX_LIMIT: usize = 16_384;
@@ -60,6 +60,8 @@ pub enum Mail {
     Forming(News),
     /// Something happened in the store.
     Store(StoreEvent),
+    /// This server is about to stop: if it leads, another one shall. Answered when there is nothing left to do about it.
+    Leave(oneshot::Sender<()>),
     /// The driver shall finish.
     Stop,
 }

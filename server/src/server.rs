@@ -18,9 +18,15 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
+
+/// How long the leadership may take to be handed over before a server stops all the same.
+const LEAVE_TIME: Duration = Duration::from_secs(2);
+/// How long those who are connected are given to hear that a server stops.
+const GOODBYE_TIME: Duration = Duration::from_millis(200);
 
 /// What a server must be given.
 #[derive(Debug)]
@@ -168,12 +174,20 @@ impl Server {
         self.lives.send_replace(identity.lives().to_vec());
     }
 
-    /// Says goodbye, writes what was decided and closes the files.
+    /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the files.
     pub async fn stop(self) {
         let Self { endpoint, dialling, mailbox, peers, driver, tasks, .. } = self;
-        endpoint.close("the server stops").await;
+        let (leave, left) = oneshot::channel();
+        // It always gets in; a driver that is gone has nothing to hand over.
+        let _ = mailbox.post(Mail::Leave(leave));
+        if tokio::time::timeout(LEAVE_TIME, left).await.is_err() {
+            tracing::warn!("no other server took the leadership over in time: they will elect one");
+        }
         peers.close();
-        dialling.close("the server stops").await;
+        let goodbye =
+            async { tokio::join!(endpoint.close("the server stops"), dialling.close("the server stops")) };
+        // Who does not hear it now will notice.
+        let _ = tokio::time::timeout(GOODBYE_TIME, goodbye).await;
         tasks.iter().for_each(AbortHandle::abort);
         // It always gets in; a driver that is gone has stopped.
         let _ = mailbox.post(Mail::Stop);

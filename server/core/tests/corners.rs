@@ -6,10 +6,11 @@ use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession, RestoreStep};
 use lockmesh_protocol::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, SessionId, Term,
+    WallTime,
 };
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, Node};
+use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, NewServer, Node};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -292,4 +293,16 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
         create_index: LogIndex(1),
         modify_index: LogIndex(1),
     }
+}
+
+#[test]
+fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
+    let newcomer = NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), birth: "b".into() };
+    let admit = Command::AdmitServer(newcomer.clone());
+    let mut cluster = Cluster { state: State::new(), index: 0 };
+    let refused = cluster.apply(admit.clone());
+    assert!(matches!(refused, Reply::Refused(Refusal::Roster(_))), "{refused:?}");
+    let first = NewServer { birth: "a".into(), node: "s1".into(), ..newcomer }.with_id(ServerId(1));
+    cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: vec![first] });
+    assert_eq!(cluster.apply(admit), Reply::Server(ServerId(2)));
 }

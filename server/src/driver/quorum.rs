@@ -4,7 +4,7 @@ use super::{Asked, Driver, What, wall_time};
 use crate::forming::announce;
 use crate::mailbox::ReplySink;
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::{Input, Proposal};
+use lockmesh_core::{Input, Proposal, Ticket};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::forming::{Introduction, Standing};
@@ -13,7 +13,7 @@ use lockmesh_protocol::record::{NewServer, Server};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{CallId, Joined, Response, ServerStatus, Status, Unavailable};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Whether a change says who the servers are.
 pub(super) fn is_of_roster(change: &Change) -> bool {
@@ -55,6 +55,10 @@ impl Driver {
     pub(super) fn admit(&mut self, call: CallId, replies: ReplySink, server: NewServer) {
         let (node, now) = (server.node.folded(), self.now());
         let state = self.core.state();
+        if state.cluster_id().is_empty() {
+            let not_yet = Response::Unavailable(Unavailable::NotLeader { leader: None });
+            return self.postman.answer(&replies, call, not_yet);
+        }
         let alive = state.servers().find(|row| {
             row.node.folded() == node && row.birth != server.birth && self.core.is_healthy(now, row.id)
         });
@@ -78,6 +82,25 @@ impl Driver {
             return self.postman.answer(&replies, call, Response::Unavailable(Unavailable::Denied(why)));
         }
         self.propose_own(call, replies, What::Announcement, Command::UpdateServer(server));
+    }
+
+    /// This server is about to stop. One that leads hands the leadership over first, so that nobody has to notice.
+    pub(super) fn leave(&mut self, left: oneshot::Sender<()>) {
+        // Where there is nothing to hand over, or nobody to hand it to, dropping the sender says that it is done.
+        if self.core.is_serving() && self.core.membership().voters.len() > 1 {
+            self.last_ticket += 1;
+            let ticket = Ticket(self.last_ticket);
+            self.leaving = Some((ticket, left));
+            self.handle(Input::TransferLeader(ticket, None));
+        }
+    }
+
+    /// What became of the leadership that was to be handed over.
+    pub(super) fn notice_departure(&mut self, ticket: Ticket) {
+        if let Some((_, left)) = self.leaving.take_if(|(waiting, _)| *waiting == ticket) {
+            // The one who waited may have lost patience.
+            let _ = left.send(());
+        }
     }
 
     fn propose_own(&mut self, call: CallId, replies: ReplySink, what: What, command: Command) {

@@ -25,20 +25,20 @@ pub(super) async fn join(
     me: NewServer,
     addresses: watch::Receiver<Vec<String>>,
 ) {
+    let birth = me.birth.clone();
+    let is_admitted = |response| match response {
+        Response::Joined(joined) => Some(joined).filter(|joined| is_of(joined, &birth)),
+        _ => None,
+    };
     let joined =
-        insist(
-            &endpoint,
-            &addresses,
-            Request::AddServer(me),
-            "joins the cluster",
-            |response| match response {
-                Response::Joined(joined) => Some(joined),
-                _ => None,
-            },
-        );
-    let joined: Joined = joined.await;
+        insist(&endpoint, &addresses, Request::AddServer(me), "joins the cluster", is_admitted).await;
     // It always gets in; a driver that is gone needs it no more.
     let _ = mailbox.post(Mail::Forming(News::Joined(joined)));
+}
+
+/// Whether the id that was given belongs to the server of this birth.
+fn is_of(joined: &Joined, birth: &str) -> bool {
+    joined.servers.iter().any(|server| server.id == joined.server && server.birth == birth)
 }
 
 /// Tells the leader where this server is now, until it knows.

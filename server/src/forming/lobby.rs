@@ -93,6 +93,8 @@ impl Waiting<'_> {
                     }
                     Mail::Forming(News::Met(introduction)) => self.hear(introduction),
                     Mail::Forming(News::Resolved(name, addresses)) => self.callers.resolved(&name, addresses),
+                    // A server that belongs to nothing leads nobody; a dropped sender says so.
+                    Mail::Leave(_) => {}
                     Mail::Stop => return Ok(false),
                     _ => {}
                 }

@@ -45,7 +45,12 @@ impl Link {
         loop {
             let place = address.borrow_and_update().clone();
             let began = Instant::now();
-            let reason = match self.connect(&place).await {
+            let connected = tokio::select! {
+                connected = self.connect(&place) => connected,
+                // It has just come back: what was sent to it before is lost, so it is called anew.
+                () = self.line.worth_a_call(&mut address) => continue,
+            };
+            let reason = match connected {
                 Ok((connection, sender, receiver)) => {
                     tracing::info!(%server, node = %self.node, address = place, "reached the other server");
                     said.forget();

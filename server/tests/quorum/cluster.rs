@@ -55,6 +55,14 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
     panic!("waited in vain until {what}");
 }
 
+/// With `LOCKMESH_TEST_LOG` in the environment the servers' logs are shown: for somebody who looks for a fault.
+fn show_logs_if_wanted() {
+    if std::env::var_os("LOCKMESH_TEST_LOG").is_some() {
+        // Another test of this process may have done so already.
+        let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).try_init();
+    }
+}
+
 /// An address that no other test and no port 0 is given: below the ports that the system gives out.
 fn free_address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -71,6 +79,7 @@ fn free_address() -> SocketAddr {
 impl Cluster {
     /// `count` servers that are not started, with the configuration of each changed by `tune`.
     pub(crate) fn new(count: usize, tune: fn(&mut ServerConfig)) -> Self {
+        show_logs_if_wanted();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let tls = folder.path().join("tls");
         let prepare = |node: &NodeName| Development::prepare(&tls, node).expect("certificates");

@@ -4,6 +4,7 @@ use crate::cluster::{Cluster, members, until};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response, Status, Unavailable};
+use std::path::Path;
 
 fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
     ids.map(ServerId).to_vec()
@@ -96,5 +97,71 @@ async fn five_servers_serve_with_two_of_them_dead() {
     }
     let leader = cluster.leader().await;
     assert_eq!(cluster.value(leader, "job", Consistency::Consistent).await.as_deref(), Some("still"));
+    cluster.end().await;
+}
+
+/// Makes a server's record say again what it said right after its promise.
+fn back_to_the_promise(folder: &Path) {
+    let path = folder.join("quorum.json");
+    let text = std::fs::read_to_string(&path).expect("it is a member");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let mut member = record["place"]["member"].take();
+    member.as_object_mut().expect("it is a member").remove("server");
+    record["place"] = serde_json::json!({ "promised": member });
+    std::fs::write(&path, record.to_string()).expect("it can be written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_founder_that_crashes_before_it_notes_that_it_is_a_member_becomes_one() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    cluster.put("job", "without it").await;
+    cluster.stop(2).await;
+    back_to_the_promise(&cluster.data_dir(2));
+    cluster.start(2);
+    assert_eq!(cluster.until_caught_up(2).await.server, ServerId(2));
+    assert_eq!(cluster.value(2, "job", Consistency::Stale).await.as_deref(), Some("without it"));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn founders_that_crash_after_their_promises_found_the_promised_cluster() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    let promised =
+        cluster.until_status("it has an id", |status| !status.cluster_id.is_empty()).await.cluster_id;
+    for number in 1..=3 {
+        cluster.stop(number).await;
+        back_to_the_promise(&cluster.data_dir(number));
+        for file in ["log.redb", "state.redb"] {
+            std::fs::remove_file(cluster.data_dir(number).join(file)).expect("it was there");
+        }
+    }
+    for number in [2, 3] {
+        cluster.start(number);
+        let status = until("it answers", || cluster.status(number)).await;
+        assert_eq!(status, Status::default(), "two know of two promises, and wait for the third");
+    }
+    cluster.start(1);
+    let status = cluster.until_status("it has an id", |status| !status.cluster_id.is_empty()).await;
+    assert_eq!((status.cluster_id, status.servers.len()), (promised, 3));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn founders_that_were_stopped_while_they_waited_found_the_cluster_later() {
+    let mut cluster = Cluster::new(3, |_| {});
+    for number in 1..=3 {
+        cluster.configure(number, 3, &[1, 2, 3]);
+    }
+    for number in [1, 2] {
+        cluster.start(number);
+        until("it answers", || cluster.status(number)).await;
+    }
+    for number in [1, 2] {
+        cluster.stop(number).await;
+    }
+    for number in [3, 2, 1] {
+        cluster.start(number);
+    }
+    cluster.put("job", "founded").await;
     cluster.end().await;
 }

@@ -3,8 +3,9 @@
 use crate::cluster::{Cluster, members, until};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::Consistency;
-use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::rpc::{Request, Response, Status};
 use lockmesh_server::config::ServerConfig;
+use lockmesh_server::recover::recover;
 use std::time::Duration;
 
 fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
@@ -59,7 +60,7 @@ async fn an_emptied_server_comes_back_as_another_one() {
     cluster.stop(emptied).await;
     cluster.empty(emptied);
     cluster.start(emptied);
-    let is_back = |status: &_| members(status).0.contains(&ServerId(4)) && members(status).0.len() == 3;
+    let is_back = |status: &Status| members(status).0.contains(&ServerId(4)) && members(status).0.len() == 3;
     let status = cluster.until_status("it votes under a new id and the old one is gone", is_back).await;
     assert!(!members(&status).0.contains(&ServerId(emptied as u64)));
     let own = cluster.until_caught_up(emptied).await;
@@ -104,10 +105,54 @@ async fn a_server_that_moved_says_where_it_is() {
     cluster.move_away(moved);
     cluster.start(moved);
     let address = cluster.address(moved).to_string();
-    let knows = |status: &lockmesh_protocol::rpc::Status| {
-        status.servers.iter().any(|server| server.address == address && server.healthy)
-    };
+    let knows =
+        |status: &Status| status.servers.iter().any(|server| server.address == address && server.healthy);
     let status = cluster.until_status("the roster has its new address", knows).await;
     assert_eq!(members(&status), (ids([1, 2, 3]), ids([])));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    let before = cluster.put("job", "survived").await;
+    cluster.until_caught_up(1).await;
+    for number in 1..=3 {
+        cluster.stop(number).await;
+    }
+    let recovery = recover(&cluster.data_dir(1)).expect("it survived");
+    assert_eq!(recovery.server.id, ServerId(1));
+    assert!(recovery.to_string().contains("Server 2 (s2 at"), "{recovery}");
+    cluster.start(1);
+    let status = cluster.until_status("it leads alone", |status| members(status).0.len() == 1).await;
+    assert_eq!((status.servers.len(), status.servers[0].node.as_str()), (1, "s1"));
+    assert_eq!(cluster.value(1, "job", Consistency::Default).await.as_deref(), Some("survived"));
+    assert!(cluster.put("job", "goes on").await.index.0 > before.index.0 + (1 << 31));
+    cluster.empty(2);
+    cluster.start(2);
+    let is_back = |status: &Status| members(status).0 == ids([1, 4]);
+    cluster.until_status("an emptied one joins under a new id", is_back).await;
+    assert!(recover(&cluster.data_dir(2)).is_err(), "a server that runs is not touched");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stops_hands_over_first() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    let before =
+        cluster.until_status("all are well", |status| status.servers.iter().all(|s| s.healthy)).await;
+    let first = cluster.leader().await;
+    cluster.stop(first).await;
+    let other = if first == 1 { 2 } else { 1 };
+    let after = cluster.status(other).await.expect("it answers");
+    assert!(
+        after.leader.is_some_and(|leader| leader != ServerId(first as u64)),
+        "nobody had to notice: {after:?}"
+    );
+    assert_eq!(
+        after.term,
+        before.term.next(),
+        "one election, and nobody stood for it but the one that was asked"
+    );
     cluster.end().await;
 }

@@ -34,6 +34,9 @@ impl Step<'_> {
             self.set_server(&known, new.with_id(known.id));
             return Reply::Server(known.id);
         }
+        if self.state.cluster_id.is_empty() {
+            return refused("the cluster has not begun: its first servers have no ids yet");
+        }
         if new.node.as_str().is_empty() || new.address.is_empty() || new.birth.is_empty() {
             return refused("a server needs a node, an address and a birth");
         }

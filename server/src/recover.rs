@@ -1,0 +1,209 @@
+//! Begins anew from one server that survived, where the others are lost for ever: the last resort.
+//!
+//! The survivor's log counts as committed, and the survivor as the only voter. What the others alone had is lost, and
+//! may have been acknowledged; so indexes and fencing tokens go on far above all that may have been given. **Nothing
+//! here can know whether the others are really lost**: if they still run, or are started again, there are two clusters.
+
+use crate::forming::{Place, Record, RecordError};
+use crate::store::{DirtyRows, Store, StoreError, StoreEvent, StoreHandle, StoreHealth, StoreOptions};
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Fence, LogIndex, ServerId};
+use lockmesh_protocol::record::Server;
+use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
+use lockmesh_protocol::wire;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+/// How far indexes go on above the survivor's: more than a log can hold that nobody else has.
+const INDEX_JUMP: u64 = 1 << 32;
+/// The same for fencing tokens.
+const FENCE_JUMP: u64 = 1 << 32;
+/// How much of each file is kept in memory meanwhile.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// What was recovered, for people.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    /// The server that is the only voter now.
+    pub server: Server,
+    /// Its cluster.
+    pub cluster_id: String,
+    /// The last entry of its log, which counts as committed.
+    pub index: LogIndex,
+    /// How many of its last entries it did not know to be committed.
+    pub unsure: u64,
+    /// The servers that belong to the cluster no more. They must never be started again with the data they have.
+    pub removed: Vec<Server>,
+}
+
+/// Why nothing was recovered. The data folder is as it was, unless the disk failed half-way: then try again.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What the folder says of the cluster cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// There is nothing to recover from.
+    #[error("{folder}: {problem}")]
+    Nothing {
+        /// The data folder.
+        folder: PathBuf,
+        /// What is missing.
+        problem: &'static str,
+    },
+    /// An entry of the log cannot be read.
+    #[error("entry {index} of the log cannot be read ({reason}): was it written by a newer version?")]
+    Entry {
+        /// Which entry.
+        index: LogIndex,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The disk refused.
+    #[error("the disk refused, so try again: {0}")]
+    Disk(String),
+    /// No thread could be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Makes a stopped server the only voter of its cluster, and keeps its id. Blocks while it works.
+///
+/// The other servers' data folders must be emptied before they are started again; then they join as new ones.
+pub fn recover(folder: &Path) -> Result<Recovery, RecoverError> {
+    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
+    let held = Store::hold(folder)?;
+    let mut record = Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"))?;
+    let Place::Member(membership) = &mut record.place else {
+        return Err(nothing("its server never belonged to a cluster"));
+    };
+    if !held.has_store()? {
+        return Err(nothing("its log and its state are gone"));
+    }
+    let id = membership.server;
+    let options = StoreOptions { server: id, first_image: ImageMark::default(), cache_bytes: CACHE_BYTES };
+    let (store, recovered) = held.open(&options)?;
+    let survivor = Survivor::of_log(recovered)?;
+    let known = survivor.state.server(id).map(|row| (**row).clone());
+    let known = known.or_else(|| membership.servers.iter().find(|server| server.id == id).cloned());
+    let (true, Some(server)) = (survivor.mark.index.0 > 0, known) else {
+        return Err(nothing("its server has learned nothing of its cluster yet"));
+    };
+    let others = survivor.state.servers().filter(|row| row.id != id);
+    let recovery = Recovery {
+        index: survivor.mark.index,
+        unsure: survivor.mark.index.0.saturating_sub(survivor.hard_state.commit.0),
+        cluster_id: membership.cluster_id.clone(),
+        removed: others.map(|row| (**row).clone()).collect(),
+        server,
+    };
+    tracing::warn!("{recovery}");
+    membership.servers = vec![recovery.server.clone()];
+    survivor.write(store, &recovery)?;
+    record.write(folder)?;
+    Ok(recovery)
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, cluster_id, index, unsure, removed } = self;
+        write!(
+            f,
+            "server {} ({}) is the only voter of the cluster {cluster_id} now. All that its log holds up to index {index} \
+             counts as committed, {unsure} entries of which it did not know that; what only the others held is lost.",
+            server.id, server.node
+        )?;
+        for other in removed {
+            write!(
+                f,
+                " Server {} ({} at {}) was removed: NEVER start it again before its data folder is emptied.",
+                other.id, other.node, other.address
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What the survivor's disk held, with its whole log applied.
+struct Survivor {
+    hard_state: HardState,
+    mark: ImageMark,
+    state: State,
+}
+
+impl Survivor {
+    fn of_log(recovered: Recovered) -> Result<Self, RecoverError> {
+        let Recovered { hard_state, image: mut mark, entries, mut state, .. } = recovered;
+        let mut changes = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.index > mark.index) {
+            if let Some(proposal) = proposal(entry)? {
+                state.apply(entry.index, entry.term, &proposal, &mut changes);
+                changes.clear();
+            }
+        }
+        if let Some(last) = entries.last().filter(|last| last.index > mark.index) {
+            (mark.index, mark.term) = (last.index, last.term);
+        }
+        Ok(Self { hard_state, mark, state })
+    }
+
+    /// Writes the image of a cluster of one, and an empty log behind it. May be repeated after a crash: until the log
+    /// is empty it leads to the image.
+    fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), RecoverError> {
+        let id = recovery.server.id;
+        for other in &recovery.removed {
+            self.state.load(Change::Server(other.id, None));
+        }
+        self.state.load(Change::Fence(Fence(self.state.fence().0 + FENCE_JUMP)));
+        self.state.load(Change::IndexBase(self.state.index_base() + INDEX_JUMP));
+        let mark = ImageMark { membership: Membership::of_voters(&[id]), ..self.mark };
+        let mut rows = DirtyRows::default();
+        rows.record(Change::Cleared);
+        rows.extend(self.state.rows());
+        let term = self.hard_state.term.max(mark.term).next();
+        let hard_state = HardState { term, vote: ServerId(0), commit: mark.index };
+        let (sender, events) = mpsc::sync_channel(16);
+        let store = store.start(move |event| {
+            // Nobody waits any more where writing was given up.
+            let _ = sender.send(event);
+        });
+        let store = store.map_err(RecoverError::Thread)?;
+        store.install(mark.clone(), rows);
+        store.write([LogWrite {
+            number: 1,
+            reset: Some(mark),
+            entries: Vec::new(),
+            hard_state: Some(hard_state),
+        }])?;
+        until_written(store, &events)
+    }
+}
+
+fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Result<(), RecoverError> {
+    let (mut has_image, mut has_log) = (false, false);
+    while !(has_image && has_log) {
+        match events.recv() {
+            Ok(StoreEvent::Image(_)) => has_image = true,
+            Ok(StoreEvent::Persisted(_)) => has_log = true,
+            Ok(StoreEvent::Health(StoreHealth::Failing(reason))) => return Err(RecoverError::Disk(reason)),
+            Ok(StoreEvent::Health(StoreHealth::Good)) => {}
+            Err(_) => return Err(RecoverError::Disk("the store has ended".into())),
+        }
+    }
+    store.close();
+    Ok(())
+}
+
+fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, RecoverError> {
+    if entry.kind != EntryKind::Normal || entry.data.is_empty() {
+        return Ok(None);
+    }
+    let proposal = wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data);
+    proposal.map(Some).map_err(|error| RecoverError::Entry { index: entry.index, reason: error.to_string() })
+}
