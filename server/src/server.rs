@@ -180,7 +180,7 @@ impl Server {
         let (leave, left) = oneshot::channel();
         // It always gets in; a driver that is gone has nothing to hand over.
         let _ = mailbox.post(Mail::Leave(leave));
-        if tokio::time::timeout(LEAVE_TIME, left).await.is_err() {
+        if !driver.is_finished() && tokio::time::timeout(LEAVE_TIME, left).await.is_err() {
             tracing::warn!("no other server took the leadership over in time: they will elect one");
         }
         peers.close();

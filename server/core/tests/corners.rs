@@ -297,7 +297,8 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
 
 #[test]
 fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
-    let newcomer = NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), birth: "b".into() };
+    let newcomer =
+        NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), birth: "b".into() };
     let admit = Command::AdmitServer(newcomer.clone());
     let mut cluster = Cluster { state: State::new(), index: 0 };
     let refused = cluster.apply(admit.clone());

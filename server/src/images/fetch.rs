@@ -4,7 +4,7 @@ use super::digest::{Digest, of_all, of_part};
 use crate::asker::Asker;
 use crate::mailbox::{Mail, Mailbox};
 use crate::said::Backoff;
-use crate::store::{DirtyRows, raw_rows};
+use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_net::Endpoint;
@@ -54,6 +54,7 @@ struct Gathering {
     image: Option<u64>,
     mark: Option<ImageMark>,
     digests: Vec<Digest>,
+    reader: RowReader,
     state: Box<State>,
     rows: DirtyRows,
     bytes: usize,
@@ -136,7 +137,8 @@ impl Gathering {
         let mut rows = DirtyRows::default();
         rows.record(Change::Cleared);
         let state = Box::new(State::new());
-        Self { image: None, mark: None, digests: Vec::new(), state, rows, bytes: 0 }
+        let (digests, reader) = (Vec::new(), RowReader::default());
+        Self { image: None, mark: None, digests, reader, state, rows, bytes: 0 }
     }
 
     /// Takes a part; gives what the image stands for when it is whole.
@@ -152,7 +154,7 @@ impl Gathering {
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
             return Err("its parts stand for different things".into());
         }
-        for row in raw_rows(&part.rows)? {
+        for row in self.reader.take(&part.rows)? {
             self.state.load(row.clone());
             self.rows.record(row);
         }
@@ -162,6 +164,7 @@ impl Gathering {
         self.digests.push(part.digest);
         match part.whole {
             None => Ok(None),
+            Some(_) if !self.reader.is_done() => Err("its last row has no end".into()),
             Some(whole) if whole == of_all(&self.digests) => Ok(Some(mark)),
             Some(_) => Err("the whole has another checksum than it should".into()),
         }
@@ -274,7 +277,7 @@ mod tests {
                     part.rows = Bytes::from_static(b"\0\0\0\x09x");
                     part.digest = of_part(1, &part.mark, &part.rows);
                 },
-                "a row without its end",
+                "its last row has no end",
             ),
         ];
         for (damage, expected) in damages {

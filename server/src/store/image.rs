@@ -5,6 +5,7 @@
 
 use super::error::StoreError;
 use super::file::{Fault, Reading, RedbFile, TableName, Writing};
+use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, RESTORE_PART, RowKey};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
@@ -93,7 +94,14 @@ impl ImageStore {
             },
             None => String::new(),
         };
-        Ok(Backup { path: self.file.path(), reading, mark, cluster_id, starts: vec![Some(Vec::new())] })
+        Ok(Backup {
+            path: self.file.path(),
+            reading,
+            mark,
+            cluster_id,
+            starts: vec![Some(Vec::new())],
+            raw_starts: vec![Some((Vec::new(), 0))],
+        })
     }
 }
 
@@ -117,6 +125,8 @@ pub struct Backup {
     cluster_id: String,
     /// Where each part that is known begins; none where the part before it was the last one.
     starts: Vec<Option<Vec<u8>>>,
+    /// The same for raw parts: a row, and how many bytes of it went before.
+    raw_starts: Vec<Option<(Vec<u8>, usize)>>,
 }
 
 /// A part of a backup.
@@ -131,23 +141,10 @@ pub struct Part {
 /// A part of a backup as it lies in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawPart {
-    /// The rows, each behind its length.
+    /// A piece of the rows.
     pub rows: Vec<u8>,
     /// Whether no part follows.
     pub last: bool,
-}
-
-/// The rows of a [`RawPart`].
-pub fn raw_rows(mut bytes: &[u8]) -> Result<Vec<Change>, String> {
-    let mut rows = Vec::new();
-    while !bytes.is_empty() {
-        let (length, rest) = bytes.split_first_chunk().ok_or("a row without its length")?;
-        let length = u32::from_be_bytes(*length) as usize;
-        let (row, rest) = rest.split_at_checked(length).ok_or("a row without its end")?;
-        rows.push(wire::decode_stored(row).map_err(|error| error.to_string())?);
-        bytes = rest;
-    }
-    Ok(rows)
 }
 
 impl Backup {
@@ -165,47 +162,21 @@ impl Backup {
     ///
     /// What a restore has gathered so far is left out: it is not part of the state yet.
     pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
-        let mut rows = Vec::new();
-        let last = self.read(number, |key, value| {
-            if key.first() != Some(&RESTORE_PART) {
-                rows.push(decode(value)?);
-            }
-            Ok(())
-        })?;
-        Ok(last.map(|last| Part { rows, last }))
-    }
-
-    /// Reads a part with all its rows as they lie in the file, each behind its length in four bytes. Parts are the
-    /// same as those of [`Backup::part`].
-    pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
-        let mut rows = Vec::new();
-        let last = self.read(number, |_, value| {
-            let length = u32::try_from(value.len());
-            let length = length.map_err(|_| Fault::Damaged("a row is longer than any can be".to_owned()))?;
-            rows.extend_from_slice(&length.to_be_bytes());
-            rows.extend_from_slice(value);
-            Ok(())
-        })?;
-        Ok(last.map(|last| RawPart { rows, last }))
-    }
-
-    /// Shows each row of a part, and says whether it is the last one; none where there is no such part.
-    fn read(
-        &mut self,
-        number: u32,
-        mut show: impl FnMut(&[u8], &[u8]) -> Result<(), Fault>,
-    ) -> Result<Option<bool>, StoreError> {
         let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
+        let mut rows = Vec::new();
         let mut bytes = 0;
         let mut next = None;
         self.reading
             .each(ROWS, start, |key, value| {
-                if bytes > 0 && bytes + value.len() > PART_BYTES {
+                if key.first() == Some(&RESTORE_PART) {
+                    return Ok(true);
+                }
+                if !rows.is_empty() && bytes + value.len() > PART_BYTES {
                     next = Some(key.to_vec());
                     return Ok(false);
                 }
                 bytes += value.len();
-                show(key, value)?;
+                rows.push(decode(value)?);
                 Ok(true)
             })
             .map_err(|fault| self.fault(fault))?;
@@ -213,7 +184,28 @@ impl Backup {
         if self.starts.len() == number as usize + 1 {
             self.starts.push(next);
         }
-        Ok(Some(last))
+        Ok(Some(Part { rows, last }))
+    }
+
+    /// Reads a part with all its rows as they lie in the file, as bytes for a [`super::RowReader`]: any that was read
+    /// before, or the one that follows; none where there is no such part.
+    pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
+        let Some(Some((start, skip))) = self.raw_starts.get(number as usize) else { return Ok(None) };
+        let mut part = RowPiece::new(PART_BYTES, *skip);
+        let mut next = None;
+        self.reading
+            .each(ROWS, start, |key, value| {
+                if let Some(at) = part.append(value) {
+                    next = Some((key.to_vec(), at));
+                }
+                Ok(next.is_none())
+            })
+            .map_err(|fault| self.fault(fault))?;
+        let last = next.is_none();
+        if self.raw_starts.len() == number as usize + 1 {
+            self.raw_starts.push(next);
+        }
+        Ok(Some(RawPart { rows: part.into_bytes(), last }))
     }
 
     fn fault(&self, fault: Fault) -> StoreError {

@@ -22,7 +22,7 @@
 
 //!
 //! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
-//! `image.rs` with `rows.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
+//! `image.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
 
 mod disk;
 mod error;
@@ -32,12 +32,14 @@ mod guard;
 mod image;
 mod log;
 mod open;
+mod pieces;
 mod rows;
 mod threads;
 
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
-pub use image::{Backup, Part, RawPart, raw_rows};
+pub use image::{Backup, Part, RawPart};
+pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 

@@ -1,0 +1,129 @@
+//! Rows of the image as a stream of bytes in pieces of one size: what one server sends to another.
+//!
+//! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too, since a row may be
+//! longer than anything that can be sent at once.
+
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
+use lockmesh_protocol::wire;
+
+/// The bytes of a row's length.
+const LENGTH_BYTES: usize = 4;
+
+/// A piece that is put together.
+pub(super) struct RowPiece {
+    bytes: Vec<u8>,
+    limit: usize,
+    /// How many bytes of the next row went before.
+    skip: usize,
+}
+
+impl RowPiece {
+    pub(super) fn new(limit: usize, skip: usize) -> Self {
+        Self { bytes: Vec::new(), limit, skip }
+    }
+
+    /// Appends a row, as far as there is room; says how far that was where its end did not fit.
+    pub(super) fn append(&mut self, row: &[u8]) -> Option<usize> {
+        let length = u32::try_from(row.len()).expect("the file holds no row of 4 GiB").to_be_bytes();
+        let skip = std::mem::take(&mut self.skip);
+        let room = self.limit - self.bytes.len();
+        let end = (skip + room).min(LENGTH_BYTES + row.len());
+        self.bytes.extend(length.iter().take(end).skip(skip));
+        if let Some(row) = row.get(skip.saturating_sub(LENGTH_BYTES)..end.saturating_sub(LENGTH_BYTES)) {
+            self.bytes.extend_from_slice(row);
+        }
+        (end < LENGTH_BYTES + row.len()).then_some(end)
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Puts rows together again.
+#[derive(Debug, Default)]
+pub struct RowReader {
+    /// The beginning of a row whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl RowReader {
+    /// Takes a piece and gives the rows that end in it.
+    pub fn take(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
+        self.begun.extend_from_slice(piece);
+        let mut rows = Vec::new();
+        let mut rest = self.begun.as_slice();
+        while let Some((length, behind)) = rest.split_first_chunk::<LENGTH_BYTES>()
+            && let Some((row, behind)) = behind.split_at_checked(u32::from_be_bytes(*length) as usize)
+        {
+            rows.push(decode(row)?);
+            rest = behind;
+        }
+        let used = self.begun.len() - rest.len();
+        self.begun.drain(..used);
+        Ok(rows)
+    }
+
+    /// Whether no row has begun that has not ended.
+    pub fn is_done(&self) -> bool {
+        self.begun.is_empty()
+    }
+}
+
+/// A row that claims more than a frame can hold must have arrived as more than that.
+fn decode(row: &[u8]) -> Result<Change, String> {
+    let decoded = match row.len() {
+        ..=MAX_FRAME_BYTES => wire::decode_bare::<_, MAX_FRAME_BYTES>(row),
+        _ => wire::decode_stored(row),
+    };
+    decoded.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RowPiece, RowReader};
+    use crate::store::rows::encode;
+    use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::id::Fence;
+
+    /// Sends rows in pieces of one size, as a file is read: from the row, and the place in it, where the last ended.
+    fn sent(rows: &[Change], limit: usize) -> Vec<Vec<u8>> {
+        let rows: Vec<_> = rows.iter().map(encode).collect();
+        let (mut pieces, mut next) = (Vec::new(), Some((0, 0)));
+        while let Some((first, skip)) = next.take() {
+            let mut piece = RowPiece::new(limit, skip);
+            for (number, row) in rows.iter().enumerate().skip(first) {
+                next = piece.append(row).map(|at| (number, at));
+                if next.is_some() {
+                    break;
+                }
+            }
+            pieces.push(piece.into_bytes());
+        }
+        pieces
+    }
+
+    #[test]
+    fn rows_survive_pieces_of_any_size() {
+        let rows =
+            [Change::ClusterId("x".repeat(300)), Change::Fence(Fence(7)), Change::ClusterId(String::new())];
+        for limit in (1..40).chain([310, 1 << 20]) {
+            let pieces = sent(&rows, limit);
+            assert!(pieces.iter().rev().skip(1).all(|piece| piece.len() == limit));
+            let mut reader = RowReader::default();
+            let read: Vec<_> =
+                pieces.iter().flat_map(|piece| reader.take(piece).expect("whole rows")).collect();
+            assert!(reader.is_done());
+            assert_eq!(read, rows, "in pieces of {limit}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused() {
+        assert!(RowReader::default().take(b"\0\0\0\x01\xff").is_err());
+        let mut cut_off = RowReader::default();
+        assert_eq!(cut_off.take(b"\0\0\0\x09x"), Ok(Vec::new()));
+        assert!(!cut_off.is_done());
+    }
+}
