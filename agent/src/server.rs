@@ -10,6 +10,8 @@ use lockmesh_server::config::{ServerConfig, TlsConfig};
 use lockmesh_server::{Server, ServerOptions};
 use std::path::PathBuf;
 
+pub use lockmesh_server::recover::{Recovery, recover};
+
 /// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
 /// SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop too.
 pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), AgentError> {

@@ -108,12 +108,59 @@ fn servers_come_lead_and_go() {
     // Of three, one is dead: the two that live are needed, the dead one is not.
     let followers: Vec<&str> = ["s1", "s2", "s3"].into_iter().filter(|node| *node != leader).collect();
     assert!(shell(&format!("kill -9 {}", fleet.pid(followers[0]))));
-    wait_until(|| client.get("/v1/operator/autopilot/health").status == 429);
+    // For a second the leader counts on a server that has just been heard.
+    wait_until(|| {
+        let servers = fleet.servers();
+        let dead = servers.iter().find(|server| server["Node"] == followers[0]).expect("it is a member");
+        let silence = dead["LastContact"].as_str().expect("it was heard once");
+        dead["Healthy"] == false && silence.ends_with('s') && !silence.ends_with("ms")
+    });
+    assert_eq!(client.get("/v1/operator/autopilot/health").status, 429);
     let (code, _, said) = fleet.command(&["operator", "raft", "remove", followers[1]]);
     assert!(code == 1 && said.contains("too few of the other servers are well"), "{said}");
     let (code, _, said) = fleet.command(&["operator", "raft", "remove", followers[0]]);
     assert_eq!(code, 0, "{said}");
     assert_eq!(client.holder("held"), Some(session), "no session is lost with a server");
     client.get("/v1/operator/autopilot/health").expect(200);
+    fleet.stop();
+}
+
+#[test]
+fn a_lost_majority_is_begun_anew_from_one_server() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fleet = Fleet::start(folder.path(), "3");
+    let client = fleet.client();
+    client.set("kept", "by the survivor");
+    let survivor = fleet.leader();
+    let session = client.session();
+    let fence = |client: &lockmesh_tests::http::Client, session: &str| {
+        let granted = client.put(&format!("/v1/kv/lock?acquire={session}"), "").expect(200);
+        granted.header("X-Lockmesh-Fence").expect("it has a fence").parse::<u64>().expect("a number")
+    };
+    let first = fence(&client, &session);
+    client.destroy(&session);
+
+    let data = folder.path().join(&survivor).join("data");
+    let data = data.to_str().expect("it is text");
+    let recover = ["operator", "raft", "recover", "--data-dir", data];
+    let sure = [&recover[..], &["--yes-the-other-servers-are-gone"]].concat();
+    let (code, _, said) = run(&recover);
+    assert!(code == 2 && said.contains("nothing was done yet"), "{said}");
+    let (code, _, said) = run(&sure);
+    assert!(code == 1 && said.contains("another lockmesh runs on this folder"), "{said}");
+    fleet.stop();
+    let (code, told, said) = run(&sure);
+    assert!(code == 0 && told.contains("NEVER start it again"), "{told} {said}");
+    assert_eq!(told.matches("empty the data folder").count(), 2, "{told}");
+
+    for lost in ["s1", "s2", "s3"].iter().filter(|node| **node != survivor) {
+        std::fs::remove_dir_all(folder.path().join(lost).join("data")).expect("it is there");
+    }
+    let fleet = Fleet::start(folder.path(), "3");
+    let client = fleet.client();
+    wait_until(|| fleet.servers().iter().filter(|server| server["Voter"] == true).count() == 3);
+    assert_eq!(client.get("/v1/kv/kept?raw").expect(200).text(), "by the survivor");
+    let session = client.session();
+    assert!(fence(&client, &session) > first, "a fence never goes back");
     fleet.stop();
 }

@@ -119,7 +119,9 @@ fn shown(configuration: &AutopilotConfiguration) -> String {
 
 fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
     let mut table = Table::new(["Node", "Address", "State", "Voter", "LastContact", "LastIndex", "Healthy"]);
-    for server in &health.servers {
+    let mut servers: Vec<_> = health.servers.iter().collect();
+    servers.sort_by_key(|server| &server.name);
+    for server in servers {
         table.row([
             server.name.clone(),
             server.address.clone(),

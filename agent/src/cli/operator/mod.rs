@@ -3,6 +3,7 @@
 mod add;
 pub mod autopilot;
 pub mod raft;
+mod recover;
 pub mod snapshot;
 pub mod tls;
 

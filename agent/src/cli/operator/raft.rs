@@ -3,7 +3,7 @@
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::output::{Table, print_json, print_line, warn};
-use super::add;
+use super::{add, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
@@ -45,6 +45,7 @@ enum Command {
         #[arg(long, value_name = "IP:PORT", group = "peer")]
         address: Option<String>,
     },
+    Recover(recover::Args),
     /// Make another server the leader, and wait until it is
     TransferLeader {
         /// The server: its node's name, its address, its Raft id or its node's UUID [default: whichever is ready]
@@ -58,9 +59,14 @@ enum Command {
 
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    if let Command::Recover(args) = &args.command {
+        recover::run(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let client = context.client()?;
     let operator = client.operator();
     match args.command {
+        Command::Recover(_) => {}
         Command::ListPeers { json, consistency } => {
             let quorum = seen(&client, &consistency.read()).await?;
             match json {
@@ -145,7 +151,9 @@ pub(super) fn named(server: &Server) -> String {
 
 fn table(quorum: &Quorum) -> Table {
     let mut table = Table::new(["Node", "RaftID", "ID", "Address", "State", "Voter", "LastIndex", "Health"]);
-    for server in &quorum.servers {
+    let mut servers: Vec<&Server> = quorum.servers.iter().collect();
+    servers.sort_by_key(|server| (&server.node, server.raft_id));
+    for server in servers {
         table.row([
             server.node.clone(),
             server.raft_id.to_string(),
@@ -166,6 +174,8 @@ fn health(server: &Server, quorum: &Quorum) -> String {
         (None, _) => "unknown".into(),
         (Some(true), _) => "well".into(),
         (Some(false), "") => "not heard yet".into(),
+        // Of a server that this leader has never heard, it does not know how far it is.
+        (Some(false), silence) if server.last_index == 0 => format!("silent for {silence}"),
         (Some(false), silence) => format!("heard {silence} ago, {lag} entries behind"),
     }
 }

@@ -5,7 +5,7 @@ use super::super::call::Call;
 use super::super::go::duration::{self, clamped, format_duration};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::go::number;
-use super::operator::leaders_view;
+use super::operator::{leaders_view, silence};
 use axum::body::Body;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
@@ -174,7 +174,7 @@ fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
         serf_status: if server.healthy { "alive" } else { "failed" }.into(),
         version: String::new(),
         leader: status.leader == Some(server.id),
-        last_contact: server.last_contact.map_or_else(|| "never".into(), format_duration),
+        last_contact: server.last_contact.map_or_else(|| "never".into(), silence),
         last_term: status.term.0,
         last_index: server.last_index.0,
         healthy: server.healthy,

@@ -10,6 +10,7 @@ use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferre
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{ServerStatus, Status, Unavailable};
+use std::time::Duration;
 
 pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let status = seen(call).await?;
@@ -74,9 +75,14 @@ fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
         leader: status.leader == Some(server.id),
         voter: server.voter,
         last_index: server.last_index.0,
-        last_contact: server.last_contact.map(format_duration).unwrap_or_default(),
+        last_contact: server.last_contact.map(silence).unwrap_or_default(),
         healthy: by_leader.then_some(server.healthy),
     }
+}
+
+/// How long a server was not heard, no finer than anybody cares.
+pub(super) fn silence(time: Duration) -> String {
+    format_duration(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// Tells a server that belongs to no quorum to join this one.
