@@ -30,7 +30,7 @@ impl Fleet {
         let data = folder.to_str().expect("a temporary folder's name is text");
         let usual = ["dev", "--http", "127.0.0.1:0", "--servers", servers, "--data-dir", data];
         let process = Process::lockmesh(&[&usual, options].concat());
-        let ready = process.says("ready ");
+        let ready = process.says("ready http=");
         let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
         Self { http: http.expect("it says where").to_owned(), folder: folder.to_owned(), process }
     }

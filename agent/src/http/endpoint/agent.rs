@@ -11,7 +11,7 @@ use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, CheckStatus, Node};
 use lockmesh_protocol::rpc::{ServerStatus, Status};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -91,17 +91,39 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
     stats
 }
 
-/// Every node that an agent registered, as the catalog knows it; at least this one.
+/// Every node that an agent registered, as the catalog knows it, and every server; at least this node.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
-    let servers = call.api.upstream.status().await.map(|status| status.servers).unwrap_or_default();
-    let mut members = registered_members(call, &servers).await.unwrap_or_default();
+    let status = seen_by_leader_or_nearest(call).await;
+    let servers = &status.servers;
+    let mut members = registered_members(call, servers).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
     if !members.iter().any(|member| member.name.to_lowercase() == own.as_str()) {
-        members.push(own_member(&call.api.identity, &servers));
+        members.push(own_member(&call.api.identity, servers));
     }
+    let known: BTreeSet<String> = members.iter().map(|member| member.name.to_lowercase()).collect();
+    let datacenter = &call.api.identity.datacenter;
+    let strangers = servers.iter().filter(|server| !known.contains(&server.node.to_lowercase()));
+    members.extend(strangers.map(|server| server_member(server, &status, datacenter)));
     Ok(answer::json(&members, call.layout()))
+}
+
+/// The leader alone knows how the servers are; without one, the nearest server knows at least who they are.
+async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
+    let by_leader = tokio::time::timeout(DETAILS_PATIENCE, call.api.upstream.leader_status()).await;
+    match by_leader {
+        Ok(Ok(status)) => status,
+        _ => call.api.upstream.status().await.unwrap_or_default(),
+    }
+}
+
+/// A server on whose machine no agent runs.
+fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Member {
+    let is_lost = status.leader == Some(status.server) && !server.healthy;
+    let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
+    let (node, state) = (&server.node, if is_lost { FAILED } else { ALIVE });
+    shaped_member(node, host, &server.node_id, datacenter, state, Some(port.to_owned()))
 }
 
 async fn registered_members(call: &Call<'_>, servers: &[ServerStatus]) -> Result<Vec<Member>, Failure> {

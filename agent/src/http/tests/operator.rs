@@ -60,6 +60,23 @@ async fn every_server_is_listed() {
 }
 
 #[tokio::test]
+async fn servers_are_members_with_and_without_an_agent() {
+    let stand = stand();
+    let members = stand.get("/v1/agent/members").await.json();
+    let shown = |member: &Value| {
+        let field = |name: &str| member[name].as_str().unwrap().to_owned();
+        (field("Name"), field("Addr"), member["Tags"]["port"].clone(), member["Status"].clone())
+    };
+    let members: Vec<_> = members.as_array().unwrap().iter().map(shown).collect();
+    let server = |name: &str, address: &str, status| {
+        (name.to_owned(), address.to_owned(), json!("8300"), json!(status))
+    };
+    assert_eq!(members[0].0, "node-one");
+    let expected = [server("s1", "10.0.0.1", 1), server("s2", "10.0.0.2", 1), server("s3", "10.0.0.3", 4)];
+    assert_eq!(members[1..], expected);
+}
+
+#[tokio::test]
 async fn without_a_leader_only_a_stale_answer_is_to_be_had() {
     let stand = stand();
     *stand.quorum.status.lock().unwrap() = Status { leader: None, server: ServerId(1), ..three() };
