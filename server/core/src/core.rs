@@ -599,7 +599,9 @@ impl Core {
         let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
         let slowest =
             others.map(|id| self.engine.progress(id).unwrap_or_default().matched).fold(image, LogIndex::min);
-        slowest.max(self.engine.index_before_last(self.config.log_keep_bytes)).min(image)
+        // Who follows keeps less: only if it leads one day others ask it for this.
+        let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
+        slowest.max(self.engine.index_before_last(keep)).min(image)
     }
 }
 

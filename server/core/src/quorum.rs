@@ -1,6 +1,7 @@
 //! The leader looks after the other servers: who is well, who has caught up and gets its vote, who goes.
 //!
-//! A membership changes one server at a time, through a joint one. **Invariants:** no server is taken out unless those
+//! A membership changes one server at a time, through a joint one; who comes back emptied takes its own place in one
+//! move, so that no dead vote is ever counted beside its own. **Invariants:** no server is taken out unless those
 //! that remain and are well are a majority of the rest; a server that goes takes no session with it; a row of the
 //! roster lives as long as its server is a member.
 
@@ -220,7 +221,7 @@ impl Core {
             && let Some(change) = self.wanted_change(now)
         {
             tracing::info!(?change, "the membership changes");
-            if let MemberChange::Voter(_) = change {
+            if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
                 self.note_replaced(now);
             }
             self.propose_membership(change, None, outbox);
@@ -271,7 +272,11 @@ impl Core {
                 .is_some_and(|since| now.since(*since) >= autopilot.server_stabilization_time)
         };
         if let Some(learner) = members.learners.iter().find(is_stable) {
-            return Some(MemberChange::Voter(*learner));
+            let former = members.voters.iter().find(|id| self.was(**id, *learner) && **id != self.config.id);
+            return Some(match former {
+                Some(former) => MemberChange::Successor { new: *learner, former: *former },
+                None => MemberChange::Voter(*learner),
+            });
         }
         let goes = |id: &&ServerId| {
             **id != self.config.id
@@ -284,11 +289,13 @@ impl Core {
 
     /// Whether the same node came back as another server, which has its vote.
     fn has_successor(&self, id: ServerId) -> bool {
-        let Some(server) = self.state.server(id) else { return false };
-        let voters = &self.engine.membership().voters;
-        self.state.servers().any(|other| {
-            other.id > id && other.node.folded() == server.node.folded() && voters.contains(&other.id)
-        })
+        self.engine.membership().voters.iter().any(|voter| self.was(id, *voter))
+    }
+
+    /// Whether a server was the same node in an earlier life of its data folder.
+    fn was(&self, former: ServerId, now: ServerId) -> bool {
+        let node = |id| self.state.server(id).map(|server| server.node.folded());
+        former < now && node(former).is_some() && node(former) == node(now)
     }
 
     /// A change of the membership was applied; `before` are those who belonged to it.

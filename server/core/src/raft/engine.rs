@@ -84,6 +84,13 @@ pub(crate) enum MemberChange {
     Learner(ServerId),
     /// It gets its vote.
     Voter(ServerId),
+    /// It gets its vote, and who the same node was before goes, in one move.
+    Successor {
+        /// Who gets a vote.
+        new: ServerId,
+        /// Who goes.
+        former: ServerId,
+    },
     /// It goes.
     Gone(ServerId),
 }
@@ -295,16 +302,21 @@ impl Engine {
 
     /// Proposes a change of the membership, by way of a joint one that ends by itself.
     pub(crate) fn propose_membership(&mut self, change: MemberChange) -> Result<LogIndex, Dropped> {
-        let (kind, server) = match change {
-            MemberChange::Learner(server) => (eraftpb::ConfChangeType::AddLearnerNode, server),
-            MemberChange::Voter(server) => (eraftpb::ConfChangeType::AddNode, server),
-            MemberChange::Gone(server) => (eraftpb::ConfChangeType::RemoveNode, server),
+        use eraftpb::ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
+        let steps = match change {
+            MemberChange::Learner(server) => vec![(AddLearnerNode, server)],
+            MemberChange::Voter(server) => vec![(AddNode, server)],
+            MemberChange::Successor { new, former } => vec![(AddNode, new), (RemoveNode, former)],
+            MemberChange::Gone(server) => vec![(RemoveNode, server)],
         };
-        let mut single = eraftpb::ConfChangeSingle { node_id: server.0, ..Default::default() };
-        single.set_change_type(kind);
+        let steps = steps.into_iter().map(|(kind, server)| {
+            let mut step = eraftpb::ConfChangeSingle { node_id: server.0, ..Default::default() };
+            step.set_change_type(kind);
+            step
+        });
         let mut change = eraftpb::ConfChangeV2::default();
         change.set_transition(eraftpb::ConfChangeTransition::Implicit);
-        change.set_changes(vec![single].into());
+        change.set_changes(steps.collect::<Vec<_>>().into());
         self.node.propose_conf_change(Vec::new(), change).map_err(|_| Dropped)?;
         Ok(self.last_index())
     }
