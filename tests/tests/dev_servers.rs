@@ -34,6 +34,11 @@ fn a_second_start_finds_everything_where_it_was() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let first = Fleet::start(folder.path(), "3");
     first.client().set("kept", "for the next start");
+    let reloaded = first.client().put("/v1/agent/reload", "").expect(200);
+    let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("it says what changed");
+    assert!(changes.contains("s3 is told to reload too"), "{changes}");
+    let log = folder.path().join("s3/log");
+    wait_until(|| fs::read_to_string(&log).expect("it has a log").contains("reloaded: nothing has changed"));
     let addresses =
         |dev: &Fleet| dev.servers().iter().map(|server| server["Address"].clone()).collect::<Vec<_>>();
     let (before, pids) = (addresses(&first), ["s1", "s2", "s3"].map(|server| first.pid(server)));

@@ -181,3 +181,38 @@ fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
         voter: server.voter,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
+            "[-0-9]{0,20}(ns|ms|s|h|)".prop_map(Value::from),
+            Just(Value::Null),
+            Just(json!([])),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_within_its_bounds(values in prop::collection::vec(any_value(), 5)) {
+            let names = [
+                "CleanupDeadServers", "LastContactThreshold", "MaxTrailingLogs", "MinQuorum", "ServerStabilizationTime",
+            ];
+            let fields = names.into_iter().map(str::to_owned).zip(values).collect();
+            let mut autopilot = Autopilot::default();
+            if change(&mut autopilot, &Value::Object(fields)).is_ok() {
+                let hour = Duration::from_secs(3600);
+                prop_assert!((Duration::from_millis(10)..=hour).contains(&autopilot.last_contact_threshold));
+                prop_assert!(autopilot.server_stabilization_time <= hour && autopilot.max_trailing_logs >= 1);
+            }
+        }
+    }
+}
