@@ -248,3 +248,6 @@ impl Peers {
         self.rows.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
     Registration, RestoreStep, TxnKv, TxnOp,
 };
+use lockmesh_protocol::forming::{Formation, Introduction, Standing};
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
@@ -20,12 +21,47 @@ use lockmesh_protocol::record::{
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
-    BackupPart, Call, CallFrame, CallId, Joined, ReplyFrame, Request, Response, ServerStatus, Status,
-    Unavailable,
+    BackupPart, Call, CallFrame, CallId, ImagePart, Joined, ReplyFrame, Request, Response, ServerStatus,
+    Status, Unavailable,
 };
+use lockmesh_server::peers::Hello;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How streams between servers begin.
+pub fn hellos() -> Vec<Hello> {
+    let hello = |cluster_id: &str| Hello {
+        from: ServerId(1),
+        to: ServerId(2),
+        cluster_id: cluster_id.into(),
+        address: "10.0.0.5:8300".into(),
+    };
+    vec![hello("6f7e1c3e"), hello("")]
+}
+
+/// Rows of an image as servers send them: each behind its length.
+pub fn image_rows() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for change in changes() {
+        let mut row = Vec::new();
+        lockmesh_protocol::wire::encode_into(&change, &mut row);
+        bytes.extend((row.len() as u32).to_be_bytes());
+        bytes.extend(row);
+    }
+    bytes
+}
+
+fn introduction() -> Introduction {
+    let formation =
+        Formation { cluster_id: "6f7e1c3e".into(), servers: vec![new_server().with_id(ServerId(1))] };
+    Introduction {
+        server: new_server(),
+        expect: 3,
+        standing: Standing::Promised(formation),
+        knows: vec!["10.0.0.6:8300".into()],
+    }
+}
 
 /// Callers' frames: one for each request, and one that holds several.
 pub fn call_frames() -> Vec<CallFrame> {
@@ -149,6 +185,10 @@ fn requests() -> Vec<Request> {
         Request::RemoveServer(ServerId(3)),
         Request::AddServer(new_server()),
         Request::Autopilot,
+        Request::Introduce(introduction()),
+        Request::Invite(vec!["10.0.0.5:8300".into()]),
+        Request::Announce(new_server().with_id(ServerId(4))),
+        Request::ImagePart { image: Some(3), number: 1, least: LogIndex(9) },
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -274,6 +314,15 @@ pub fn responses() -> Vec<Response> {
             servers: vec![new_server().with_id(ServerId(4))],
         }),
         Response::Autopilot(Autopilot::default(), LogIndex(4)),
+        Response::Introduced(introduction()),
+        Response::ImagePart(ImagePart {
+            image: 3,
+            number: 1,
+            mark: Bytes::from_static(b"mark"),
+            rows: image_rows().into(),
+            digest: [7; 32],
+            whole: Some([8; 32]),
+        }),
         Response::Unavailable(Unavailable::NotLeader { leader: Some("127.0.0.1:8300".into()) }),
         Response::Unavailable(Unavailable::Overloaded("full".into())),
         Response::Unavailable(Unavailable::Disk("no space".into())),

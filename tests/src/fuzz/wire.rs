@@ -7,6 +7,8 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::rpc::{CallFrame, MAX_FRAME_BYTES, ReplyFrame};
 use lockmesh_protocol::wire;
+use lockmesh_server::peers::Hello;
+use lockmesh_server::store::RowReader;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -26,6 +28,22 @@ pub fn wire_peer_message(data: &[u8]) {
     if let Ok(message) = wire::decode::<PeerMessage, MAX_FRAME_BYTES>(data) {
         let _ = message.fault(message.from, message.to);
     }
+}
+
+/// How a stream between servers begins.
+pub fn wire_hello(data: &[u8]) {
+    message::<Vec<Hello>>(data);
+}
+
+/// Rows of an image that another server sends, in two pieces. Where the cut is changes nothing.
+pub fn wire_image_rows(data: &[u8]) {
+    let mut whole = RowReader::default();
+    let Ok(rows) = whole.take(data) else { return };
+    let (first, second) = data.split_at(data.len() / 3);
+    let mut pieces = RowReader::default();
+    let mut taken = pieces.take(first).expect("it is the beginning of good rows");
+    taken.extend(pieces.take(second).expect("it is the rest of good rows"));
+    assert_eq!((taken, pieces.is_done()), (rows, whole.is_done()));
 }
 
 /// The data of a log entry.
@@ -56,6 +74,17 @@ pub fn reply_frame_seeds() -> Vec<Vec<u8>> {
 /// Seeds of [`wire_peer_message`].
 pub fn peer_message_seeds() -> Vec<Vec<u8>> {
     samples::peer_messages().iter().map(wire::encode).collect()
+}
+
+/// Seeds of [`wire_hello`].
+pub fn hello_seeds() -> Vec<Vec<u8>> {
+    samples::hellos().into_iter().map(|hello| wire::encode(&vec![hello])).collect()
+}
+
+/// Seeds of [`wire_image_rows`].
+pub fn image_row_seeds() -> Vec<Vec<u8>> {
+    let rows = samples::image_rows();
+    vec![rows[..rows.len() / 2].to_vec(), rows]
 }
 
 /// Seeds of [`wire_proposal`].

@@ -1,0 +1,168 @@
+//! Who may speak, and that what is said arrives.
+
+use super::{Hello, Me, Peers, Unheard, dial_options};
+use crate::mailbox::{Inbox, Mail, mailbox};
+use crate::rpc::counters::RpcCounters;
+use crate::rpc::{RpcOptions, RpcService};
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::{NewServer, Server};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+/// A server that speaks to others and has nothing else.
+struct Place {
+    peers: Arc<Peers>,
+    inbox: Inbox,
+    endpoint: Arc<Endpoint>,
+    address: SocketAddr,
+    service: JoinHandle<()>,
+}
+
+fn place(folder: &TempDir, number: u64, address: &str) -> Place {
+    let node = format!("s{number}");
+    let certificates = Development::prepare(folder.path(), &node.as_str().into()).expect("certificates");
+    let identity = certificates.identity(Role::Server).expect("a server's certificate");
+    let (mailbox, inbox) = mailbox(100);
+    let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).expect("a socket"));
+    let address = address.parse().expect("an address");
+    let endpoint = Endpoint::listen(address, &identity, &QuicOptions::default()).expect("a socket");
+    let (endpoint, peers) = (Arc::new(endpoint), Peers::new(dialling, mailbox.clone()));
+    let service = RpcService::new(mailbox, RpcOptions::default(), Arc::new(RpcCounters::default()));
+    let service = tokio::spawn(service.with_peers(Arc::clone(&peers)).run(Arc::clone(&endpoint)));
+    let address = endpoint.local_address().expect("it is bound");
+    Place { peers, inbox, endpoint, address, service }
+}
+
+impl Place {
+    fn begin(&self, number: u64) {
+        let address = self.address.to_string();
+        self.peers.begin(Me { id: ServerId(number), cluster_id: "c".into(), address });
+    }
+
+    /// Waits until such a mail arrives for the driver.
+    fn until(&self, what: &str, wanted: impl Fn(&Mail) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut mails = Vec::new();
+        while !mails.iter().any(&wanted) {
+            assert!(Instant::now() < deadline, "waited in vain for {what}");
+            self.inbox.take(&mut mails, 100, deadline);
+        }
+    }
+
+    async fn stop(self) {
+        self.peers.close();
+        self.endpoint.close("").await;
+        self.service.await.expect("it ends with the endpoint");
+        let Self { endpoint, address, .. } = self;
+        drop(endpoint);
+        while UdpSocket::bind(address).is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn server(number: u64, address: &str) -> Server {
+    let (node, birth) = (format!("S{number}").as_str().into(), format!("birth {number}"));
+    NewServer { node, node_id: String::new(), address: address.into(), birth }.with_id(ServerId(number))
+}
+
+fn message(from: u64, to: u64) -> (ServerId, PeerMessage) {
+    let message = PeerMessage {
+        kind: MessageKind::Heartbeat,
+        to: ServerId(to),
+        from: ServerId(from),
+        term: Default::default(),
+        log_term: Default::default(),
+        index: Default::default(),
+        entries: Vec::new(),
+        commit: Default::default(),
+        commit_term: Default::default(),
+        snapshot: None,
+        request_snapshot: Default::default(),
+        reject: false,
+        reject_hint: Default::default(),
+        context: Default::default(),
+        priority: 0,
+    };
+    (ServerId(to), message)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = place(&folder, 1, "127.0.0.1:0");
+    let peer = |node: &str| Peer { role: Role::Server, node: node.into() };
+    let hello = |from, to, cluster_id: &str| Hello {
+        from: ServerId(from),
+        to: ServerId(to),
+        cluster_id: cluster_id.into(),
+        address: "127.0.0.1:9".into(),
+    };
+    let admit = |hello: Hello, node: &str| match place.peers.admit(&hello, &peer(node)) {
+        Ok(answer) => format!("{} to {}", answer.from, answer.to),
+        Err(Unheard::NotYet) => "not yet".into(),
+        Err(Unheard::Denied(reason)) => reason,
+    };
+    assert_eq!(admit(hello(2, 1, "c"), "s2"), "not yet");
+    place.begin(1);
+    let servers = [server(1, "127.0.0.1:1"), server(2, "127.0.0.1:2"), server(4, "127.0.0.1:4")];
+    place.peers.update(servers.iter(), ServerId(5));
+    assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2");
+    assert_eq!(place.peers.address(ServerId(2)).as_deref(), Some("127.0.0.1:9"), "it moved");
+    assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
+    assert!(admit(hello(2, 3, "c"), "s2").contains("it looks for server 3"));
+    assert!(admit(hello(1, 1, "c"), "s1").contains("the same id as this server"));
+    assert!(admit(hello(2, 1, "c"), "s4").contains("its certificate names the node s4"));
+    for removed in [3, 5] {
+        assert!(admit(hello(removed, 1, "c"), "s3").contains("was removed from the quorum"));
+    }
+    assert_eq!(admit(hello(6, 1, "c"), "s6"), "1 to 6", "this server has not heard of it yet");
+    assert!(admit(hello(6, 1, "c"), "s7").contains("its certificate names the node s7"));
+    place.peers.update(servers[..2].iter(), ServerId(5));
+    assert!(place.peers.is_member(ServerId(6)) && !place.peers.is_member(ServerId(4)));
+    place.peers.update(servers.iter(), ServerId(6));
+    assert!(!place.peers.is_member(ServerId(6)), "it was removed before this server heard of it");
+    place.stop().await;
+}
+
+/// Says something again and again: what is said while the other one is away is lost.
+async fn say(peers: Arc<Peers>) {
+    let mut pause = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        pause.tick().await;
+        peers.send(&mut vec![message(1, 2)], &mut Vec::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_arrives_also_after_the_other_one_came_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = place(&folder, 1, "127.0.0.1:0");
+    let mut other = place(&folder, 2, "127.0.0.1:0");
+    let address = other.address.to_string();
+    one.begin(1);
+    let servers = [server(1, &one.address.to_string()), server(2, &address)];
+    one.peers.update(servers.iter(), ServerId(2));
+    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    for _ in 0..2 {
+        other.begin(2);
+        other.peers.update(servers.iter(), ServerId(2));
+        let (_, heard) = message(1, 2);
+        let is_it = move |mail: &Mail| matches!(mail, Mail::Peer(ServerId(1), message) if *message == heard);
+        let listening = tokio::task::spawn_blocking(move || {
+            other.until("the message", is_it);
+            other
+        });
+        listening.await.expect("it arrives").stop().await;
+        one.until("the loss", |mail| matches!(mail, Mail::Unreachable(ServerId(2))));
+        other = place(&folder, 2, &address);
+    }
+    saying.abort();
+    other.stop().await;
+    one.stop().await;
+}
