@@ -91,17 +91,26 @@ impl Client {
 /// What a connection is made of.
 trait Stream: Read + Write + Send {
     fn end_writing(&self) -> io::Result<()>;
+    fn be_patient_for(&self, time: Duration) -> io::Result<()>;
 }
 
 impl Stream for TcpStream {
     fn end_writing(&self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)
     }
+
+    fn be_patient_for(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))
+    }
 }
 
 impl Stream for UnixStream {
     fn end_writing(&self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)
+    }
+
+    fn be_patient_for(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))
     }
 }
 
@@ -153,6 +162,11 @@ impl Connection {
         let stream = self.stream.get_mut();
         stream.write_all(bytes)?;
         stream.flush()
+    }
+
+    /// Calls a silence of so long an error.
+    pub fn be_patient_for(&self, time: Duration) -> io::Result<()> {
+        self.stream.get_ref().be_patient_for(time)
     }
 
     /// Tells the server that nothing more will be sent.

@@ -19,6 +19,8 @@ pub(super) enum Act<'h> {
     End(String),
     /// The session that held this key ended by itself.
     EndHolder(String),
+    /// The sessions that held these keys ended by themselves, each at some time.
+    EndHolders(Vec<String>),
     /// Something that changed none of the keys that were looked at.
     Elsewhere,
 }
@@ -32,30 +34,94 @@ impl<'h> Act<'h> {
     }
 }
 
-/// All that may have happened.
+/// All that may have happened, by what it touches.
 pub(super) struct Candidates<'h> {
     facts: &'h Facts<'h>,
-    /// Writes that may have taken effect without their clients having been told where.
-    writes: Vec<&'h Operation>,
+    /// Writes that may have taken effect without their clients having been told where, by the keys that they name.
+    by_key: BTreeMap<&'h str, Vec<&'h Operation>>,
+    /// The same by the sessions that they name.
+    by_session: BTreeMap<&'h str, Vec<&'h Operation>>,
+    /// Those of them that delete by prefix.
+    trees: Vec<&'h Operation>,
+    /// Everything that would write a value to a key, whatever became of it.
+    writers: BTreeMap<(String, String), Vec<&'h Operation>>,
     /// The last sign of life of each session: when the request began that was answered so.
     signs_of_life: BTreeMap<&'h str, Moment>,
 }
 
 impl<'h> Candidates<'h> {
-    pub(super) fn new(facts: &'h Facts<'h>) -> Self {
-        let writes = facts.operations.iter().filter(|operation| may_have_happened(operation)).collect();
-        let mut signs_of_life: BTreeMap<&str, Moment> = BTreeMap::new();
+    /// `thorough` takes in what hardly ever happens.
+    pub(super) fn new(facts: &'h Facts<'h>, thorough: bool) -> Self {
+        let (by_key, by_session, trees) = Default::default();
+        let mut all = Self {
+            facts,
+            by_key,
+            by_session,
+            trees,
+            writers: BTreeMap::new(),
+            signs_of_life: BTreeMap::new(),
+        };
         for operation in facts.operations {
+            for (key, value) in kv_writes(operation).filter_map(written) {
+                let written = (key.to_owned(), value.to_owned());
+                all.writers.entry(written).or_default().push(operation);
+            }
+            if may_have_happened(operation, thorough) {
+                all.take_in(operation);
+            }
             let session = match (&operation.request, operation.reply()) {
                 (Request::Renew(id), Some(Reply::Alive(true))) => id,
                 (_, Some(Reply::Session(id))) => id,
                 (Request::Write(Write::CreateSession(SessionWish { id: Some(id), .. })), None) => id,
                 _ => continue,
             };
-            let last = signs_of_life.entry(session).or_default();
+            let last = all.signs_of_life.entry(session).or_default();
             *last = (*last).max(operation.begun);
         }
-        Self { facts, writes, signs_of_life }
+        all
+    }
+
+    fn take_in(&mut self, operation: &'h Operation) {
+        for key in keys_of(operation) {
+            self.by_key.entry(key).or_default().push(operation);
+        }
+        for session in sessions_of(operation) {
+            self.by_session.entry(session).or_default().push(operation);
+        }
+        if kv_writes(operation).any(|write| matches!(write, KvWrite::DeleteTree { .. })) {
+            self.trees.push(operation);
+        }
+    }
+
+    /// The writes that may have happened unseen at an index, and touch any of these keys and sessions. What was not
+    /// answered mostly took effect soon, if at all, so the latest come first.
+    fn touching<'k>(
+        &self,
+        index: u64,
+        keys: impl Iterator<Item = &'k str> + Clone,
+        sessions: impl Iterator<Item = &'k str>,
+        is_placed: impl Fn(u64) -> bool,
+    ) -> Vec<&'h Operation> {
+        let named = keys.clone().filter_map(|key| self.by_key.get(key)).flatten();
+        let named = named.chain(sessions.filter_map(|session| self.by_session.get(session)).flatten());
+        let is_above_any = |tree: &&&Operation| {
+            let prefixes = kv_writes(tree).filter_map(|write| match write {
+                KvWrite::DeleteTree { prefix } => Some(prefix.as_str()),
+                _ => None,
+            });
+            prefixes.into_iter().any(|prefix| keys.clone().any(|key| key.starts_with(prefix)))
+        };
+        let trees = self.trees.iter().filter(is_above_any);
+        let latest = self.facts.times.latest(index);
+        let may_be_here = |write: &&&Operation| {
+            let before_its_answer = write.write_index().is_none_or(|own| index < own);
+            let floor = self.facts.floors[&write.number].index;
+            write.begun <= latest && before_its_answer && floor < index && !is_placed(write.number)
+        };
+        let mut found: Vec<&Operation> = named.chain(trees).filter(may_be_here).copied().collect();
+        found.sort_by_key(|write| (std::cmp::Reverse(write.begun), write.number));
+        found.dedup_by_key(|write| write.number);
+        found
     }
 
     /// What may have happened at an index of which only later observations tell.
@@ -67,7 +133,7 @@ impl<'h> Candidates<'h> {
     ) -> Vec<Act<'h>> {
         let (mut writers, mut ends) = (BTreeSet::new(), Vec::new());
         for sighting in self.facts.evidence.at(index) {
-            writers.extend(self.writers_of(&sighting.seen).map(|write| write.number));
+            writers.extend(self.writers_of(&sighting.seen).iter().map(|write| write.number));
             if sighting.seen.session.is_none() {
                 ends.push(Act::EndHolder(sighting.seen.key.clone()));
             }
@@ -79,15 +145,18 @@ impl<'h> Candidates<'h> {
         let gone = self.gone(index, model);
         let held = |key: &&&str| model.entry(key).is_some_and(|entry| entry.session.is_some());
         ends.extend(gone.iter().filter(held).map(|key| Act::EndHolder(key.to_string())));
-        let explains = |write: &Operation| {
+        let sighted = self.facts.evidence.at(index).map(|sighting| sighting.seen.key.as_str());
+        let keys: BTreeSet<&str> = sighted.chain(born.iter().copied()).chain(gone.iter().copied()).collect();
+        let holders: BTreeSet<&str> =
+            keys.iter().filter_map(|key| model.entry(key)?.session.as_deref()).collect();
+        let explains = |write: &&Operation| {
             writers.contains(&write.number)
                 || kv_writes(write).filter_map(written).any(|(key, _)| born.contains(key))
                 || may_delete(write, &gone)
                 || (!ends.is_empty() && matches!(write.write(), Some(Write::DestroySession(_))))
         };
-        let free =
-            self.writes.iter().filter(|write| self.may_be_at(write, index) && !is_placed(write.number));
-        let writes = free.filter(|write| explains(write)).map(|write| Act::Write(write));
+        let touching = self.touching(index, keys.iter().copied(), holders.iter().copied(), is_placed);
+        let writes = touching.into_iter().filter(explains).map(Act::Write);
         let only_absent = born.is_empty() && self.facts.evidence.at(index).next().is_none();
         let elsewhere = only_absent.then_some(Act::Elsewhere);
         elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
@@ -131,17 +200,13 @@ impl<'h> Candidates<'h> {
         model: &Model,
         is_placed: impl Fn(u64) -> bool,
     ) -> Vec<Act<'h>> {
-        let free =
-            self.writes.iter().filter(|write| self.may_be_at(write, index) && !is_placed(write.number));
-        let free: Vec<&Operation> = free.copied().collect();
         // What a write concerns brings in further writes: who made its session, who held its key.
         let mut writes: Vec<&Operation> = Vec::new();
         for _ in 0..2 {
-            let is_new = |write: &&Operation| writes.iter().all(|known| known.number != write.number);
-            let mut more: Vec<&Operation> =
-                free.iter().copied().filter(|write| concern.is_touched_by(write) && is_new(write)).collect();
-            // What was not answered mostly took effect soon, if at all.
-            more.sort_by_key(|write| std::cmp::Reverse(write.begun));
+            let (keys, sessions) = (concern.keys.iter(), concern.sessions.iter());
+            let keys = keys.map(String::as_str);
+            let mut more = self.touching(index, keys, sessions.map(String::as_str), &is_placed);
+            more.retain(|write| writes.iter().all(|known| known.number != write.number));
             more.iter().for_each(|write| concern.add(write));
             concern.add_holders(model);
             writes.extend(more);
@@ -151,7 +216,10 @@ impl<'h> Candidates<'h> {
             model.session(session).is_some_and(|wish| self.may_end(session, wish, latest).is_ok())
         });
         let ends = ends.map(|session| Act::End(session.clone()));
-        ends.chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
+        // Many keys may have gone with their holders before anybody looked.
+        let gone: Vec<String> = self.gone(index, model).into_iter().map(str::to_owned).collect();
+        let all_gone = (gone.len() > 1).then_some(Act::EndHolders(gone));
+        all_gone.into_iter().chain(ends).chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
     }
 
     /// Whether what happened at an index bears on these keys and sessions.
@@ -162,7 +230,7 @@ impl<'h> Candidates<'h> {
             || self.facts.evidence.born_at(index).any(|key| concern.keys.contains(key))
     }
 
-    /// Whether a session may have ended by itself at this time; an error says why not.
+    /// Whether a session may have ended by itself by this time; an error says why not.
     pub(super) fn may_end(&self, session: &str, wish: &SessionWish, latest: Moment) -> Result<(), String> {
         if wish.fragile {
             return Ok(());
@@ -182,27 +250,20 @@ impl<'h> Candidates<'h> {
     }
 
     /// Everything in the history that would write this value, whatever became of it.
-    pub(super) fn writers_of<'s>(&'s self, seen: &'s Seen) -> impl Iterator<Item = &'h Operation> + 's {
-        let operations = self.facts.operations.iter();
-        operations.filter(move |operation| {
-            seen.value.as_ref().is_some_and(|value| writes(operation, &seen.key, value))
-        })
-    }
-
-    fn may_be_at(&self, write: &Operation, index: u64) -> bool {
-        let begun_in_time = write.begun <= self.facts.times.latest(index);
-        let before_its_answer = write.write_index().is_none_or(|own| index < own);
-        begun_in_time && before_its_answer && self.facts.floors[&write.number].index < index
+    pub(super) fn writers_of(&self, seen: &Seen) -> &[&'h Operation] {
+        let written = seen.value.clone().map(|value| (seen.key.clone(), value));
+        let found = written.and_then(|written| self.writers.get(&written));
+        found.map_or(&[], Vec::as_slice)
     }
 }
 
-/// Whether a write may have taken effect at an index that its client was not told: if it was not answered, or if it was
-/// answered that the lock is not held, which is also the answer to a repeated acquire whose hold is over.
-fn may_have_happened(operation: &Operation) -> bool {
+/// Whether a write may have taken effect at an index that its client was not told: if it was not answered, or, hardly ever, if
+/// it was answered that the lock is not held, which is also the answer to a repeated acquire whose hold is over.
+fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     let is_acquire = matches!(operation.write(), Some(Write::Kv(KvWrite::Acquire { .. })));
     match &operation.outcome {
         Outcome::Unknown(_) => operation.write().is_some(),
-        Outcome::Answered { reply: Reply::Flag(false), .. } => is_acquire,
+        Outcome::Answered { reply: Reply::Flag(false), .. } => thorough && is_acquire,
         _ => false,
     }
 }

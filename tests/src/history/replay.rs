@@ -23,6 +23,8 @@ const TOGETHER: usize = 4;
 const TRIES: usize = 5_000;
 /// How many earlier indexes are called in question where nothing explains one.
 const RETREATS: usize = 16;
+/// How far back they may be.
+const LOOK_BACK: usize = 2_000;
 /// How many are tried in all before giving up; what is left unexplained then is a violation.
 const PATIENCE: usize = 50_000;
 
@@ -55,6 +57,7 @@ struct Replay<'h> {
     model: Model,
     stages: Vec<(String, Stage)>,
     placed: Vec<(u64, Place)>,
+    placed_numbers: BTreeSet<u64>,
     ends_inferred: u64,
     /// Choices that can be made otherwise: the place in the list of indexes, and how many explanations were tried there.
     forks: BTreeMap<usize, usize>,
@@ -108,11 +111,12 @@ fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
     let mut replay = Replay {
         facts,
         answered,
-        candidates: Candidates::new(facts),
+        candidates: Candidates::new(facts, together == TOGETHER),
         indexes,
         model: Model::default(),
         stages: Vec::new(),
         placed: Vec::new(),
+        placed_numbers: BTreeSet::new(),
         ends_inferred: 0,
         forks: BTreeMap::new(),
         moments: Vec::new(),
@@ -191,7 +195,7 @@ impl<'h> Replay<'h> {
             let index = self.indexes[*at];
             self.candidates.bears_on(index, self.answered.get(&index).copied(), concern)
         };
-        for at in (0..from).rev().filter(bears).take(RETREATS) {
+        for at in (0..from).rev().take(LOOK_BACK).filter(bears).take(RETREATS) {
             self.forks.entry(at).or_insert(1);
         }
     }
@@ -259,6 +263,14 @@ impl<'h> Replay<'h> {
                 self.model.carry_out(step, write, told)?;
                 if !is_own_index {
                     self.placed.push((operation.number, step.place));
+                    self.placed_numbers.insert(operation.number);
+                }
+            }
+            Act::EndHolders(keys) => {
+                for key in keys {
+                    let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
+                    // Who cannot have ended did not.
+                    holder.map(|holder| self.end(step, &holder));
                 }
             }
             Act::Elsewhere => {}
@@ -367,7 +379,7 @@ impl<'h> Replay<'h> {
     }
 
     fn is_placed(&self, number: u64) -> bool {
-        self.placed.iter().any(|(placed, _)| *placed == number)
+        self.placed_numbers.contains(&number)
     }
 
     fn moment(&self) -> Moments {
@@ -382,7 +394,9 @@ impl<'h> Replay<'h> {
     fn rewind(&mut self, moment: Moments) {
         self.model.rewind(moment.model);
         self.stages.truncate(moment.stages);
-        self.placed.truncate(moment.placed);
+        for (number, _) in self.placed.drain(moment.placed..) {
+            self.placed_numbers.remove(&number);
+        }
         self.ends_inferred = moment.ends_inferred;
     }
 }

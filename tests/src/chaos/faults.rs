@@ -1,0 +1,223 @@
+//! What happens to the cluster, one fault after the other: each is done, held for a while and undone again.
+//!
+//! After a fault nothing is repaired by hand: whoever was killed is started again, and the rest must follow by itself.
+
+use super::proxy::{Place, Rule};
+use crate::cluster::{Cluster, SERVERS};
+use crate::dialect::let_pass;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a leader is stopped: longer than any election, and than any connection's patience.
+const STOP: Duration = Duration::from_secs(10);
+/// How long a leader is cut off: longer than an agent holds a request that nobody can answer.
+const CUT: Duration = Duration::from_secs(9);
+/// How long each sync takes on a disk that stalls.
+const STALL_MICROSECONDS: u64 = 1_500_000;
+/// More room than this is no small disk.
+const LARGEST: usize = 1 << 30;
+
+/// A fault.
+#[derive(Clone, Copy)]
+pub struct Fault {
+    /// Its name, in a word or three.
+    pub name: &'static str,
+    /// Does it, holds it for so long, and undoes it.
+    pub strike: fn(&mut Cluster, Duration),
+    /// Whether every write must succeed all the same.
+    pub unnoticed: bool,
+}
+
+const fn fault(name: &'static str, strike: fn(&mut Cluster, Duration)) -> Fault {
+    Fault { name, strike, unnoticed: false }
+}
+
+/// All faults, in the order in which they are done.
+pub const ALL: [Fault; 18] = [
+    Fault { name: "calm", strike: |_, length| let_pass(length), unnoticed: true },
+    fault("kill leader", kill_leader),
+    fault("kill followers", kill_followers),
+    fault("stop leader", stop_leader),
+    fault("cut off leader", |cluster, length| cut_off(cluster, length.max(CUT), leader(cluster))),
+    fault("cut off follower", |cluster, length| cut_off(cluster, length, follower(cluster))),
+    fault("mute leader", |cluster, length| one_way(cluster, length, leader(cluster), true)),
+    fault("deaf leader", |cluster, length| one_way(cluster, length, leader(cluster), false)),
+    fault("deaf follower", |cluster, length| one_way(cluster, length, follower(cluster), false)),
+    fault("bad network", bad_network),
+    fault("full disk, leader", |cluster, length| full_disk(cluster, length, leader(cluster))),
+    fault("full disk, follower", |cluster, length| full_disk(cluster, length, follower(cluster))),
+    fault("slow disk, leader", |cluster, length| slow_disk(cluster, length, leader(cluster))),
+    fault("slow disk, follower", |cluster, length| slow_disk(cluster, length, follower(cluster))),
+    fault("kill agent", kill_agent),
+    fault("kill two servers", kill_two),
+    fault("kill all servers", kill_all),
+    Fault { name: "rolling restart", strike: rolling_restart, unnoticed: true },
+];
+
+fn leader(cluster: &Cluster) -> Place {
+    cluster.wait_for_leader()
+}
+
+fn follower(cluster: &Cluster) -> Place {
+    (cluster.wait_for_leader() + 1) % SERVERS
+}
+
+fn others(place: Place) -> impl Iterator<Item = Place> {
+    (0..SERVERS).filter(move |other| *other != place)
+}
+
+/// The second agent reaches this server only, and nobody else.
+fn bind_second_agent(cluster: &Cluster, place: Place) {
+    let agent = cluster.agent(1);
+    for other in others(place) {
+        cluster.cut(agent, [other]);
+        cluster.cut(other, [agent]);
+    }
+}
+
+fn kill_leader(cluster: &mut Cluster, length: Duration) {
+    let leader = leader(cluster);
+    cluster.kill(leader);
+    let_pass(length);
+    cluster.begin(leader);
+}
+
+/// One after the other; each is killed again while it catches up.
+fn kill_followers(cluster: &mut Cluster, length: Duration) {
+    let leader = leader(cluster);
+    for follower in others(leader) {
+        cluster.kill(follower);
+        let_pass(length / 2);
+        cluster.begin(follower);
+        let_pass(Duration::from_millis(150));
+        cluster.kill(follower);
+        cluster.begin(follower);
+        cluster.wait_until_whole();
+    }
+}
+
+fn kill_two(cluster: &mut Cluster, length: Duration) {
+    let leader = leader(cluster);
+    let two = [leader, (leader + 1) % SERVERS];
+    two.iter().for_each(|place| cluster.kill(*place));
+    let_pass(length / 2);
+    two.iter().for_each(|place| cluster.begin(*place));
+}
+
+fn kill_all(cluster: &mut Cluster, _: Duration) {
+    (0..SERVERS).for_each(|place| cluster.kill(place));
+    (0..SERVERS).for_each(|place| cluster.begin(place));
+}
+
+/// The second agent knows the stopped leader only: when it goes on, it must not tell what it held for true before.
+fn stop_leader(cluster: &mut Cluster, length: Duration) {
+    let leader = leader(cluster);
+    bind_second_agent(cluster, leader);
+    let_pass(length / 4);
+    cluster.signal(leader, "STOP");
+    let_pass(STOP);
+    cluster.signal(leader, "CONT");
+    let_pass(length / 4);
+    cluster.network.heal();
+}
+
+/// Nobody among the servers hears it or is heard by it; the agents reach everybody, the second one only it.
+fn cut_off(cluster: &mut Cluster, length: Duration, place: Place) {
+    bind_second_agent(cluster, place);
+    for other in others(place) {
+        cluster.cut(place, [other]);
+        cluster.cut(other, [place]);
+    }
+    let_pass(length);
+    cluster.network.heal();
+}
+
+fn one_way(cluster: &mut Cluster, length: Duration, place: Place, mute: bool) {
+    bind_second_agent(cluster, place);
+    for other in others(place) {
+        match mute {
+            true => cluster.cut(place, [other]),
+            false => cluster.cut(other, [place]),
+        }
+    }
+    let_pass(length);
+    cluster.network.heal();
+}
+
+/// Loss, doubles and delays between all servers, and milder ones towards the agents.
+fn bad_network(cluster: &mut Cluster, length: Duration) {
+    for from in 0..SERVERS {
+        for to in others(from) {
+            cluster.network.rule(from, to, Rule { lost: 100, doubled: 50, late_ms: 30 });
+        }
+        for agent in [cluster.agent(0), cluster.agent(1)] {
+            cluster.network.rule(from, agent, Rule { lost: 20, doubled: 20, late_ms: 5 });
+            cluster.network.rule(agent, from, Rule { lost: 20, doubled: 20, late_ms: 5 });
+        }
+    }
+    let_pass(length);
+    cluster.network.heal();
+}
+
+fn full_disk(cluster: &mut Cluster, length: Duration, place: Place) {
+    let filler = cluster.data(place).parent().expect("it lies on its disk").join("filler");
+    fill(&filler);
+    let_pass(length);
+    fs::remove_file(&filler).expect("the filler can be removed");
+}
+
+/// Fills the disk to its last byte.
+fn fill(path: &Path) {
+    let mut file = File::create(path).expect("a file can be made on the small disk");
+    let mut written = 0;
+    for size in [1 << 20, 4096, 1] {
+        let block = vec![0_u8; size];
+        while file.write_all(&block).is_ok() {
+            written += size;
+            assert!(written < LARGEST, "this is no small disk: see tests/faults/small_disks.sh");
+        }
+    }
+}
+
+/// Every sync of the thread that writes the log takes long: `strace` holds the calls of that thread up.
+fn slow_disk(cluster: &mut Cluster, length: Duration, place: Place) {
+    let process = cluster.process_number(place);
+    let thread = thread_named(process, "log writer");
+    let inject = format!("inject=fdatasync,fsync:delay_enter={STALL_MICROSECONDS}");
+    let mut strace = Command::new("strace");
+    strace.args(["-q", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", &inject, "-p", &thread]);
+    let mut strace =
+        strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace can be started");
+    let_pass(length);
+    assert!(strace.try_wait().expect("it can be asked").is_none(), "strace could not hold the thread up");
+    let ended = Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status();
+    assert!(ended.expect("sh can be started").success(), "strace cannot be ended");
+    strace.wait().expect("strace can be waited for");
+}
+
+/// The number of a thread of a process.
+fn thread_named(process: u32, name: &str) -> String {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    let is_it = |path: &Path| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let found = threads.flatten().find(|thread| is_it(&thread.path())).expect("there is such a thread");
+    found.file_name().to_str().expect("a number").to_owned()
+}
+
+fn kill_agent(cluster: &mut Cluster, length: Duration) {
+    let agent = cluster.agent(0);
+    cluster.kill(agent);
+    let_pass(length / 4);
+    cluster.begin(agent);
+}
+
+/// Each is told to end, and started again; the next one's turn comes when all have everything.
+fn rolling_restart(cluster: &mut Cluster, _: Duration) {
+    for place in 0..SERVERS {
+        cluster.end_kindly(place);
+        cluster.begin(place);
+        cluster.wait_until_whole();
+    }
+}

@@ -1,0 +1,361 @@
+//! The mixed load: clients of several kinds, each with one request under way, all of it recorded.
+//!
+//! Keys are named by the epoch, which moves on every few seconds: the history of each key stays short enough for the checker that
+//! takes long. Every value is written once only. A client never gives up: whatever it is answered, it goes on.
+
+use super::caller::Caller;
+use crate::dialect::let_pass;
+use crate::history::Recorder;
+use crate::history::operation::{
+    KvWrite, Outcome, Query, Read, Reply, Request, Seen, SessionWish, TxnStep, Write,
+};
+use crate::http::Client;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The pause between two requests of a client, at most: what a machine with two cores checks in a few seconds.
+const PAUSE_MS: u64 = 25;
+/// How many keys are written to and watched in each epoch.
+const WORDS: u64 = 3;
+/// How long a client that cannot connect waits.
+const NOBODY: Duration = Duration::from_millis(50);
+
+/// What clients share.
+#[derive(Default)]
+pub(super) struct Stage {
+    /// Where everything is written down.
+    pub(super) recorder: Recorder,
+    /// What keys are named by.
+    pub(super) epoch: AtomicU64,
+    /// When it is over.
+    pub(super) ended: AtomicBool,
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// Takes locks and gives them back, and now and then ends its session while it holds one.
+    Locker,
+    /// Takes locks with a session that must be renewed, and now and then lets it run out.
+    Leaser,
+    /// Counts by compare-and-set.
+    Counter,
+    /// Writes and deletes single keys.
+    Writer,
+    /// Writes pairs of keys in transactions, and reads them together.
+    Pairs,
+    /// Writes and deletes whole trees.
+    Trees,
+    /// Waits for changes of a key that others write.
+    Watcher,
+    /// Reads whatever a server has.
+    StaleReader,
+    /// Reads the newest state.
+    Reader,
+}
+
+/// The clients of an agent that knows all servers.
+pub(super) const MANY: [Role; 14] = [
+    Role::Locker,
+    Role::Locker,
+    Role::Locker,
+    Role::Leaser,
+    Role::Leaser,
+    Role::Counter,
+    Role::Counter,
+    Role::Writer,
+    Role::Writer,
+    Role::Pairs,
+    Role::Trees,
+    Role::Watcher,
+    Role::Watcher,
+    Role::Reader,
+];
+
+/// The clients of an agent that may be bound to one server: they look whether it tells old tales.
+pub(super) const FEW: [Role; 6] =
+    [Role::Reader, Role::Reader, Role::StaleReader, Role::Watcher, Role::Writer, Role::Locker];
+
+/// Wakes all who wait for a change still, after the others have ended.
+pub(super) fn wake(stage: &Arc<Stage>, agent: &Client, number: u32) {
+    let mut player = Player::new(Arc::clone(stage), agent.clone(), number, 0);
+    let epoch = stage.epoch.load(Ordering::Relaxed);
+    for key in (epoch.saturating_sub(1)..=epoch)
+        .flat_map(|epoch| (0..WORDS).map(move |at| format!("word/{epoch}/{at}")))
+    {
+        let value = player.value();
+        player.write(KvWrite::Set { key, value });
+    }
+}
+
+/// Reads everything, as it is at the end.
+pub(super) fn read_all(stage: &Arc<Stage>, agent: &Client, number: u32) {
+    let mut player = Player::new(Arc::clone(stage), agent.clone(), number, 0);
+    player.read(Query::Prefix(String::new()), false, None);
+}
+
+/// Starts clients of one agent; `first` is the number of the first of them.
+pub(super) fn start(
+    stage: &Arc<Stage>,
+    agent: &Client,
+    first: u32,
+    roles: &[Role],
+    seed: u64,
+) -> Vec<JoinHandle<()>> {
+    let start = |(number, role): (u32, &Role)| {
+        let mut player = Player::new(Arc::clone(stage), agent.clone(), number, seed);
+        let role = *role;
+        thread::spawn(move || player.play(role))
+    };
+    (first..).zip(roles).map(start).collect()
+}
+
+struct Player {
+    stage: Arc<Stage>,
+    caller: Caller,
+    number: u32,
+    random: u64,
+    written: u64,
+    session: Option<String>,
+    /// The epoch that it saw last.
+    epoch: Option<u64>,
+}
+
+impl Player {
+    fn new(stage: Arc<Stage>, agent: Client, number: u32, seed: u64) -> Self {
+        let random = (seed ^ u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1;
+        let mut caller = Caller::new(agent);
+        caller.consistent = number % 2 == 1;
+        Self { stage, caller, number, random, written: 0, session: None, epoch: None }
+    }
+
+    fn play(&mut self, role: Role) {
+        while !self.stage.ended.load(Ordering::Relaxed) {
+            match role {
+                Role::Locker => self.lock_once(),
+                Role::Leaser => self.lease_once(),
+                Role::Counter => self.count(),
+                Role::Writer => self.write_one(),
+                Role::Pairs => self.write_pair(),
+                Role::Trees => self.grow_tree(),
+                Role::Watcher => self.watch(),
+                Role::StaleReader => self.look(true),
+                Role::Reader => self.look(false),
+            }
+            let pause = self.below(PAUSE_MS);
+            let_pass(Duration::from_millis(pause));
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Outcome {
+        let caller = &mut self.caller;
+        let outcome = self.stage.recorder.run(self.number, request, |request| caller.ask(request));
+        if matches!(&outcome, Outcome::CertainlyNot(why) if why.starts_with("no connection")) {
+            let_pass(NOBODY);
+        }
+        outcome
+    }
+
+    fn write(&mut self, write: KvWrite) -> Option<Reply> {
+        answered(self.ask(Request::Write(Write::Kv(write))))
+    }
+
+    fn read(&mut self, query: Query, stale: bool, after: Option<u64>) -> Option<(Option<u64>, Vec<Seen>)> {
+        match self.ask(Request::Read(Read { query, stale, after })) {
+            Outcome::Answered { index, reply: Reply::Entries(seen) } => Some((index, seen)),
+            _ => None,
+        }
+    }
+
+    fn lock_once(&mut self) {
+        let wish = lasting(self.below(3) * 150);
+        let Some(session) = self.own_session(&wish) else { return };
+        let key = self.key("lock", 2);
+        let value = self.value();
+        let reply = self.write(KvWrite::Acquire { key: key.clone(), value, session: session.clone() });
+        match reply {
+            Some(Reply::Granted { .. }) => {}
+            Some(Reply::Refused(_)) => return self.session = None,
+            Some(_) => return,
+            // It may hold it without knowing: what it would lose is taken back.
+            None => {}
+        }
+        match self.below(12) {
+            0 => return self.end_session(&session),
+            1 => {
+                let value = self.value();
+                self.write(KvWrite::Acquire { key: key.clone(), value, session: session.clone() });
+            }
+            2 | 3 => drop(self.read(Query::Key(key.clone()), false, None)),
+            _ => {}
+        }
+        let value = self.value();
+        self.write(KvWrite::Release { key, value, session });
+    }
+
+    fn lease_once(&mut self) {
+        let wish = SessionWish { ttl_ms: 1_000, deletes: self.below(2) == 0, ..lasting(self.below(2) * 400) };
+        let Some(session) = self.own_session(&wish) else { return };
+        let key = self.key("lease", 2);
+        let value = self.value();
+        let reply = self.write(KvWrite::Acquire { key: key.clone(), value, session: session.clone() });
+        if matches!(reply, Some(Reply::Refused(_))) {
+            return self.session = None;
+        }
+        if self.below(10) == 0 {
+            // Nobody renews it now: it ends by itself, while it holds the lock.
+            return self.session = None;
+        }
+        for _ in 0..self.below(4) {
+            let renewed = answered(self.ask(Request::Renew(session.clone())));
+            if renewed == Some(Reply::Alive(false)) {
+                return self.session = None;
+            }
+            let_pass(Duration::from_millis(100));
+        }
+        let value = self.value();
+        self.write(KvWrite::Release { key, value, session });
+    }
+
+    fn count(&mut self) {
+        let key = self.key("count", 2);
+        let Some((_, seen)) = self.read(Query::Key(key.clone()), false, None) else { return };
+        let expected = seen.first().map_or(0, |seen| seen.modify_index);
+        let value = self.value();
+        self.write(KvWrite::Cas { key, value, expected });
+    }
+
+    fn write_one(&mut self) {
+        self.say_farewell();
+        let key = self.key("word", WORDS);
+        let value = self.value();
+        match self.below(10) {
+            0 => drop(self.write(KvWrite::Delete { key })),
+            1 => {
+                let Some((_, seen)) = self.read(Query::Key(key.clone()), false, None) else { return };
+                let expected = seen.first().map_or(0, |seen| seen.modify_index);
+                self.write(KvWrite::DeleteCas { key, expected });
+            }
+            _ => drop(self.write(KvWrite::Set { key, value })),
+        }
+    }
+
+    /// Writes once more to the keys of the epoch that is over, so that nobody goes on waiting there.
+    fn say_farewell(&mut self) {
+        let epoch = self.stage.epoch.load(Ordering::Relaxed);
+        if let Some(over) = self.epoch.replace(epoch).filter(|over| *over != epoch) {
+            for number in 0..WORDS {
+                let value = self.value();
+                self.write(KvWrite::Set { key: format!("word/{over}/{number}"), value });
+            }
+        }
+    }
+
+    fn write_pair(&mut self) {
+        let [one, other] = ["one", "other"].map(|side| format!("{}/{side}", self.key("pair", 1)));
+        if self.below(2) == 0 {
+            return drop(self.read(Query::Together(vec![one, other]), false, None));
+        }
+        let Some((_, seen)) = self.read(Query::Key(one.clone()), false, None) else { return };
+        let (value, twin) = (self.value(), self.value());
+        let check = match seen.first() {
+            Some(seen) => TxnStep::CheckIndex { key: one.clone(), index: seen.modify_index },
+            None => TxnStep::CheckNotExists { key: one.clone() },
+        };
+        let set = |key, value| TxnStep::Write(KvWrite::Set { key, value });
+        self.ask(Request::Write(Write::Txn(vec![check, set(one, value), set(other, twin)])));
+    }
+
+    fn grow_tree(&mut self) {
+        let prefix = format!("{}/", self.key("tree", 1));
+        match self.below(8) {
+            0 => drop(self.write(KvWrite::DeleteTree { prefix })),
+            1 | 2 => drop(self.read(Query::Prefix(prefix), false, None)),
+            _ => {
+                let (key, value) = (format!("{prefix}{}", self.below(3)), self.value());
+                self.write(KvWrite::Set { key, value });
+            }
+        }
+    }
+
+    /// Waits for changes until the epoch is over; a read that does not wait begins it.
+    fn watch(&mut self) {
+        let epoch = self.stage.epoch.load(Ordering::Relaxed);
+        let key = self.key("word", WORDS);
+        let mut known = None;
+        while self.stage.epoch.load(Ordering::Relaxed) == epoch && !self.stage.ended.load(Ordering::Relaxed) {
+            match self.read(Query::Key(key.clone()), false, known) {
+                Some((index, _)) => known = index,
+                None => return,
+            }
+        }
+    }
+
+    fn look(&mut self, stale: bool) {
+        let what = ["word", "lock", "count", "lease"][self.below(4) as usize];
+        let key = self.key(what, 2);
+        match (self.below(12), self.session.clone()) {
+            (0, _) => {
+                let prefix = format!("{}/", self.key("tree", 1));
+                self.read(Query::Prefix(prefix), stale, None);
+            }
+            (1, Some(session)) => {
+                let read = Read { query: Query::Session(session.clone()), stale, after: None };
+                let outcome = self.ask(Request::Read(read));
+                if answered(outcome) == Some(Reply::Alive(false)) {
+                    self.session = None;
+                } else if self.below(4) == 0 {
+                    self.end_session(&session);
+                }
+            }
+            (1, None) => drop(self.own_session(&lasting(0))),
+            _ => drop(self.read(Query::Key(key), stale, None)),
+        }
+    }
+
+    /// Its session, or a new one.
+    fn own_session(&mut self, wish: &SessionWish) -> Option<String> {
+        if self.session.is_none() {
+            let created = answered(self.ask(Request::Write(Write::CreateSession(wish.clone()))));
+            if let Some(Reply::Session(id)) = created {
+                self.session = Some(id);
+            }
+        }
+        self.session.clone()
+    }
+
+    fn end_session(&mut self, session: &str) {
+        self.session = None;
+        self.ask(Request::Write(Write::DestroySession(session.to_owned())));
+    }
+
+    fn key(&mut self, what: &str, of: u64) -> String {
+        format!("{what}/{}/{}", self.stage.epoch.load(Ordering::Relaxed), self.below(of))
+    }
+
+    /// A value that nobody else writes.
+    fn value(&mut self) -> String {
+        self.written += 1;
+        format!("{}.{}", self.number, self.written)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % limit
+    }
+}
+
+fn answered(outcome: Outcome) -> Option<Reply> {
+    match outcome {
+        Outcome::Answered { reply, .. } => Some(reply),
+        _ => None,
+    }
+}
+
+fn lasting(lock_delay_ms: u64) -> SessionWish {
+    SessionWish { lock_delay_ms, ..SessionWish::default() }
+}

@@ -1,0 +1,177 @@
+//! What a round of faults showed, as a table for people and as JSON.
+
+use crate::history::operation::{Moment, Operation, Outcome, Request};
+use crate::history::{History, Verdict, Violation};
+use serde::Serialize;
+use std::fmt;
+
+/// What one fault did to clients.
+#[derive(Clone, Debug, Serialize)]
+pub struct Struck {
+    /// Which fault.
+    pub name: &'static str,
+    /// When it began, and when the cluster was whole again.
+    pub begun: Moment,
+    /// See `begun`.
+    pub ended: Moment,
+    /// How long the cluster took to be whole after the fault was undone, in milliseconds.
+    pub whole_after_ms: u64,
+    /// The longest time in which no write was answered to any client of the first agent, in milliseconds.
+    pub silence_ms: u64,
+    /// Requests that ended in that time.
+    pub operations: u64,
+    /// Writes that were answered.
+    pub acknowledged: u64,
+    /// Writes of which nobody knows.
+    pub unknown: u64,
+    /// Writes that were certainly not done.
+    pub not_done: u64,
+    /// Reads that were not answered.
+    pub failed_reads: u64,
+    /// Broken promises, by the operations that show them.
+    pub violations: u64,
+}
+
+/// A whole round.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// What every fault did.
+    pub faults: Vec<Struck>,
+    /// What the checkers found in the whole history.
+    pub verdict: Verdict,
+    /// Writes that failed where none may.
+    pub failed_unnoticed: Vec<String>,
+    /// How long the check took, in milliseconds.
+    pub check_ms: u64,
+}
+
+impl Report {
+    /// Whether everything was as promised.
+    pub fn is_clean(&self) -> bool {
+        self.verdict.violations.is_empty()
+            && self.failed_unnoticed.is_empty()
+            && self.verdict.counts.unread_at_end == 0
+    }
+}
+
+impl Struck {
+    /// Sums up what happened to clients between two moments; the first agent's clients have numbers below `second`.
+    pub fn new(name: &'static str, history: &History, span: (Moment, Moment), second: u32) -> Self {
+        let (begun, ended) = span;
+        let mut struck = Self {
+            name,
+            begun,
+            ended,
+            whole_after_ms: 0,
+            silence_ms: 0,
+            operations: 0,
+            acknowledged: 0,
+            unknown: 0,
+            not_done: 0,
+            failed_reads: 0,
+            violations: 0,
+        };
+        let mut answers = vec![begun, ended];
+        for operation in history.operations.iter().filter(|operation| is_within(operation, span)) {
+            struck.operations += 1;
+            let is_write = matches!(operation.request, Request::Write(_));
+            match (&operation.outcome, is_write) {
+                (Outcome::Answered { .. }, true) => {
+                    struck.acknowledged += 1;
+                    answers.extend((operation.client < second).then_some(operation.ended));
+                }
+                (Outcome::Answered { .. }, false) => {}
+                (Outcome::Unknown(_), true) => struck.unknown += 1,
+                (Outcome::CertainlyNot(_), true) => struck.not_done += 1,
+                (_, false) => struck.failed_reads += 1,
+            }
+        }
+        answers.sort_unstable();
+        let silences = answers.windows(2).map(|pair| pair[1].0 - pair[0].0);
+        struck.silence_ms = silences.max().unwrap_or(0) / 1_000_000;
+        struck
+    }
+
+    /// Counts the violations that are shown by what ended in its time.
+    pub fn count(&mut self, history: &History, violations: &[Violation]) {
+        let span = (self.begun, self.ended);
+        let is_here = |number: &u64| {
+            history
+                .operations
+                .iter()
+                .any(|operation| operation.number == *number && is_within(operation, span))
+        };
+        let here = violations.iter().filter(|violation| violation.operations.last().is_some_and(is_here));
+        self.violations = here.count() as u64;
+    }
+}
+
+fn is_within(operation: &Operation, (begun, ended): (Moment, Moment)) -> bool {
+    begun <= operation.ended && operation.ended < ended
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<20} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6}",
+            "fault",
+            "s",
+            "silent ms",
+            "whole ms",
+            "requests",
+            "writes",
+            "unknown",
+            "not done",
+            "no read",
+            "broken"
+        )?;
+        for fault in &self.faults {
+            writeln!(
+                f,
+                "{:<20} {:>7.1} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6}",
+                fault.name,
+                (fault.ended.0 - fault.begun.0) as f64 / 1e9,
+                fault.silence_ms,
+                fault.whole_after_ms,
+                fault.operations,
+                fault.acknowledged,
+                fault.unknown,
+                fault.not_done,
+                fault.failed_reads,
+                fault.violations
+            )?;
+        }
+        let counts = &self.verdict.counts;
+        writeln!(
+            f,
+            "{} requests: {} writes answered, {} unknown ({} of them took effect), {} certainly not done; {} reads of the \
+             newest state, {} of any, {} watches; {} grants, {} sessions ended by themselves",
+            counts.operations,
+            counts.acknowledged,
+            counts.unknown,
+            counts.unknown_placed,
+            counts.certainly_not,
+            counts.reads,
+            counts.stale_reads,
+            counts.watches,
+            counts.grants,
+            counts.ends_inferred
+        )?;
+        writeln!(
+            f,
+            "checked in {:.1} s; {} keys also by the independent checker, {} too long for it; seed {}",
+            self.check_ms as f64 / 1e3,
+            counts.keys_checked_independently,
+            counts.keys_too_long,
+            self.seed
+        )?;
+        self.failed_unnoticed.iter().try_for_each(|line| writeln!(f, "FAILED WHERE NOTHING MAY: {line}"))?;
+        if counts.unread_at_end > 0 {
+            writeln!(f, "{} keys were not read at the end", counts.unread_at_end)?;
+        }
+        self.verdict.violations.iter().try_for_each(|violation| writeln!(f, "BROKEN: {violation}"))
+    }
+}

@@ -1,0 +1,280 @@
+//! Three real servers and some agents, as processes of their own, with a network between them that obeys the test.
+//!
+//! Every server advertises its relay in [`crate::chaos::proxy`], so that all that servers say to each other, and agents to
+//! them, passes there. Processes keep their ports and folders over all of their lives.
+
+use crate::chaos::proxy::{Network, Place, Rule};
+use crate::dialect::let_pass;
+use crate::http::{Address, Answer, Client};
+use crate::process::{Process, run};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How many servers there are. Their places are 0, 1 and 2; the agents' follow.
+pub const SERVERS: usize = 3;
+/// The longest that anything may take after which the cluster must serve.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long to wait before looking again.
+const GLANCE: Duration = Duration::from_millis(25);
+
+/// The whole of it. Everything ends when it is dropped.
+pub struct Cluster {
+    /// What lies between them.
+    pub network: Arc<Network>,
+    members: Vec<Member>,
+    folder: TempDir,
+}
+
+/// One process, in all of its lives.
+struct Member {
+    name: String,
+    role: &'static str,
+    config: String,
+    /// Where an agent answers HTTP.
+    http: Option<SocketAddr>,
+    data: PathBuf,
+    process: Option<Process>,
+    /// What it said in its earlier lives.
+    said: String,
+}
+
+impl Cluster {
+    /// Starts three servers, whose data lie in these folders, and agents that know these servers each.
+    pub fn start(disks: &[PathBuf], agents: &[&[Place]], seed: u64) -> Self {
+        let folder =
+            tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
+        let network = Network::new(seed);
+        let ca = text(&folder.path().join("ca"));
+        lockmesh(&["operator", "tls", "init", "--out", &ca]);
+        let mut cluster = Self { network, members: Vec::new(), folder };
+        let ports: Vec<SocketAddr> = (0..SERVERS).map(|_| free_udp_port()).collect();
+        let relay =
+            |(place, port): (usize, &SocketAddr)| cluster.network.relay(place, *port).expect("a relay");
+        let relays: Vec<SocketAddr> = ports.iter().enumerate().map(relay).collect();
+        for place in 0..SERVERS {
+            let rest = server_config(ports[place], relays[place], &relays);
+            cluster.add(&format!("s{}", place + 1), "server", &disks[place], None, &rest);
+        }
+        for (number, knows) in agents.iter().enumerate() {
+            let http = free_tcp_port();
+            let servers: Vec<String> =
+                knows.iter().map(|place| format!("{:?}", relays[*place].to_string())).collect();
+            let rest = agent_config(http, &servers.join(", "));
+            let name = format!("a{}", number + 1);
+            let data = cluster.folder.path().join(&name);
+            cluster.add(&name, "agent", &data, Some(http), &rest);
+        }
+        (0..cluster.members.len()).for_each(|place| cluster.begin(place));
+        cluster
+    }
+
+    fn add(&mut self, name: &str, role: &'static str, data: &Path, http: Option<SocketAddr>, rest: &str) {
+        let home = self.folder.path();
+        let (ca, own) = (text(&home.join("ca")), text(&home.join(format!("{name}-tls"))));
+        lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
+        let config = text(&home.join(format!("{name}.toml")));
+        let words = format!(
+            "data_dir = {data:?}\n{rest}\n[node]\nname = \"{name}\"\n[tls]\nca = \"{ca}/ca.pem\"\n\
+             certificate = \"{own}/{role}.pem\"\nkey = \"{own}/{role}-key.pem\"\n"
+        );
+        fs::write(&config, words).expect("the file can be written");
+        let (name, data) = (name.to_owned(), data.to_path_buf());
+        self.members.push(Member { name, role, config, http, data, process: None, said: String::new() });
+    }
+
+    /// Starts the process at a place, which must not run.
+    pub fn begin(&mut self, place: Place) {
+        let member = &mut self.members[place];
+        assert!(member.process.is_none(), "{} runs", member.name);
+        let process = Process::lockmesh(&[member.role, "--config", &member.config]);
+        self.network.settle(place, process.number());
+        member.process = Some(process);
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, place: Place) {
+        let member = &mut self.members[place];
+        let mut process = member.process.take().expect("it runs");
+        process.kill();
+        member.said.push_str(&process.said());
+        member.said.push_str("\n-- killed --\n");
+    }
+
+    /// SIGTERM, and waits until it has ended by itself.
+    pub fn end_kindly(&mut self, place: Place) {
+        let member = &mut self.members[place];
+        let process = member.process.take().expect("it runs");
+        process.signal("TERM");
+        let code = process.ends();
+        member.said.push_str(&process.said());
+        assert_eq!(code, 0, "{} did not end well", member.name);
+    }
+
+    /// Sends a signal, by its name.
+    pub fn signal(&self, place: Place, name: &str) {
+        self.members[place].process.as_ref().expect("it runs").signal(name);
+    }
+
+    /// The process number at a place.
+    pub fn process_number(&self, place: Place) -> u32 {
+        self.members[place].process.as_ref().expect("it runs").number()
+    }
+
+    /// The folder of a member's data.
+    pub fn data(&self, place: Place) -> &Path {
+        &self.members[place].data
+    }
+
+    /// A member's name.
+    pub fn name(&self, place: Place) -> &str {
+        &self.members[place].name
+    }
+
+    /// The place of an agent, counted from 0.
+    pub fn agent(&self, number: usize) -> Place {
+        SERVERS + number
+    }
+
+    /// A client of an agent, counted from 0.
+    pub fn client(&self, number: usize) -> Client {
+        let http = self.members[SERVERS + number].http.expect("an agent answers HTTP");
+        Client { address: Address::Tcp(http) }
+    }
+
+    /// What is said about the servers: the answer of the first agent that has one.
+    fn configuration(&self) -> Option<serde_json::Value> {
+        let agents = 0..self.members.len() - SERVERS;
+        agents.into_iter().find_map(|number| {
+            let answer = ask_quickly(&self.client(number), "GET", "/v1/operator/raft/configuration")?;
+            (answer.status == 200).then(|| serde_json::from_slice(&answer.body).ok())?
+        })
+    }
+
+    /// The place of the leader; none while there is none that an agent knows.
+    pub fn leader(&self) -> Option<Place> {
+        let configuration = self.configuration()?;
+        let leader = configuration["Servers"].as_array()?.iter().find(|server| server["Leader"] == true)?;
+        self.members.iter().position(|member| leader["Node"] == member.name.as_str())
+    }
+
+    /// Waits for a leader.
+    #[track_caller]
+    pub fn wait_for_leader(&self) -> Place {
+        self.wait_for("a leader", || self.leader())
+    }
+
+    /// Waits until every agent has a write answered, and every server has what was written. Returns how long it took.
+    #[track_caller]
+    pub fn wait_until_whole(&self) -> Duration {
+        let begun = Instant::now();
+        let agents = self.members.len() - SERVERS;
+        let newest = (0..agents).map(|number| self.wait_for("an answer", || self.newest_index(number))).max();
+        self.wait_for("three servers that have everything", || {
+            let configuration = self.configuration()?;
+            let servers = configuration["Servers"].as_array()?;
+            let has_all = |server: &serde_json::Value| server["LastIndex"].as_u64() >= newest;
+            let voters = servers.iter().filter(|server| server["Voter"] == true);
+            (servers.len() == SERVERS && voters.count() == SERVERS && servers.iter().all(has_all))
+                .then_some(())
+        });
+        begun.elapsed()
+    }
+
+    /// The index of a write that changes nothing.
+    fn newest_index(&self, agent: usize) -> Option<u64> {
+        let path = "/v1/session/destroy/00000000-0000-0000-0000-000000000000";
+        let answer = ask_quickly(&self.client(agent), "PUT", path)?;
+        (answer.status == 200).then(|| answer.header("X-Lockmesh-Index")?.parse().ok())?
+    }
+
+    #[track_caller]
+    fn wait_for<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(begun.elapsed() < PATIENCE, "there was not {what}; what they said:\n{}", self.said());
+            let_pass(GLANCE);
+        }
+    }
+
+    /// Cuts everything that one place says to others.
+    pub fn cut(&self, from: Place, to: impl IntoIterator<Item = Place>) {
+        to.into_iter().for_each(|to| self.network.rule(from, to, Rule::CUT));
+    }
+
+    /// The last lines of everybody.
+    pub fn said(&self) -> String {
+        let tail = |member: &Member| {
+            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
+            let text = format!("{}{now}", member.said);
+            let lines: Vec<&str> = text.lines().collect();
+            format!("== {} ==\n{}\n", member.name, lines[lines.len().saturating_sub(40)..].join("\n"))
+        };
+        self.members.iter().map(tail).collect()
+    }
+
+    /// Writes down all that everybody said, a file each.
+    pub fn save_said(&self, folder: &Path) {
+        for member in &self.members {
+            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
+            let saved =
+                fs::write(folder.join(format!("{}.log", member.name)), format!("{}{now}", member.said));
+            saved.expect("the folder can be written to");
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.members.iter_mut().for_each(|member| drop(member.process.take()));
+        self.network.end();
+    }
+}
+
+fn server_config(listen: SocketAddr, relay: SocketAddr, relays: &[SocketAddr]) -> String {
+    let others: Vec<String> = relays.iter().map(|relay| format!("{:?}", relay.to_string())).collect();
+    // Little log is kept, so that those who were away for a while need an image; and checkpoints are frequent.
+    format!(
+        "[rpc]\nlisten = \"{listen}\"\nadvertise = \"{relay}\"\n[quorum]\nbootstrap_expect = {SERVERS}\n\
+         join = [{}]\n[storage]\nlog_keep_bytes = 262144\ncheckpoint_interval = \"500ms\"\n",
+        others.join(", ")
+    )
+}
+
+fn agent_config(http: SocketAddr, servers: &str) -> String {
+    format!(
+        "[http]\ntcp = \"{http}\"\nsocket = \"\"\nsession_ttl_min = \"1s\"\n[upstream]\nservers = [{servers}]\n"
+    )
+}
+
+fn lockmesh(arguments: &[&str]) {
+    let (code, _, said) = run(arguments);
+    assert_eq!(code, 0, "{said}");
+}
+
+/// One request on a connection of its own, which is broken off where it is silent for long.
+fn ask_quickly(client: &Client, method: &str, path: &str) -> Option<Answer> {
+    let mut connection = client.connect().ok()?;
+    connection.be_patient_for(Duration::from_secs(10)).ok()?;
+    connection.ask(method, path, &[], b"").ok()
+}
+
+fn free_udp_port() -> SocketAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    socket.local_addr().expect("it is bound")
+}
+
+fn free_tcp_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("it is bound")
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a temporary folder's name is text").to_owned()
+}
