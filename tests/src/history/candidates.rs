@@ -306,10 +306,6 @@ impl Concern {
     }
 }
 
-fn writes(operation: &Operation, key: &str, value: &str) -> bool {
-    kv_writes(operation).filter_map(written).any(|written| written == (key, value))
-}
-
 /// The key and the value that a write puts into it.
 pub(super) fn written(write: &KvWrite) -> Option<(&str, &str)> {
     match write {
