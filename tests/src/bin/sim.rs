@@ -1,11 +1,11 @@
-//! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice SEED` compares two runs.
+//! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice SEED` compares two
+//! runs, `sim --sabotage A..B` breaks one rule after the other and says which seed showed it.
 
-use lockmesh_tests::sim::{Detail, Mark, Marks, Outcome, Sabotage, run, trace};
+use lockmesh_tests::sim::{Detail, Mark, Marks, Outcome, Sabotage, hunt, run, trace};
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str =
-    "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED";
+const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED | --sabotage A..B";
 
 /// What was asked for.
 #[derive(Default)]
@@ -13,6 +13,8 @@ struct Wanted {
     quiet: bool,
     json: bool,
     twice: bool,
+    hunts: bool,
+    every_mark: bool,
     trace: bool,
     sabotage: Sabotage,
     seeds: Option<std::ops::Range<u64>>,
@@ -21,6 +23,7 @@ struct Wanted {
 fn main() -> ExitCode {
     match wanted(std::env::args().skip(1)) {
         Some(Wanted { twice: true, seeds: Some(seeds), .. }) => compare(seeds.start),
+        Some(Wanted { hunts: true, seeds: Some(seeds), .. }) => hunt_all(&seeds),
         Some(Wanted { trace: true, seeds: Some(seeds), sabotage, .. }) => {
             let (outcome, lines) = trace(seeds.start, sabotage);
             lines.iter().for_each(|line| println!("{line}"));
@@ -29,7 +32,14 @@ fn main() -> ExitCode {
         Some(Wanted { seeds: Some(seeds), quiet, json, sabotage, .. }) if seeds.end == seeds.start + 1 => {
             one(seeds.start, quiet, json, sabotage)
         }
-        Some(Wanted { seeds: Some(seeds), json, sabotage, .. }) => many(seeds, json, sabotage),
+        Some(Wanted { seeds: Some(seeds), json, sabotage, every_mark, .. }) => {
+            let marks = many(seeds, json, sabotage);
+            match marks {
+                Ok(marks) if every_mark => missing(&marks),
+                Ok(_) => ExitCode::SUCCESS,
+                Err(code) => code,
+            }
+        }
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -43,10 +53,12 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
         match argument.as_str() {
             "--quiet" => wanted.quiet = true,
             "--json" => wanted.json = true,
+            "--every-mark" => wanted.every_mark = true,
             "--trace" => wanted.trace = true,
             "--twice" => wanted.twice = true,
             "--break" => wanted.sabotage = Sabotage::named(&arguments.next()?)?,
-            "--seeds" => {
+            "--seeds" | "--sabotage" => {
+                wanted.hunts = argument == "--sabotage";
                 let (from, to) = arguments.next()?.split_once("..").map(|(a, b)| (a.parse(), b.parse()))?;
                 wanted.seeds = Some(from.ok()?..to.ok()?);
             }
@@ -88,7 +100,14 @@ fn verdict(outcome: &Outcome) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> ExitCode {
+/// Fails where a rare branch was reached by no seed: then the storms do not show what they are meant to.
+fn missing(marks: &Marks) -> ExitCode {
+    let missing = marks.missing();
+    missing.iter().for_each(|mark| eprintln!("never reached: {}", mark.words()));
+    if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> Result<Marks, ExitCode> {
     let began = Instant::now();
     let (mut marks, mut done, mut entries, mut micros) = (Marks::default(), 0, 0, 0);
     for seed in seeds {
@@ -98,13 +117,13 @@ fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> ExitCode
         entries += outcome.entries;
         micros += outcome.micros;
         if !outcome.violations.is_empty() {
-            return verdict(&outcome);
+            return Err(verdict(&outcome));
         }
     }
     let seconds = began.elapsed().as_secs_f64();
     if json {
         print_json(&marks, done, 0, seconds);
-        return ExitCode::SUCCESS;
+        return Ok(marks);
     }
     print_marks(&marks);
     println!(
@@ -112,7 +131,25 @@ fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> ExitCode
         micros as f64 / 1e6,
         done as f64 / seconds
     );
-    ExitCode::SUCCESS
+    Ok(marks)
+}
+
+fn hunt_all(seeds: &std::ops::Range<u64>) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = false;
+    for sabotage in Sabotage::ALL {
+        match hunt(*sabotage, seeds.clone()) {
+            Some(Outcome { seed, violations, .. }) => {
+                let words: String = violations[0].what.chars().take(100).collect();
+                println!("{:<28} seed {seed:<4} {:<20} {words}", sabotage.name(), violations[0].invariant);
+            }
+            None => {
+                missed = true;
+                println!("{:<28} NOT FOUND", sabotage.name());
+            }
+        }
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn print_marks(marks: &Marks) {

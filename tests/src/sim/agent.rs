@@ -100,9 +100,21 @@ impl Agent {
         self.begin_life(stage);
     }
 
-    /// The servers that there are now.
-    pub fn learn_servers(&mut self, servers: Vec<ServerId>) {
-        self.servers = servers;
+    /// A server died: what it was asked is asked again.
+    pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
+        let flights = self.tasks.iter().filter_map(|task| task.flight.as_ref());
+        for flight in flights.filter(|flight| flight.server == server) {
+            let wait = stage.draw.duration(PAUSE, PAUSE * 10);
+            stage.after(wait, Event::Tired(self.place, flight.call));
+        }
+    }
+
+    /// The servers that there are now. It waits for nothing from those that went.
+    pub fn learn_servers(&mut self, stage: &mut Stage, servers: &[ServerId]) {
+        let before = std::mem::replace(&mut self.servers, servers.to_vec());
+        for gone in before.into_iter().filter(|id| !servers.contains(id)) {
+            self.disconnected(stage, gone);
+        }
     }
 
     /// Clients that wait still, in words.

@@ -41,7 +41,10 @@ impl World {
             self.judge_end();
             self.done = true;
         } else if self.stage.now.since(lockmesh_protocol::time::Time(0)) > self.stage.plan.storm + BOUND {
-            self.judge.object("liveness", wrong.join("; "));
+            self.judge_watchers();
+            if self.judge.violations.is_empty() {
+                self.judge.object("liveness", wrong.join("; "));
+            }
         }
         self.stage.after(LOOK, Event::Look);
     }
@@ -101,6 +104,10 @@ impl World {
             let (index, state) = (process.applied(), process.core.state());
             self.judge.see(&self.stage, &Fact::Opened { server: machine.id, index, state });
         }
+        self.judge_watchers();
+    }
+
+    fn judge_watchers(&mut self) {
         let clients = self.agents.iter().flat_map(|agent| agent.clients());
         for (query, answer) in clients.filter_map(|client| client.last_seen()) {
             self.judge.see(&self.stage, &Fact::LastSeen { query, answer });

@@ -103,7 +103,7 @@ impl Client {
             (Self::Renewer, _) => None,
             (Self::Writer(writer), _) => writer.wish(stage),
             (Self::Reader(reader), _) => reader.wish(stage),
-            (Self::Watcher(watcher), _) => Some(watcher.wish(stage.now)),
+            (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
         }
     }
 
@@ -210,12 +210,13 @@ impl Watcher {
         Self { query, consistency, last: None }
     }
 
-    fn wish(&self, now: Time) -> Wish {
+    /// After the storm it waits for ever: only a change can wake it.
+    fn wish(&self, stage: &Stage) -> Wish {
         let index = self.last.as_ref().map_or(LogIndex(0), |answer| answer.index);
-        let wait = Duration::from_secs(2);
+        let wait = Duration::from_secs(if stage.calm { 3_600 } else { 2 });
         let blocking = Some(Blocking { index, wait });
         let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
-        Wish { request, begun: now, extra: wait + wait / 10 }
+        Wish { request, begun: stage.now, extra: wait + wait / 10 }
     }
 
     /// A server that lags behind may know less than the watcher does.

@@ -47,5 +47,5 @@ pub mod writer;
 pub use chronicle::Detail;
 pub use judge::Violation;
 pub use marks::{Mark, Marks};
-pub use run::{Outcome, run, trace};
+pub use run::{Outcome, hunt, run, trace};
 pub use sabotage::Sabotage;

@@ -89,6 +89,10 @@ impl World {
         for change in &past.changes {
             self.note_change(&past, change);
         }
+        if past.changes.iter().any(|change| matches!(change, Change::Server(..))) {
+            let servers: Vec<ServerId> = self.judge.history.state().servers().map(|row| row.id).collect();
+            self.agents.iter_mut().for_each(|agent| agent.learn_servers(&mut self.stage, &servers));
+        }
         self.note_reply(&past);
         let Some(proposal) = &past.proposal else { return };
         if let Command::ForgetServer(server) = proposal.command {

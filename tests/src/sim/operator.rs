@@ -165,8 +165,6 @@ impl World {
         }
         self.machines.insert(id, Machine::new(id, node, folder, ImageMark::default()));
         self.start(id);
-        let servers: Vec<ServerId> = self.machines.keys().copied().collect();
-        self.agents.iter_mut().for_each(|agent| agent.learn_servers(servers.clone()));
     }
 
     /// A server that was taken out runs on for a while, since nobody told it.

@@ -40,6 +40,14 @@ pub fn trace(seed: u64, sabotage: Sabotage) -> (Outcome, Vec<String>) {
     play(seed, sabotage, Detail::Trace)
 }
 
+/// The first of these seeds that shows what was broken.
+pub fn hunt(sabotage: Sabotage, mut seeds: std::ops::Range<u64>) -> Option<Outcome> {
+    seeds.find_map(|seed| {
+        let outcome = run(seed, sabotage, Detail::Nothing);
+        (!outcome.violations.is_empty()).then_some(outcome)
+    })
+}
+
 fn play(seed: u64, sabotage: Sabotage, detail: Detail) -> (Outcome, Vec<String>) {
     let mut world = World::new(Stage::new(seed, sabotage, detail));
     let mut events = 0;

@@ -133,6 +133,7 @@ impl World {
         self.stage.say(|| format!("server {id}, {role}, crashes"));
         machine.fetch = None;
         machine.disk.crash(&mut self.stage);
+        self.agents.iter().for_each(|agent| agent.disconnected(&mut self.stage, id));
         if self.machines.values().all(|machine| machine.process.is_none()) {
             self.stage.hit(Mark::AllDown);
         }
@@ -162,7 +163,12 @@ impl World {
         }
     }
 
+    /// Where no process runs, whoever asks learns soon that there is none.
     fn asked(&mut self, to: ServerId, ask: Box<Ask>) {
+        if self.machines.get(&to).is_none_or(|machine| machine.process.is_none()) {
+            let wait = self.stage.around(Duration::from_millis(20));
+            return self.stage.after(wait, Event::Tired(ask.agent, ask.call));
+        }
         let came = self.stage.now;
         self.post(to, Mail::Ask(ask, came));
     }

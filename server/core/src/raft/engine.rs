@@ -62,8 +62,9 @@ pub(crate) struct Engine {
     election_ticks: usize,
     /// What makes this life's read rounds unlike those of other servers and of its own earlier lives.
     life: u64,
-    /// The (term, role) for which the election time-out was drawn.
+    /// The (term, role) for which the election time-out was drawn, and the time-out in ticks.
     drawn_for: Option<(u64, StateRole)>,
+    election_timeout: usize,
     /// What waits for a write, in order.
     waiting: VecDeque<Waiting>,
     /// A hard state that needs no write of its own and goes with the next one.
@@ -154,6 +155,7 @@ impl Engine {
             election_ticks: election.ticks,
             life,
             drawn_for: None,
+            election_timeout: election.ticks,
             waiting: VecDeque::new(),
             lazy_hard_state: None,
             durable_vote,
@@ -458,13 +460,15 @@ impl Engine {
         }
     }
 
+    /// Takes the place of the engine's own draw, which it repeats also where term and role stay what they were.
     fn draw_election_timeout(&mut self) {
         let now = (self.node.raft.term, self.node.raft.state);
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
             let draw = splitmix(&mut self.seed) as usize % (self.election_ticks - 1);
-            self.node.raft.set_randomized_election_timeout(self.election_ticks + 1 + draw);
+            self.election_timeout = self.election_ticks + 1 + draw;
         }
+        self.node.raft.set_randomized_election_timeout(self.election_timeout);
     }
 }
 
