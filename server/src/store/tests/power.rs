@@ -51,29 +51,48 @@ fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
     (steps, disk.operations())
 }
 
-#[test]
-fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
-    for seed in 0..2 {
-        let (steps, operations) = scripted(seed, 20);
-        for cut in 0..operations {
-            let disk = FaultyDisk::default();
-            disk.fail(Some(Failure::PowerCut(cut)));
-            let run = run(&disk, Model::new(), &steps);
-            let torn = Survival::Torn(seed * 1_000_000 + cut);
-            for survival in [Survival::Nothing, Survival::Everything, torn] {
-                let context = format!("seed {seed}, cut at {cut}, {survival:?}");
-                let found = disk.after_power_cut(survival);
-                let (mut store, mut model) = recover(&found, &run.possible, &context);
-                // It goes on as if nothing had happened.
-                for step in &run.left {
-                    step.run(&mut store).unwrap_or_else(|error| panic!("{context}: {error}"));
-                    model.apply(step);
-                }
-                drop(store);
-                recover(&found, &[model], &format!("{context}, at the end"));
+/// Cuts the power at every operation, opens what is left, and goes on with the steps that were not done.
+fn cut_at_every_operation(seed: u64, count: usize) {
+    let (steps, operations) = scripted(seed, count);
+    for cut in 0..operations {
+        let disk = FaultyDisk::default();
+        disk.fail(Some(Failure::PowerCut(cut)));
+        let run = run(&disk, Model::new(), &steps);
+        let torn = Survival::Torn(seed * 1_000_000 + cut);
+        for survival in [Survival::Nothing, Survival::Everything, torn] {
+            let context = format!("seed {seed}, cut at {cut}, {survival:?}");
+            let found = disk.after_power_cut(survival);
+            let (mut store, mut model) = recover(&found, &run.possible, &context);
+            // It goes on as if nothing had happened.
+            for step in &run.left {
+                step.run(&mut store).unwrap_or_else(|error| panic!("{context}: {error}"));
+                model.apply(step);
             }
+            drop(store);
+            recover(&found, &[model], &format!("{context}, at the end"));
         }
     }
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+    (0..2).for_each(|seed| cut_at_every_operation(seed, 20));
+}
+
+/// An image of another server's takes the place of everything, and the log begins anew behind it: two files, one after
+/// the other, with a cut before, between and after.
+#[test]
+fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledged() {
+    let resets =
+        |step: &Step| matches!(step, Step::Write(writes) if writes.iter().any(|write| write.reset.is_some()));
+    let installs = |seed: &u64| {
+        let steps = Writer::new(*seed).steps(12);
+        // Not the last one: what follows must be written behind the new base.
+        steps[..steps.len() - 1].iter().any(resets)
+    };
+    let seeds: Vec<u64> = (100..1_000).filter(installs).take(2).collect();
+    assert_eq!(seeds.len(), 2, "images are installed now and then");
+    seeds.into_iter().for_each(|seed| cut_at_every_operation(seed, 12));
 }
 
 #[test]
