@@ -11,8 +11,8 @@ use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{
-    ClientConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, ServerConfig,
-    TokioRuntime, TransportConfig, VarInt,
+    ClientConfig, ConnectionError, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout,
+    ServerConfig, TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
 };
 use serde::de::DeserializeOwned;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -121,6 +121,9 @@ pub enum LinkError {
     /// The peer sent something that cannot be understood.
     #[error("the peer sent {0}")]
     Malformed(String),
+    /// The peer called and then wanted nothing any more: nobody was refused.
+    #[error("it went away before it was known")]
+    Withdrawn,
 }
 
 /// One UDP socket with all the connections that begin or end at it.
@@ -226,7 +229,8 @@ impl Arrival {
 
     /// Does the handshake, which verifies the peer's certificate.
     pub async fn handshake(self) -> Result<Connection, LinkError> {
-        Connection::verified(self.0.accept().map_err(lost)?.await.map_err(lost)?)
+        let connecting = self.0.accept().map_err(lost)?;
+        Connection::verified(connecting.await.map_err(withdrawn_or_lost)?)
     }
 }
 
@@ -335,6 +339,18 @@ impl FrameReceiver {
 
 fn lost(error: impl std::error::Error) -> LinkError {
     LinkError::Lost(error.to_string())
+}
+
+fn withdrawn_or_lost(error: ConnectionError) -> LinkError {
+    match &error {
+        // What a peer's own reason becomes as long as nothing is encrypted yet.
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
+        {
+            LinkError::Withdrawn
+        }
+        _ => lost(error),
+    }
 }
 
 fn malformed(error: FrameError) -> LinkError {

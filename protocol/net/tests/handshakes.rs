@@ -252,3 +252,15 @@ async fn what_a_connection_costs() {
     let each = (resident() - before) / CONNECTIONS;
     println!("{CONNECTIONS} connections with a stream: {each} bytes each, both ends together");
 }
+
+#[tokio::test]
+async fn who_goes_away_before_it_is_known_was_not_refused() {
+    let cluster = Cluster::new();
+    let (listener, dialler) = (cluster.listen(Role::Server), cluster.dialler(Role::Agent));
+    let address = listener.local_address().unwrap();
+    let arrival = tokio::select! {
+        arrival = listener.accept() => arrival.unwrap(),
+        _ = dialler.connect(address, Role::Server) => panic!("nobody has answered yet"),
+    };
+    assert_eq!(arrival.handshake().await.unwrap_err(), LinkError::Withdrawn);
+}

@@ -95,6 +95,7 @@ impl RpcService {
                 tracing::debug!(%remote, peer = %connection.peer(), "disconnected: {reason}");
                 return;
             }
+            Ok(Err(LinkError::Withdrawn)) => return tracing::debug!(%remote, "{}", LinkError::Withdrawn),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the handshake took too long".into(),
         };
