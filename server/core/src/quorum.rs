@@ -211,10 +211,11 @@ impl Core {
         {
             deny(outbox, ticket, "the other server did not take over: see whether it is up to date");
         }
+        // Also before it serves: it may need that follower to serve at all.
+        self.tell_again_of_images(now);
         if !self.is_serving() {
             return;
         }
-        self.tell_again_of_images(now);
         self.notice_who_is_ready(now);
         if !self.engine.has_pending_membership()
             && self.quorum.transfer.is_none()

@@ -34,6 +34,8 @@ struct Cluster {
     now: Time,
     last_ticket: u64,
     images_fetched: usize,
+    /// So many announcements of an image are still to be lost.
+    images_to_lose: usize,
 }
 
 impl Cluster {
@@ -42,7 +44,8 @@ impl Cluster {
         let disk = Disk::new(Core::bootstrap_image(&voters));
         let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
         let (down, mail) = (BTreeSet::new(), Vec::new());
-        let mut cluster = Self { servers, down, mail, now: Time(0), last_ticket: 0, images_fetched: 0 };
+        let mut cluster =
+            Self { servers, down, mail, now: Time(0), last_ticket: 0, images_fetched: 0, images_to_lose: 0 };
         cluster.run(Duration::from_secs(1));
         cluster
     }
@@ -73,6 +76,10 @@ impl Cluster {
         for (to, message) in std::mem::take(&mut self.mail) {
             if self.down.contains(&to) || self.down.contains(&message.from) || !self.servers.contains_key(&to)
             {
+                continue;
+            }
+            if message.kind == MessageKind::Snapshot && self.images_to_lose > 0 {
+                self.images_to_lose -= 1;
                 continue;
             }
             let input = match message.kind {
@@ -383,4 +390,30 @@ fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
         "two of three would be left: {refused:?}"
     );
     cluster.put("still there");
+}
+
+#[test]
+fn a_leader_that_needs_a_follower_tells_it_again_of_an_image_that_was_lost() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    cluster.down.insert(others[0]);
+    for number in 0..50 {
+        cluster.put(&format!("key-{number}"));
+    }
+    cluster.run(SECOND);
+    for id in [leader, others[1]] {
+        let server = cluster.servers.get_mut(&id).expect("it runs");
+        server.checkpoint(cluster.now);
+        server.input(cluster.now, Input::Tick(WallTime(1)));
+    }
+    cluster.down = BTreeSet::from([leader]);
+    cluster.images_to_lose = 1;
+    cluster.run(10 * SECOND);
+    assert_eq!(
+        (cluster.images_to_lose, cluster.leader()),
+        (0, others[1]),
+        "it leads, and has a majority again"
+    );
+    cluster.put("after");
 }
