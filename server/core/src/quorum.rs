@@ -190,8 +190,11 @@ impl Core {
             return true;
         }
         let rest: Vec<_> = voters.iter().copied().filter(|id| *id != server).collect();
-        let well = rest.iter().filter(|id| self.is_reliable(now, **id)).count();
         let (autopilot, _) = self.state.autopilot();
+        // Stricter than elsewhere: one that died a moment ago must not be counted on, and no is only a delay.
+        let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
+        let is_there = |id: &&ServerId| self.keeps_up(now, **id, autopilot.last_contact_threshold, trailing);
+        let well = rest.iter().filter(is_there).count();
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
 
