@@ -46,6 +46,7 @@ pub struct Network {
     /// The process numbers of all places.
     processes: Mutex<BTreeMap<u32, Place>>,
     random: AtomicU64,
+    lost: AtomicU64,
     post: Post,
     ended: AtomicBool,
 }
@@ -76,6 +77,11 @@ impl Network {
         lock(&self.rules).clear();
     }
 
+    /// How many datagrams were lost by a rule.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Opens a relay in front of a server that is at `place` and listens on `server`. It ends with the network.
     pub fn relay(self: &Arc<Self>, place: Place, server: SocketAddr) -> io::Result<SocketAddr> {
         let outside = bind()?;
@@ -96,6 +102,7 @@ impl Network {
     ) {
         let rule = lock(&self.rules).get(&(from, to)).copied().unwrap_or_default();
         if self.below(1_000) < u64::from(rule.lost) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let copies = if self.below(1_000) < u64::from(rule.doubled) { 2 } else { 1 };
@@ -308,6 +315,9 @@ mod tests {
         // Only the way there is cut: what the server says still arrives, and what is sent after healing is next.
         network.rule(7, 0, Rule::CUT);
         say(&client, "lost", relay);
+        while network.lost() == 0 {
+            thread::yield_now();
+        }
         say(&server, "still here", seen_as);
         let (length, _) = client.recv_from(&mut buffer).expect("the other way is open");
         assert_eq!(&buffer[..length], b"still here");
