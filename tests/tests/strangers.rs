@@ -67,9 +67,7 @@ async fn bytes_that_are_no_frame_end_the_connection_with_the_reason() {
 #[tokio::test]
 async fn an_agent_does_not_speak_raft() {
     let stranger = Stranger::new(RpcOptions::default());
-    for (role, reason) in
-        [(Role::Agent, "not a server's"), (Role::Server, "no member of this server's quorum")]
-    {
+    for (role, reason) in [(Role::Agent, "not a server's"), (Role::Server, "this server has no quorum")] {
         let (_dialler, connection) = stranger.connect(role).await;
         let _stream = connection.open(Purpose::Raft).await.unwrap();
         let told = connection.closed().await;
