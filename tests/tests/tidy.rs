@@ -49,7 +49,6 @@ const CRATES: [(&str, &[&str]); 8] = [
 const HOMES: &[(&str, &[&str])] = &[
     ("lockmesh_agent", &["agent/src/main.rs"]),
     ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev/", "agent/src/server.rs"]),
-    ("axum", &["agent/src/http/"]),
     ("base64", &["agent/client/src/shape/blob.rs"]),
     ("bincode", &["protocol/src/wire.rs"]),
     ("clap", &["agent/src/cli/"]),
@@ -76,7 +75,6 @@ const HOMES: &[(&str, &[&str])] = &[
     ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
     ("toml", &["agent/src/config/load.rs"]),
-    ("tower_service", &["agent/src/http/"]),
     ("tracing_subscriber", &["agent/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),

@@ -1,6 +1,6 @@
 //! Responses and failures, with exactly the headers that Consul's clients know.
 
-use axum::body::Body;
+use super::body::Body;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use lockmesh_client::shape::json::{Layout, render};

@@ -2,13 +2,14 @@
 
 use super::answer::{Failure, MetaKind};
 use super::api::Api;
+use super::body::Body;
 use super::go::query::Params;
 use super::go::{duration, number};
-use axum::body::{Body, HttpBody};
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::LogIndex;

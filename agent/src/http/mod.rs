@@ -17,6 +17,7 @@
 //! | [`api`] | what every request is served from: upstream, identity, limits, checks |
 //! | [`listener`] | the sockets: which, with which rights, and who may not have them |
 //! | [`serve`](mod@serve) | connections: how many, how long, and their end |
+//! | `body` | what a request brings and a response carries |
 //! | `guard` | the deadline of a request's head |
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
@@ -39,12 +40,14 @@ pub mod router;
 pub mod serve;
 
 mod answer;
+mod body;
 mod call;
 mod file_body;
 mod guard;
 mod shapes;
 
 pub use api::{Api, HttpLimits, Identity};
+pub use body::Body;
 pub use listener::{ListenError, Listeners, UnixSocket};
 pub use serve::serve;
 

@@ -4,10 +4,10 @@
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;
+use super::body::Body;
 use super::call::Call;
 use super::endpoint::{self, Endpoint};
 use super::go::{path, query};
-use axum::body::Body;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};

@@ -5,17 +5,16 @@
 //! request's future, and with it the upstream call that it waited for.
 
 use super::api::Api;
+use super::body::Body;
 use super::guard::{Guarded, Phase};
 use super::listener::Listeners;
 use super::router;
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -26,7 +25,6 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tower_service::Service;
 
 /// How long an accept loop rests after the system could not give it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,7 +54,6 @@ pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receive
 /// What all connections share.
 struct Gate {
     api: Arc<Api>,
-    app: Router,
     shutdown: watch::Receiver<bool>,
     open: AtomicUsize,
     per_client: Mutex<HashMap<IpAddr, usize>>,
@@ -64,8 +61,7 @@ struct Gate {
 
 impl Gate {
     fn new(api: Arc<Api>, shutdown: watch::Receiver<bool>) -> Self {
-        let app = Router::new().fallback(handle).with_state(api.clone());
-        Self { api, app, shutdown, open: AtomicUsize::new(0), per_client: Mutex::default() }
+        Self { api, shutdown, open: AtomicUsize::new(0), per_client: Mutex::default() }
     }
 
     /// Lets a connection in, or says why not.
@@ -121,10 +117,6 @@ impl Drop for Admission {
             }
         }
     }
-}
-
-async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
-    router::respond(&api, request).await
 }
 
 async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
@@ -196,14 +188,13 @@ where
     let limits = &gate.api.limits;
     let phase = Arc::new(Phase::default());
     let socket = Guarded::new(TokioIo::new(socket), phase.clone(), limits.header_read_timeout);
-    let app = gate.app.clone();
-    let service = service_fn(move |request: http::Request<Incoming>| {
+    let api = &gate.api;
+    let service = service_fn(|request: http::Request<Incoming>| {
         let serving = phase.clone().serve();
-        let answering = app.clone().call(request);
         async move {
-            let response = answering.await;
+            let response = router::respond(api, request.map(Body::arriving)).await;
             drop(serving);
-            response
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()

@@ -2,7 +2,6 @@
 //! quorum that says anything.
 
 use super::{as_text, bytes_of, samples};
-use axum::body::Body;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -10,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use lockmesh_agent::checks::Checks;
 use lockmesh_agent::http::go::{json, path, query};
-use lockmesh_agent::http::{Api, HttpLimits, Identity, archive, endpoint, router};
+use lockmesh_agent::http::{Api, Body, HttpLimits, Identity, archive, endpoint, router};
 use lockmesh_agent::upstream::{Exchange, Upstream};
 use lockmesh_protocol::rpc::Response;
 use std::io::{Read, Write};

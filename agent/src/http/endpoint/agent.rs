@@ -2,8 +2,8 @@
 
 use super::super::answer::{self, Failure};
 use super::super::api::Identity;
+use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
-use axum::body::Body;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};

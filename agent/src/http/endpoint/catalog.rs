@@ -1,9 +1,9 @@
 //! `/v1/catalog/…`, the reading half: nodes, services, datacenters.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::shapes;
-use axum::body::Body;
 use http::Response;
 use lockmesh_client::shape::catalog::NodeServices;
 use lockmesh_protocol::id::NodeName;

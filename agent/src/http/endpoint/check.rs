@@ -3,12 +3,12 @@
 //! A write is answered when the catalog knows of it, or after a short while when the catalog cannot be reached.
 
 use super::super::answer::{self, Failure};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::{clamped, parse};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
 use crate::checks::{CheckError, NewCheck};
-use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;

@@ -1,11 +1,11 @@
 //! `/v1/health/…`: how nodes and services stand.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::number::parse_bool;
 use super::super::shapes;
 use super::catalog::{NodeMeta, has_tags};
-use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Instance, Query, Rows};

@@ -1,10 +1,10 @@
 //! `/v1/kv/…`: keys, and the locks on them. The hot path of the whole API.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::number::parse_u64;
 use super::super::shapes;
-use axum::body::Body;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape;

@@ -1,9 +1,9 @@
 //! `/v1/lockmesh/…`: what Consul cannot tell. Who holds which lock, and why locks were lost.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::shapes;
-use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::id::Key;
 use lockmesh_protocol::query::{Query, Rows};

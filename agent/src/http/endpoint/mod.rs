@@ -18,9 +18,9 @@ mod snapshot;
 mod status;
 
 use super::answer::Failure;
+use super::body::Body;
 use super::call::Call;
 use super::router::Route;
-use axum::body::Body;
 use http::{Method, Response};
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::reply::Reply;

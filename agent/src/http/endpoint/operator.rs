@@ -1,9 +1,9 @@
 //! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, which says more of them.
 
 use super::super::answer::{self, Failure};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::format_duration;
-use axum::body::Body;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};

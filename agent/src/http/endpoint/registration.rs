@@ -3,10 +3,10 @@
 //! Reads words only: what a registration may say is judged by the state, in its own words.
 
 use super::super::answer::{self, Failure};
+use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
 use super::super::go::duration;
 use super::super::go::json::{JsonError, Object, first_value};
-use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};

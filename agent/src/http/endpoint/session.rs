@@ -1,11 +1,11 @@
 //! `/v1/session/…`: sessions, and what their creators may leave out.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
-use axum::body::Body;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_protocol::command::{Command, NewSession};

@@ -5,9 +5,9 @@
 
 use super::super::answer::{self, Failure};
 use super::super::archive::{self, ArchiveError, Meta};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::file_body::FileBody;
-use axum::body::Body;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -32,7 +32,7 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
 async fn save(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (file, length, index) = gather(call).await?;
     let body = FileBody::new(tokio::fs::File::from_std(file), length);
-    let mut response = Response::new(Body::new(body));
+    let mut response = Response::new(Body::file(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-gzip"));
     answer::write_meta(headers, index, true, Duration::ZERO);

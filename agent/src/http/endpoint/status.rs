@@ -1,8 +1,8 @@
 //! `/v1/status/…`: who leads, who votes. Answered from what this agent knows; a cluster without a leader is no error.
 
 use super::super::answer::{self, Failure};
+use super::super::body::Body;
 use super::super::call::Call;
-use axum::body::Body;
 use http::Response;
 use lockmesh_protocol::rpc::Status;
 

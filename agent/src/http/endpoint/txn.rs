@@ -1,11 +1,11 @@
 //! `/v1/txn`: several operations, all or none.
 
 use super::super::answer::{self, Failure};
+use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::json::{JsonError, Object, first_value, kind};
 use super::super::shapes;
 use super::registration::{parse_check, parse_node, parse_service};
-use axum::body::Body;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use lockmesh_client::shape::blob::decode_base64;

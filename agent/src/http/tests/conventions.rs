@@ -104,7 +104,7 @@ async fn headers_of_requests_are_judged() {
     let stand = Stand::new();
     let ask = |name: &'static str, value: &'static str| {
         let request = http::Request::builder().uri("/v1/session/list").header(name, value);
-        stand.send(request.body(axum::body::Body::empty()).unwrap())
+        stand.send(request.body(crate::http::Body::empty()).unwrap())
     };
     ask("cache-control", "max-age=x").await.is(400, "Invalid Cache-Control header.");
     ask("cache-control", "max-age=5, must-revalidate").await.is(200, "[]");

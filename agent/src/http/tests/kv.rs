@@ -2,7 +2,6 @@
 
 use super::{Reply, Stand};
 use crate::http::HttpLimits;
-use axum::body::Body;
 use http::Request;
 use serde_json::json;
 
@@ -115,7 +114,7 @@ async fn a_value_has_a_longest_length_however_it_is_sent() {
     let text = format!("Request body(9 bytes) too large, max size: 8 bytes. See {help}.");
     stand.put("/v1/kv/a", "123456789").await.is(413, &text);
     // Without a content length, as a chunked body is.
-    let chunked = |body: &'static str| Request::put("/v1/kv/a").body(Body::from(body)).unwrap();
+    let chunked = |body: &'static str| Request::put("/v1/kv/a").body(crate::http::Body::from(body)).unwrap();
     let text = format!("Request body too large, max size: 8 bytes. See {help}.");
     stand.send(chunked("123456789")).await.is(413, &text);
     assert_eq!(entry(&stand, "a").await["Value"], "MTIzNDU2Nzg=");

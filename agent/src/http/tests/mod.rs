@@ -13,11 +13,11 @@ mod snapshot;
 mod speed;
 mod txn;
 
+use super::body::Body;
 use super::router::respond;
 use super::{Api, HttpLimits, Identity};
 use crate::checks::{CheckLimits, Checks};
 use crate::upstream::{Exchange, Upstream};
-use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;

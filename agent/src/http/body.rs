@@ -1,0 +1,77 @@
+//! What a request brings and a response carries: bytes that are there, bytes that still arrive, or a file.
+
+use super::file_body::FileBody;
+use bytes::Bytes;
+use hyper::body::{Body as Stream, Frame, Incoming, SizeHint};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The body of a request or a response.
+#[derive(Debug)]
+pub struct Body(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Whole(Bytes),
+    Arriving(Incoming),
+    File(Box<FileBody>),
+}
+
+impl Body {
+    /// No bytes.
+    pub fn empty() -> Self {
+        Self(Kind::Whole(Bytes::new()))
+    }
+
+    /// What a client is about to send.
+    pub(super) fn arriving(incoming: Incoming) -> Self {
+        Self(Kind::Arriving(incoming))
+    }
+
+    /// The rest of a file.
+    pub(super) fn file(file: FileBody) -> Self {
+        Self(Kind::File(Box::new(file)))
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Body {
+    fn from(bytes: B) -> Self {
+        Self(Kind::Whole(bytes.into()))
+    }
+}
+
+impl Stream for Body {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match &mut self.0 {
+            Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Kind::Arriving(incoming) => Pin::new(incoming)
+                .poll_frame(context)
+                .map(|frame| frame.map(|frame| frame.map_err(io::Error::other))),
+            Kind::File(file) => Pin::new(file.as_mut()).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_empty(),
+            Kind::Arriving(incoming) => incoming.is_end_stream(),
+            Kind::File(file) => file.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Arriving(incoming) => incoming.size_hint(),
+            Kind::File(file) => file.size_hint(),
+        }
+    }
+}
