@@ -6,7 +6,9 @@
 //! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader overflows.
 
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
-use crate::record::{Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session};
+use crate::record::{
+    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
+};
 use crate::reply::Applied;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,8 @@ pub enum Change {
     Tombstone(Key, Option<LogIndex>),
     /// A lock-delay.
     LockDelay(Key, Option<LockDelay>),
+    /// A place in a key's queue, by its ticket.
+    Waiter(Key, LogIndex, Option<Arc<Waiter>>),
     /// An agent's registration.
     Agent(AgentNumber, Option<Arc<Agent>>),
     /// A kept reply: agent, sequence.

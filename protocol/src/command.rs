@@ -43,6 +43,15 @@ pub enum Command {
         /// The index base at that time, as in [`Command::ExpireSession`].
         base: u64,
     },
+    /// The leader saw a wait for a lock come to its end. Does nothing when `mark` is not the wait's own.
+    EndWait {
+        /// Which key.
+        key: Key,
+        /// The place in its queue.
+        ticket: LogIndex,
+        /// The wait that came to its end; no other one ever has the same.
+        mark: LogIndex,
+    },
     /// Forgets all tombstones up to an index.
     ReapTombstones {
         /// The last index that is forgotten.
@@ -76,6 +85,26 @@ pub enum KvCommand {
     Cas(NewEntry, LogIndex),
     /// Takes the lock, or updates the value if the session holds it already.
     Acquire(NewEntry, SessionId),
+    /// Takes the lock, or a place in the key's queue: [`crate::reply::Reply::Queued`]. Whoever frees the lock grants
+    /// it to the first in the queue by the same command. A session that is queued already keeps its place.
+    Enqueue {
+        /// What the grant writes.
+        new: NewEntry,
+        /// Who wants it.
+        session: SessionId,
+        /// How long it waits.
+        wait: Duration,
+    },
+    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at `mark`: its place is given up, or the
+    /// lock that it was granted given back, unless the session has acquired it again since.
+    Leave {
+        /// Which key.
+        key: Key,
+        /// Who waited.
+        session: SessionId,
+        /// The index of the request that nobody waits for.
+        mark: LogIndex,
+    },
     /// Gives the lock back.
     Release(NewEntry, SessionId),
     /// Deletes one key.

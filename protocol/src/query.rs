@@ -3,7 +3,7 @@
 use crate::command::TxnOp;
 use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
 use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
-use crate::reply::{TxnError, TxnResult};
+use crate::reply::{Reply, TxnError, TxnResult};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +50,18 @@ pub enum Query {
     Losses,
     /// The agents that registered.
     Agents,
+    /// What became of a place in a key's queue. Its index exceeds the ticket as soon as the place is given up or
+    /// granted, which nothing undoes: any server that has applied the ticket may answer.
+    Place {
+        /// Which key.
+        key: Key,
+        /// Who waits, or waited.
+        session: SessionId,
+        /// Its place.
+        ticket: LogIndex,
+        /// The index of the request that is asked about.
+        mark: LogIndex,
+    },
 }
 
 /// How fresh an answer must be.
@@ -113,6 +125,8 @@ pub enum Rows {
     Losses(Vec<Arc<Loss>>),
     /// Agents.
     Agents(Vec<Arc<Agent>>),
+    /// What an acquire would have answered in that place; [`Reply::Queued`] as long as it is kept.
+    Place(Reply),
 }
 
 /// An instance of a service.
@@ -143,4 +157,6 @@ pub struct Lock {
     pub modify_index: LogIndex,
     /// The delay that closes it.
     pub delay: Option<LockDelay>,
+    /// How many sessions wait for it.
+    pub waiters: u64,
 }

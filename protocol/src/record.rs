@@ -26,6 +26,9 @@ pub struct Entry {
     pub fence: Fence,
     /// When that grant was made.
     pub granted_at: WallTime,
+    /// The waiting acquire that this grant answers, by its log index. 0 for a grant that nobody waited for, and as
+    /// soon as the holder acquires again: then somebody knows of the hold, and it no longer goes with that request.
+    pub awaited: LogIndex,
     /// The log index that created this entry.
     pub create_index: LogIndex,
     /// The log index that changed it last.
@@ -236,6 +239,23 @@ pub struct LockDelay {
     pub mark: LogIndex,
     /// How long, clamped to 60 s already.
     pub duration: Duration,
+}
+
+/// A session that waits for a lock: one place in a key's queue.
+///
+/// The state knows no time: the leader counts `wait` from when it applied `mark`, then commits the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Who waits, once in each queue.
+    pub session: SessionId,
+    /// What the grant writes.
+    pub value: Bytes,
+    /// The flags that it writes.
+    pub flags: u64,
+    /// How long it waits.
+    pub wait: Duration,
+    /// The log index of the request that asked last; tells an old end from a new wait.
+    pub mark: LogIndex,
 }
 
 /// A server of the quorum, as its roster knows it.

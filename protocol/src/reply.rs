@@ -35,6 +35,11 @@ pub enum Reply {
         /// How long still, as the leader knows it; the whole delay where it does not.
         remaining: Duration,
     },
+    /// The lock is another session's, or closed: the session is in the key's queue.
+    Queued {
+        /// Its place there: the log index of the first request that asked for it.
+        ticket: LogIndex,
+    },
     /// A new session.
     Session(SessionId),
     /// The transaction took effect.
@@ -97,6 +102,9 @@ pub enum Refusal {
     /// The session's check is critical.
     #[error("Check '{0}' is in critical state")]
     CriticalCheck(CheckId),
+    /// The key's queue is full.
+    #[error("{0} sessions wait for this lock already: try again later")]
+    QueueFull(usize),
     /// A catalog write that cannot be made, in Consul's words.
     #[error("{0}")]
     Catalog(String),

@@ -203,6 +203,12 @@ impl Driver {
             Request::Read { query: Query::Txn(operations), .. } if operations.len() > MAX_TXN_OPERATIONS => {
                 self.postman.answer(&replies, call, Response::Unavailable(too_many_operations()));
             }
+            Request::Read { query: query @ Query::Place { ticket, .. }, blocking, .. }
+                if self.core.knows_place(ticket) =>
+            {
+                let what = What::Read { query, consistency: Consistency::Default, blocking };
+                self.read(Asked { call, replies, what });
+            }
             Request::Read { query, consistency, blocking } => {
                 let what = What::Read { query, consistency, blocking };
                 let ticket = self.ticket(call, replies, what);
@@ -272,6 +278,7 @@ impl Driver {
             command,
             Command::ExpireSession { .. }
                 | Command::EndLockDelay { .. }
+                | Command::EndWait { .. }
                 | Command::ReapTombstones { .. }
                 | Command::Bootstrap { .. }
                 | Command::AdmitServer(_)
@@ -444,7 +451,7 @@ impl Driver {
     }
 
     fn answer_or_park(&mut self, parked: Parked) {
-        let (index, rows) = self.core.state().query(&parked.query);
+        let (index, rows) = self.core.query(self.now(), &parked.query);
         if index > parked.known {
             let answer = Response::Answer(self.signed(index, rows));
             self.postman.answer(&parked.replies, parked.call, answer);
@@ -459,7 +466,7 @@ impl Driver {
 
     fn answer(&mut self, query: &Query, call: CallId, replies: &ReplySink) {
         metrics::READS.inc();
-        let (index, rows) = self.core.state().query(query);
+        let (index, rows) = self.core.query(self.now(), query);
         let answer = Response::Answer(self.signed(index, rows));
         self.postman.answer(replies, call, answer);
     }

@@ -54,6 +54,7 @@ pub(crate) fn count_response(response: &Response) {
             Reply::Flag(false) => "false",
             Reply::Delayed { .. } => "lock_delay",
             Reply::Granted { .. } => "granted",
+            Reply::Queued { .. } => "queued",
             Reply::TxnFailed(_) => "txn_failed",
             Reply::Refused(_) => "refused",
             _ => "done",

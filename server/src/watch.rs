@@ -31,6 +31,7 @@ struct WatchId(u64);
 enum Topic {
     Key(Key),
     Prefix(Key),
+    Place(Key, LogIndex),
     Session(SessionId),
     Sessions,
     Nodes,
@@ -81,6 +82,7 @@ impl Watches {
         match change {
             Change::Entry(key, _) => self.touch_key(key),
             Change::LockDelay(key, _) => self.touch_prefixes(key),
+            Change::Waiter(key, ticket, _) => return self.touch_topic(&Topic::Place(key.clone(), *ticket)),
             Change::Session(id, _) => {
                 self.touch_topic(&Topic::Session(id.clone()));
                 self.touch_topic(&Topic::Sessions);
@@ -197,6 +199,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Entry(key) => vec![Topic::Key(key.clone())],
         Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
+        Query::Place { key, ticket, .. } => vec![Topic::Place(key.clone(), *ticket)],
         Query::Session(id) => vec![Topic::Session(id.clone())],
         Query::Sessions | Query::NodeSessions(_) => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],

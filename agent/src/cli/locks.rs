@@ -45,7 +45,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 fn lock_table(locks: &[Lock]) -> Table {
-    let mut table = Table::new(["Key", "Holder", "Node", "Session", "Fence", "Since", "Delay"]);
+    let mut table = Table::new(["Key", "Holder", "Node", "Session", "Fence", "Since", "Delay", "Waiting"]);
     for lock in locks {
         let is_held = !lock.session.is_empty();
         table.row([
@@ -56,6 +56,7 @@ fn lock_table(locks: &[Lock]) -> Table {
             if is_held { lock.fence.to_string() } else { String::new() },
             instant::utc(lock.granted_at_ms),
             lock.lock_delay.clone(),
+            if lock.waiters > 0 { lock.waiters.to_string() } else { String::new() },
         ]);
     }
     table
@@ -110,12 +111,13 @@ mod tests {
             node: "n1".into(),
             fence: 7,
             granted_at_ms: 1_795_250_472_000,
+            waiters: 3,
             ..Lock::default()
         };
         let closed = Lock { key: "old".into(), lock_delay: "15s".into(), ..Lock::default() };
-        let expected = "Key  Holder  Node  Session  Fence  Since                 Delay\n\
-                        job  worker  n1    s1       7      2026-11-21 08:41:12Z  -\n\
-                        old  -       -     -        -      -                     15s";
+        let expected = "Key  Holder  Node  Session  Fence  Since                 Delay  Waiting\n\
+                        job  worker  n1    s1       7      2026-11-21 08:41:12Z  -      3\n\
+                        old  -       -     -        -      -                     15s    -";
         assert_eq!(lock_table(&[held, closed]).render(), expected);
     }
 

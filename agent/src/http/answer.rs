@@ -114,6 +114,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::MissingNode => "missing_node",
         Refusal::MissingCheck(_) => "missing_check",
         Refusal::CriticalCheck(_) => "critical_check",
+        Refusal::QueueFull(_) => "queue_full",
         Refusal::Catalog(_) => "catalog",
         Refusal::Forgotten => "forgotten",
         Refusal::Roster(_) => "roster",

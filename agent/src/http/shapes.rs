@@ -180,6 +180,7 @@ pub(super) fn lock(lock: &Lock) -> shape::lockmesh::Lock {
         modify_index: lock.modify_index.0,
         granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
         lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
+        waiters: lock.waiters,
     }
 }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
@@ -203,6 +203,21 @@ impl Core {
         &self.state
     }
 
+    /// Answers a query from the state, with what only the leader knows of its delays.
+    pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
+        let (index, mut rows) = self.state.query(query);
+        if let (Rows::Place(Reply::Delayed { remaining }), Query::Place { key, .. }) = (&mut rows, query) {
+            *remaining = self.timers.remaining(now, key).unwrap_or(*remaining);
+        }
+        (index, rows)
+    }
+
+    /// Whether what became of a place in a queue can be told at once: it is a fact of the log's beginning, which no
+    /// other leader can undo, and this one has applied that much.
+    pub fn knows_place(&self, ticket: LogIndex) -> bool {
+        self.is_serving() && ticket.0 <= self.applied.0.0 + self.state.index_base()
+    }
+
     /// Whether this server leads and serves.
     pub fn is_serving(&self) -> bool {
         self.serving.is_some()
@@ -327,6 +342,10 @@ impl Core {
             Subject::LockDelay(key) => {
                 let mark = self.state.lock_delay(key)?.mark;
                 Some(Command::EndLockDelay { key: key.clone(), mark, base })
+            }
+            Subject::Wait(key, ticket) => {
+                let mark = self.state.waiter(key, *ticket)?.mark;
+                Some(Command::EndWait { key: key.clone(), ticket: *ticket, mark })
             }
             Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
         }

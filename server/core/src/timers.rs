@@ -1,4 +1,4 @@
-//! The leader's deadlines: sessions that must be renewed, lock-delays, tombstones.
+//! The leader's deadlines: sessions that must be renewed, lock-delays, waits for locks, tombstones.
 //!
 //! A timer never changes the state: when it is due, the leader proposes a command that says so. After an election
 //! every deadline starts afresh, in full; a clock can therefore lengthen a delay but never shorten it.
@@ -38,6 +38,8 @@ pub(crate) enum Subject {
     Session(SessionId),
     /// The key's lock-delay is over.
     LockDelay(Key),
+    /// The wait in this place of the key's queue is over.
+    Wait(Key, LogIndex),
     /// The tombstones up to this index are old.
     Tombstones(LogIndex),
 }
@@ -73,6 +75,9 @@ impl Timers {
         for (key, delay) in state.delays() {
             self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
         }
+        for (key, ticket, waiter) in state.waiters() {
+            self.arm(Subject::Wait(key.clone(), ticket), now + waiter.wait);
+        }
         if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
             self.arm_tombstone(now, newest);
         }
@@ -87,6 +92,10 @@ impl Timers {
                 self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
             }
             Change::LockDelay(key, None) => self.disarm(&Subject::LockDelay(key.clone())),
+            Change::Waiter(key, ticket, Some(waiter)) => {
+                self.arm(Subject::Wait(key.clone(), *ticket), now + waiter.wait);
+            }
+            Change::Waiter(key, ticket, None) => self.disarm(&Subject::Wait(key.clone(), *ticket)),
             Change::Tombstone(_, Some(index)) => self.arm_tombstone(now, *index),
             Change::Cleared => self.clear(),
             _ => {}

@@ -10,7 +10,7 @@ use lockmesh_protocol::id::{
     WallTime,
 };
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, NewServer, Node};
+use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, NewServer, Node, Waiter};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -270,6 +270,9 @@ fn broken_rows_are_found_out() {
         (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
         (Change::Fence(Fence(0)), "fencing token"),
         (Change::LockDelay(Key::from("a"), Some(delay)), "held by nobody"),
+        (waits("b", "s1"), "held or closed"),
+        (waits("a", "s9"), "a session that lives"),
+        (waits("a", "s1"), "does not hold"),
         (Change::Check(node.clone(), CheckId::from("serfhealth"), None), "every session's node"),
         (Change::NodeIndex(node, None), "no two nodes"),
         (Change::TableIndex(Table::Sessions, LogIndex(0)), "a session never changes"),
@@ -281,6 +284,12 @@ fn broken_rows_are_found_out() {
     }
 }
 
+fn waits(key: &str, session: &str) -> Change {
+    let (value, wait) = (Bytes::new(), Duration::from_secs(1));
+    let waiter = Waiter { session: SessionId::from(session), value, flags: 0, wait, mark: LogIndex(1) };
+    Change::Waiter(Key::from(key), LogIndex(1), Some(Arc::new(waiter)))
+}
+
 fn unlocked(key: &str, fence: Fence) -> Entry {
     Entry {
         key: Key::from(key),
@@ -290,6 +299,7 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
         session: None,
         fence,
         granted_at: WallTime(0),
+        awaited: LogIndex(0),
         create_index: LogIndex(1),
         modify_index: LogIndex(1),
     }

@@ -9,6 +9,7 @@ use lockmesh_protocol::id::{
     AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
 };
 use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::Waiter;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -65,6 +66,9 @@ proptest! {
             prop_assert_eq!(rows(&run.state, Query::Sessions), Rows::Sessions(model.sorted_sessions()));
             let delays: Vec<_> = run.state.delays().map(|(key, delay)| (key.clone(), *delay)).collect();
             prop_assert_eq!(delays, model.sorted_delays());
+            let waiters = run.state.waiters();
+            let waiters: Vec<_> = waiters.map(|(key, ticket, row)| (key.clone(), ticket, Waiter::clone(row))).collect();
+            prop_assert_eq!(waiters, model.sorted_waiters());
         }
     }
 
@@ -101,14 +105,14 @@ proptest! {
     #[test]
     fn an_index_tells_of_every_change(actions in actions(1..60)) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        let mut known: Vec<_> = queries().iter().map(|query| run.state.query(query)).collect();
+        let mut known: Vec<_> = queries().iter().map(|query| seen(&run.state, query)).collect();
         for action in actions {
             let command = action.command(&model);
             model.apply(LogIndex(run.index + 1), TERM, &command);
             let forgets = matches!(command, Command::ReapTombstones { .. });
             run.apply(None, command);
             for (query, (known_index, known_rows)) in queries().iter().zip(&mut known) {
-                let (index, rows) = run.state.query(query);
+                let (index, rows) = seen(&run.state, query);
                 prop_assert!(rows == *known_rows || index > *known_index, "{:?} from {}", query, known_index);
                 prop_assert!(index >= *known_index || forgets, "{:?} went back from {}", query, known_index);
                 (*known_index, *known_rows) = (index, rows);
@@ -164,7 +168,9 @@ proptest! {
         prop_assert_eq!(run.state.fence(), fence);
         prop_assert_eq!(run.state.check(), Ok(()));
         prop_assert_eq!(&run.state, &run.rebuilt);
-        // Life goes on from there.
+        prop_assert_eq!(run.state.waiters().count(), 0);
+        // Life goes on from there. Whoever waited has to ask again.
+        saved_model.forget_waiters();
         play(&mut run, &mut saved_model, since);
         prop_assert_eq!(run.state.check(), Ok(()));
     }
@@ -227,6 +233,15 @@ fn rows(state: &State, query: Query) -> Rows {
     state.query(&query).1
 }
 
+/// An answer as clients see it: whether somebody knows of a hold is between the state and an agent.
+fn seen(state: &State, query: &Query) -> (LogIndex, Rows) {
+    let (index, mut rows) = state.query(query);
+    if let Rows::Entries(entries) = &mut rows {
+        entries.iter_mut().for_each(|entry| Arc::make_mut(entry).awaited = LogIndex(0));
+    }
+    (index, rows)
+}
+
 fn queries() -> Vec<Query> {
     let keys = KEYS.iter().map(|key| Query::Entry(Key::from(*key)));
     let prefixes = ["", "a", "a/", "a/b", "b", "c"];
@@ -253,7 +268,7 @@ fn queries() -> Vec<Query> {
 #[test]
 fn the_storms_reach_every_kind_of_answer() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (mut granted, mut delayed, mut held, mut failed, mut done) = (0, 0, 0, 0, 0);
+    let (mut granted, mut delayed, mut held, mut queued, mut failed, mut done) = (0, 0, 0, 0, 0, 0);
     for _ in 0..200 {
         let actions: Vec<Action> =
             proptest::strategy::ValueTree::current(&actions(40..80).new_tree(&mut runner).expect("actions"));
@@ -265,12 +280,16 @@ fn the_storms_reach_every_kind_of_answer() {
                 Reply::Granted { .. } => granted += 1,
                 Reply::Delayed { .. } => delayed += 1,
                 Reply::Flag(false) => held += 1,
+                Reply::Queued { .. } => queued += 1,
                 Reply::TxnFailed(_) => failed += 1,
                 Reply::Txn(_) => done += 1,
                 _ => {}
             }
         }
     }
-    let counts = [granted, delayed, held, failed, done];
-    assert!(counts.iter().all(|count| *count > 50), "granted, delayed, held, failed, done: {counts:?}");
+    let counts = [granted, delayed, held, queued, failed, done];
+    assert!(
+        counts.iter().all(|count| *count > 50),
+        "granted, delayed, held, queued, failed, done: {counts:?}"
+    );
 }

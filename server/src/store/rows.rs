@@ -4,6 +4,7 @@
 //! kind, then the parts of its name. Keys never change their form within a format version.
 
 use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::wire::encode_into;
 use std::collections::BTreeMap;
 
@@ -32,6 +33,7 @@ pub(super) fn effect(change: &Change) -> Effect {
         Change::Check(node, id, row) => (paired(b'c', node.as_str(), id.as_str()), row.is_some()),
         Change::Tombstone(key, row) => (named(b't', key.as_str()), row.is_some()),
         Change::LockDelay(key, row) => (named(b'd', key.as_str()), row.is_some()),
+        Change::Waiter(key, ticket, row) => (in_queue(key.as_str(), *ticket), row.is_some()),
         Change::Agent(number, row) => (numbered(b'a', &[u64::from(number.0)]), row.is_some()),
         Change::Reply(agent, sequence, row) => {
             (numbered(b'p', &[u64::from(agent.0), *sequence]), row.is_some())
@@ -82,6 +84,13 @@ fn paired(kind: u8, first: &str, second: &str) -> RowKey {
     key.extend_from_slice(first.as_bytes());
     key.extend_from_slice(second.as_bytes());
     RowKey(key)
+}
+
+/// The ticket is as long in every row, so it can stand behind a name that may hold any byte.
+fn in_queue(key: &str, ticket: LogIndex) -> RowKey {
+    let mut row = named(b'k', key);
+    row.0.extend_from_slice(&ticket.0.to_be_bytes());
+    row
 }
 
 /// Big-endian, so that rows lie in the order of their numbers.

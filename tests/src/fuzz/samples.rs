@@ -17,7 +17,7 @@ use lockmesh_protocol::id::{
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, Lock, Query, Rows};
 use lockmesh_protocol::record::{
     Agent, Autopilot, Behavior, Check, CheckStatus, Entry, LockDelay, Loss, LossCause, NewServer, Node,
-    Service, ServiceAddress, ServiceCheck, Session,
+    Service, ServiceAddress, ServiceCheck, Session, Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
@@ -149,6 +149,7 @@ pub fn changes() -> Vec<Change> {
         Change::Check(node.clone(), CheckId::from("serfHealth"), Some(check())),
         Change::Tombstone(key.clone(), Some(LogIndex(300))),
         Change::LockDelay(key, Some(delay())),
+        Change::Waiter("a".into(), LogIndex(7), Some(waiter())),
         Change::Agent(AgentNumber(1), Some(agent())),
         Change::Reply(AgentNumber(1), 5, Some(Arc::new(Applied { index: LogIndex(4), reply: Reply::Done }))),
         Change::LowestSequence(AgentNumber(1), 4),
@@ -199,6 +200,8 @@ fn commands() -> Vec<Command> {
         KvCommand::Set(new()),
         KvCommand::Cas(new(), LogIndex(0)),
         KvCommand::Acquire(new(), session_id()),
+        KvCommand::Enqueue { new: new(), session: session_id(), wait: Duration::from_secs(30) },
+        KvCommand::Leave { key: "a".into(), session: session_id(), mark: LogIndex(3) },
         KvCommand::Release(new(), session_id()),
         KvCommand::Delete("a".into()),
         KvCommand::DeleteCas("a".into(), LogIndex(1 << 33)),
@@ -225,6 +228,7 @@ fn commands() -> Vec<Command> {
         }),
         Command::ExpireSession { session: session_id(), term: Term(3), base: 0 },
         Command::EndLockDelay { key: "a".into(), mark: LogIndex(2), base: 0 },
+        Command::EndWait { key: "a".into(), ticket: LogIndex(2), mark: LogIndex(3) },
         Command::ReapTombstones { up_to: LogIndex(200) },
         Command::Restore(RestoreStep::Begin { id: 1 }),
         Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: changes() }),
@@ -280,6 +284,7 @@ pub fn queries() -> Vec<Query> {
         Query::Locks("".into()),
         Query::Losses,
         Query::Agents,
+        Query::Place { key: "a".into(), session: session_id(), ticket: LogIndex(2), mark: LogIndex(3) },
     ]
 }
 
@@ -344,6 +349,7 @@ fn replies() -> Vec<Reply> {
         Reply::Flag(true),
         Reply::Granted { fence: Fence(9) },
         Reply::Delayed { remaining: Duration::from_millis(14_999) },
+        Reply::Queued { ticket: LogIndex(300) },
         Reply::Session(session_id()),
         Reply::Txn(results),
         Reply::TxnFailed(vec![TxnError { op_index: 2, what: "failed".into() }]),
@@ -362,6 +368,7 @@ fn rows() -> Vec<Rows> {
         lock_index: 1,
         modify_index: LogIndex(2),
         delay: Some(delay()),
+        waiters: 3,
         granted_at: WallTime(1),
     };
     vec![
@@ -377,6 +384,7 @@ fn rows() -> Vec<Rows> {
         Rows::Locks(vec![lock]),
         Rows::Losses(vec![loss()]),
         Rows::Agents(vec![agent()]),
+        Rows::Place(Reply::Granted { fence: Fence(9) }),
     ]
 }
 
@@ -421,6 +429,7 @@ fn entry() -> Arc<Entry> {
         session: Some(session_id()),
         fence: Fence(17),
         granted_at: WallTime(1_760_000_000_000),
+        awaited: LogIndex(0),
         create_index: LogIndex(250),
         modify_index: LogIndex(251),
     })
@@ -515,6 +524,11 @@ fn check() -> Arc<Check> {
 
 fn delay() -> LockDelay {
     LockDelay { mark: LogIndex(300), duration: Duration::from_secs(15) }
+}
+
+fn waiter() -> Arc<Waiter> {
+    let (value, wait) = ("v".into(), Duration::from_secs(30));
+    Arc::new(Waiter { session: session_id(), value, flags: 1, wait, mark: LogIndex(301) })
 }
 
 fn agent() -> Arc<Agent> {

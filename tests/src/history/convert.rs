@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A client's command; none for what no client asks, or what histories do not hold.
 pub fn write(command: &Command) -> Option<Write> {
     match command {
-        Command::Kv(command) => Some(Write::Kv(kv_write(command))),
+        Command::Kv(command) => kv_write(command).map(Write::Kv),
         Command::CreateSession(new) => Some(Write::CreateSession(wish(new))),
         Command::DestroySession(session) => Some(Write::DestroySession(session.as_str().to_owned())),
         Command::Txn(ops) => ops.iter().map(txn_step).collect::<Option<_>>().map(Write::Txn),
@@ -30,7 +30,7 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
         Answer::Txn(results) => Reply::Txn(results.iter().map(txn_result).collect::<Option<_>>()?),
         Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
         Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
-        Answer::Agent { .. } | Answer::Server(_) => return None,
+        Answer::Agent { .. } | Answer::Server(_) | Answer::Queued { .. } => return None,
     })
 }
 
@@ -69,10 +69,10 @@ fn wish(new: &NewSession) -> SessionWish {
     }
 }
 
-fn kv_write(command: &KvCommand) -> KvWrite {
+fn kv_write(command: &KvCommand) -> Option<KvWrite> {
     let key_of = |new: &NewEntry| new.key.as_str().to_owned();
     let value_of = |new: &NewEntry| text(&new.value);
-    match command {
+    Some(match command {
         KvCommand::Set(new) => KvWrite::Set { key: key_of(new), value: value_of(new) },
         KvCommand::Cas(new, expected) => {
             KvWrite::Cas { key: key_of(new), value: value_of(new), expected: expected.0 }
@@ -88,7 +88,8 @@ fn kv_write(command: &KvCommand) -> KvWrite {
             KvWrite::DeleteCas { key: key.as_str().to_owned(), expected: expected.0 }
         }
         KvCommand::DeleteTree(prefix) => KvWrite::DeleteTree { prefix: prefix.as_str().to_owned() },
-    }
+        KvCommand::Enqueue { .. } | KvCommand::Leave { .. } => return None,
+    })
 }
 
 fn txn_step(op: &TxnOp) -> Option<TxnStep> {

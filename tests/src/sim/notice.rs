@@ -143,6 +143,16 @@ impl World {
         {
             self.stage.hit(Mark::DeleteBehavior);
         }
+        let gives_up = past.changes.iter().any(|change| matches!(change, Change::Waiter(_, _, None)));
+        match (&proposal.command, &reply.reply) {
+            (Command::EndWait { .. }, _) if gives_up => self.stage.hit(Mark::WaitEnded),
+            (Command::Kv(KvCommand::Leave { key, .. }), Reply::Flag(true)) => {
+                if past.changes.iter().any(|change| matches!(change, Change::Entry(of, _) if of == key)) {
+                    self.stage.hit(Mark::LeftUnheard);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn note_retry(&mut self, past: &Past) {

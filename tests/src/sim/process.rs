@@ -335,6 +335,9 @@ impl Process {
                 let proposal = Proposal { request: *request, at, command: command.clone() };
                 Input::Propose(self.ticket(asked), proposal)
             }
+            Request::Read { query: Query::Place { ticket, .. }, .. } if self.core.knows_place(*ticket) => {
+                return self.read(stage, now, asked, turn);
+            }
             Request::Read { consistency, .. } => {
                 let consistency = *consistency;
                 Input::Read(self.ticket(asked), consistency)
@@ -544,6 +547,9 @@ fn touches(change: &Change, query: &Query) -> bool {
         (Change::Entry(key, _), Query::Entry(wanted)) => key == wanted,
         (Change::Entry(key, _), Query::Entries(prefix)) => key.as_str().starts_with(prefix.as_str()),
         (Change::Session(..), Query::Sessions) => true,
+        (Change::Waiter(key, ticket, _), Query::Place { key: of, ticket: wanted, .. }) => {
+            (key, ticket) == (of, wanted)
+        }
         _ => false,
     }
 }

@@ -26,6 +26,8 @@ pub struct Lock {
     pub granted_at_ms: u64,
     /// How long the key stays closed after its holder's end, as a Go duration; empty where it is open.
     pub lock_delay: String,
+    /// How many sessions wait for it in the queue.
+    pub waiters: u64,
 }
 
 /// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without its holder's release.

@@ -138,6 +138,7 @@ fn kind_of(row: &Change) -> &'static str {
         Change::Check(..) => "checks",
         Change::Tombstone(..) => "tombstones",
         Change::LockDelay(..) => "lock-delays",
+        Change::Waiter(..) => "waiters",
         Change::Agent(..) => "agents",
         Change::Loss(..) => "losses",
         _ => "other",

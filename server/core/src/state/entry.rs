@@ -16,6 +16,7 @@ pub(super) struct Hold {
     pub(super) lock_index: u64,
     pub(super) fence: Fence,
     pub(super) granted_at: WallTime,
+    pub(super) awaited: LogIndex,
 }
 
 impl Hold {
@@ -23,13 +24,20 @@ impl Hold {
     /// sequencer is made of, and nobody but a new holder may change it.
     pub(super) fn of(entry: Option<&Arc<Entry>>) -> Self {
         let Some(entry) = entry else {
-            return Self { session: None, lock_index: 0, fence: Fence(0), granted_at: WallTime(0) };
+            return Self {
+                session: None,
+                lock_index: 0,
+                fence: Fence(0),
+                granted_at: WallTime(0),
+                awaited: LogIndex(0),
+            };
         };
         Self {
             session: entry.session.clone(),
             lock_index: entry.lock_index,
             fence: entry.fence,
             granted_at: entry.granted_at,
+            awaited: entry.awaited,
         }
     }
 }
@@ -45,6 +53,8 @@ impl Step<'_> {
             KvCommand::Acquire(new, session) => {
                 reply_or_refusal(self.acquire(new, session).map(|outcome| outcome.reply()))
             }
+            KvCommand::Enqueue { new, session, wait } => reply_or_refusal(self.enqueue(new, session, *wait)),
+            KvCommand::Leave { key, session, mark } => Reply::Flag(self.leave(key, session, *mark)),
             KvCommand::Release(new, session) => {
                 reply_or_refusal(self.release(new, session).map(|entry| Reply::Flag(entry.is_some())))
             }
@@ -105,6 +115,7 @@ impl Step<'_> {
             session: hold.session,
             fence: hold.fence,
             granted_at: hold.granted_at,
+            awaited: hold.awaited,
             create_index: existing.map_or(self.index, |entry| entry.create_index),
             modify_index: self.index,
         });

@@ -1,10 +1,11 @@
 //! What the end of a session does: its locks are released or its keys deleted, each key is closed by the
-//! session's lock-delay, and the loss is written down. All in the command that ended it.
+//! session's lock-delay, its places in queues are given up, and the loss is written down. All in the command that
+//! ended it; only when every session that it ends has ended, the locks that are free go to those who wait.
 
 use super::rows::CheckPlace;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
+use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ impl Step<'_> {
         let held: Vec<Key> = self.state.derived.held.get(id).into_iter().flatten().cloned().collect();
         self.set(Change::Session(id.clone(), None));
         self.touch(Table::Sessions);
+        self.leave_all_queues(id);
         let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
         for key in &held {
             let fence = self.free_key(key, &session);
@@ -56,7 +58,12 @@ impl Step<'_> {
         let fence = entry.fence;
         match session.behavior {
             Behavior::Release => {
-                let freed = Entry { session: None, modify_index: self.index, ..Entry::clone(&entry) };
+                let freed = Entry {
+                    session: None,
+                    awaited: LogIndex(0),
+                    modify_index: self.index,
+                    ..Entry::clone(&entry)
+                };
                 self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
                 self.touch(Table::Entries);
             }

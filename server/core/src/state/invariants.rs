@@ -5,6 +5,7 @@
 
 use super::State;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
 use super::rows::{CheckPlace, Derived, ServicePlace};
 use lockmesh_protocol::change::Table;
@@ -18,7 +19,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 14] = [
+const INVARIANTS: [Invariant; 17] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -31,6 +32,18 @@ const INVARIANTS: [Invariant; 14] = [
     },
     Invariant { sentence: "a key that a delay closes is held by nobody", holds: delayed_keys_are_free },
     Invariant { sentence: "no lock-delay is zero or longer than allowed", holds: delays_are_bounded },
+    Invariant {
+        sentence: "everybody who waits for a lock is a session that lives, and does not hold it",
+        holds: waiters_live,
+    },
+    Invariant {
+        sentence: "a lock that somebody waits for is held or closed by a delay",
+        holds: no_waiter_is_passed_over,
+    },
+    Invariant {
+        sentence: "no queue is longer than allowed, and nobody is in one before he asked or twice",
+        holds: queues_are_bounded,
+    },
     Invariant {
         sentence: "every session's node is registered, and every check it names is there and not critical",
         holds: sessions_hang_on_something,
@@ -78,7 +91,7 @@ fn holders_live(state: &State) -> bool {
 fn fences_are_unique(state: &State) -> bool {
     let mut seen = BTreeSet::new();
     state.entries.values().all(|entry| match entry.lock_index {
-        0 => entry.session.is_none() && entry.fence == Fence(0),
+        0 => entry.session.is_none() && entry.fence == Fence(0) && entry.awaited.0 == 0,
         _ => entry.fence.0 > 0 && entry.fence <= state.fence && seen.insert(entry.fence),
     })
 }
@@ -94,6 +107,29 @@ fn delays_are_bounded(state: &State) -> bool {
         !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.mark <= newest
     };
     state.delays.values().all(is_sound)
+}
+
+fn waiters_live(state: &State) -> bool {
+    state.waiters().all(|(key, _, waiter)| {
+        let holder = state.entries.get(key).and_then(|entry| entry.session.as_ref());
+        state.sessions.contains_key(&waiter.session) && holder != Some(&waiter.session)
+    })
+}
+
+fn no_waiter_is_passed_over(state: &State) -> bool {
+    state.queues.keys().all(|key| {
+        let is_held = state.entries.get(key).is_some_and(|entry| entry.session.is_some());
+        is_held || state.delays.contains_key(key)
+    })
+}
+
+fn queues_are_bounded(state: &State) -> bool {
+    state.queues.values().all(|queue| {
+        let sessions: BTreeSet<_> = queue.values().map(|waiter| &waiter.session).collect();
+        (1..=WAITERS_MAX).contains(&queue.len())
+            && sessions.len() == queue.len()
+            && queue.iter().all(|(ticket, waiter)| *ticket <= waiter.mark && waiter.wait <= MAX_WAIT)
+    })
 }
 
 fn sessions_hang_on_something(state: &State) -> bool {
@@ -178,6 +214,9 @@ fn derived_follows(state: &State) -> bool {
             let place = CheckPlace::new(&session.node, check);
             derived.by_check.entry(place).or_default().insert(id.clone());
         }
+    }
+    for (key, ticket, waiter) in state.waiters() {
+        derived.waiting.entry(waiter.session.clone()).or_default().insert(key.clone(), ticket);
     }
     for (name, node) in &state.nodes {
         if !node.id.is_empty() {

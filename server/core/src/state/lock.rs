@@ -1,6 +1,7 @@
 //! Locks: who gets a key, who gives it back, and the fencing token of each grant.
 //!
-//! There is no queue here and no order among contenders: the first acquire in the log after a release wins.
+//! Contenders that do not wait have no order: the first acquire in the log that finds the lock free wins. Those that
+//! wait are in a queue, and come before them.
 
 use super::entry::Hold;
 use super::step::Step;
@@ -47,8 +48,11 @@ impl Step<'_> {
         let existing = self.entry(&new.key);
         let hold = match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
             Some(holder) if holder != session => return Ok(Acquired::Held),
-            Some(_) => Hold::of(existing.as_ref()),
-            None => self.grant(existing.as_ref(), session),
+            Some(_) => {
+                self.make_known(existing.as_ref());
+                return Ok(Acquired::Granted(self.set_entry(new)));
+            }
+            None => self.grant(existing.as_ref(), session, LogIndex(0)),
         };
         Ok(Acquired::Granted(self.write_entry(existing, new, hold)))
     }
@@ -66,8 +70,17 @@ impl Step<'_> {
         if existing.as_ref().and_then(|entry| entry.session.as_ref()) != Some(session) {
             return Ok(None);
         }
-        let hold = Hold { session: None, ..Hold::of(existing.as_ref()) };
+        let hold = Hold { session: None, awaited: LogIndex(0), ..Hold::of(existing.as_ref()) };
         Ok(Some(self.write_entry(existing, new, hold)))
+    }
+
+    /// The holder acquires again, so it knows of its hold, whatever becomes of the request that waited for it. Nobody
+    /// else sees a difference, so no index moves.
+    fn make_known(&mut self, existing: Option<&Arc<Entry>>) {
+        if let Some(entry) = existing.filter(|entry| entry.awaited.0 != 0) {
+            let known = Entry { awaited: LogIndex(0), ..Entry::clone(entry) };
+            self.set(Change::Entry(entry.key.clone(), Some(Arc::new(known))));
+        }
     }
 
     /// Opens a key again, if `mark` names the delay that still closes it.
@@ -79,10 +92,16 @@ impl Step<'_> {
         Reply::Done
     }
 
-    fn grant(&mut self, existing: Option<&Arc<Entry>>, session: &SessionId) -> Hold {
+    /// What an entry says of its lock once that is granted, and for which waiting request; 0 for none.
+    pub(super) fn grant(
+        &mut self,
+        existing: Option<&Arc<Entry>>,
+        session: &SessionId,
+        awaited: LogIndex,
+    ) -> Hold {
         let fence = Fence(self.state.fence.0 + 1);
         self.set(Change::Fence(fence));
         let lock_index = existing.map_or(0, |entry| entry.lock_index) + 1;
-        Hold { session: Some(session.clone()), lock_index, fence, granted_at: self.at }
+        Hold { session: Some(session.clone()), lock_index, fence, granted_at: self.at, awaited }
     }
 }

@@ -10,6 +10,7 @@
 //! | `entry` | the one rule by which a key is written; plain and conditional writes; deletes |
 //! | `tombstone` | what is remembered of deleted keys, so that no index goes back |
 //! | `lock` | acquire and release, fencing tokens |
+//! | `queue` | who waits for a lock, and how whoever frees it grants it to the next |
 //! | `session` | how sessions begin, and which ends are asked for |
 //! | `invalidation` | what the end of a session does to its keys, the lock-delay, the loss history |
 //! | `catalog`, `node`, `service`, `check` | what sessions hang on |
@@ -21,7 +22,7 @@
 //! | `query` | what can be asked |
 //! | `invariants` | what must be true after every command, as sentences and as code |
 //!
-//! **Invariants:** nothing here knows a clock: a TTL or a lock-delay is data, and its end is a command. Nothing
+//! **Invariants:** nothing here knows a clock: a TTL, a lock-delay or a wait is data, and its end is a command. Nothing
 //! depends on hash order. A state rebuilt from its rows equals the state that wrote them.
 
 mod agent;
@@ -33,6 +34,7 @@ mod invariants;
 mod lock;
 mod node;
 mod query;
+mod queue;
 mod replies;
 mod restore;
 mod roster;
@@ -48,11 +50,12 @@ mod txn_kv;
 use crate::input::Proposal;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
-use lockmesh_protocol::record::{Agent, LockDelay, Session};
+use lockmesh_protocol::record::{Agent, LockDelay, Session, Waiter};
 use lockmesh_protocol::reply::Applied;
 use std::sync::Arc;
 
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
@@ -115,6 +118,17 @@ impl State {
     /// The delay that closes a key.
     pub fn lock_delay(&self, key: &Key) -> Option<&LockDelay> {
         self.delays.get(key)
+    }
+
+    /// Everybody who waits for a lock, in the order of the keys, then of the tickets.
+    pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
+        let queues = self.queues.iter();
+        queues.flat_map(|(key, queue)| queue.iter().map(move |(ticket, waiter)| (key, *ticket, waiter)))
+    }
+
+    /// Who has a place in a key's queue.
+    pub fn waiter(&self, key: &Key, ticket: LogIndex) -> Option<&Arc<Waiter>> {
+        self.queues.get(key)?.get(&ticket)
     }
 
     /// All tombstones with the index of the delete.

@@ -37,6 +37,7 @@ impl State {
                 let newest = self.losses.last_key_value().map_or(LogIndex(0), |(_, loss)| loss.index);
                 (newest, Rows::Losses(self.losses.values().rev().cloned().collect()))
             }
+            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark),
             Query::Agents => {
                 (self.table_index(Table::Nodes), Rows::Agents(self.agents.values().cloned().collect()))
             }
@@ -125,6 +126,7 @@ impl State {
             lock_index: entry.map_or(0, |entry| entry.lock_index),
             modify_index: entry.map_or(LogIndex(0), |entry| entry.modify_index),
             delay: self.delays.get(key).copied(),
+            waiters: self.queues.get(key).map_or(0, |queue| queue.len() as u64),
         }
     }
 

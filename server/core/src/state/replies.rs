@@ -64,9 +64,10 @@ impl Step<'_> {
     /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has ended since.
     fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
         match (command, &kept.reply) {
-            (Command::Kv(KvCommand::Acquire(new, session)), Reply::Granted { fence })
-                if !self.stands(&new.key, session, *fence) =>
-            {
+            (
+                Command::Kv(KvCommand::Acquire(new, session) | KvCommand::Enqueue { new, session, .. }),
+                Reply::Granted { fence },
+            ) if !self.stands(&new.key, session, *fence) => {
                 Arc::new(Applied { index: self.index, reply: Reply::Flag(false) })
             }
             // Its other operations took effect all the same, so it did not fail either.

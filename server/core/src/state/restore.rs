@@ -149,6 +149,7 @@ fn is_row(change: &Change) -> bool {
         Change::Check(_, _, row) => row.is_some(),
         Change::Tombstone(_, row) => row.is_some(),
         Change::LockDelay(_, row) => row.is_some(),
+        Change::Waiter(_, _, row) => row.is_some(),
         Change::Agent(_, row) => row.is_some(),
         Change::Reply(_, _, row) => row.is_some(),
         Change::Loss(_, row) => row.is_some(),
@@ -166,7 +167,7 @@ fn is_row(change: &Change) -> bool {
     }
 }
 
-/// Whether a row is taken from a backup.
+/// Whether a row is taken from a backup. Those who waited are not: their requests ended long ago.
 fn is_data(row: &Change) -> bool {
     matches!(
         row,

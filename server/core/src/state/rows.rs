@@ -8,7 +8,7 @@ use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
 };
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session,
+    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,8 @@ pub struct State {
     pub(super) checks: BTreeMap<CheckPlace, Arc<Check>>,
     pub(super) tombstones: BTreeMap<Key, LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
+    /// Who waits for each lock, by ticket: whoever came first is granted first. No queue in here is ever empty.
+    pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
     pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
     pub(super) replies: BTreeMap<AgentNumber, KeptReplies>,
     pub(super) losses: BTreeMap<u64, Arc<Loss>>,
@@ -80,11 +82,13 @@ pub(super) struct KeptReplies {
     pub(super) kept: BTreeMap<u64, Arc<Applied>>,
 }
 
-/// What follows from the rows, kept so that nothing has to be searched for. No set in here is ever empty.
+/// What follows from the rows, kept so that nothing has to be searched for. No set or map in here is ever empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Derived {
     /// The keys that each session holds.
     pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
+    /// The queues that each session is in, with its ticket in each.
+    pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
     /// The sessions of each node.
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
     /// The sessions that depend on each check.
@@ -121,6 +125,7 @@ impl State {
             Change::Check(node, id, check) => put(&mut self.checks, CheckPlace { node, id }, check),
             Change::Tombstone(key, index) => put(&mut self.tombstones, key, index),
             Change::LockDelay(key, delay) => put(&mut self.delays, key, delay),
+            Change::Waiter(key, ticket, waiter) => self.load_waiter(key, ticket, waiter),
             Change::Agent(number, agent) => self.load_agent(number, agent),
             Change::Reply(agent, sequence, reply) => {
                 self.change_replies(agent, |replies| put(&mut replies.kept, sequence, reply));
@@ -164,6 +169,10 @@ impl State {
             .chain(entries.map(|(key, row)| Change::Entry(key.clone(), Some(row.clone()))))
             .chain(self.tombstones.iter().map(|(key, index)| Change::Tombstone(key.clone(), Some(*index))))
             .chain(self.delays.iter().map(|(key, delay)| Change::LockDelay(key.clone(), Some(*delay))))
+            .chain(
+                self.waiters()
+                    .map(|(key, ticket, row)| Change::Waiter(key.clone(), ticket, Some(row.clone()))),
+            )
             .chain(self.agents.iter().map(|(number, row)| Change::Agent(*number, Some(row.clone()))))
             .chain(self.replies.iter().flat_map(|(agent, replies)| replies.rows(*agent)))
             .chain(self.losses.iter().map(|(number, row)| Change::Loss(*number, Some(row.clone()))))
@@ -192,6 +201,9 @@ impl State {
             }
             Change::Tombstone(key, _) => Change::Tombstone(key.clone(), self.tombstones.get(key).copied()),
             Change::LockDelay(key, _) => Change::LockDelay(key.clone(), self.delays.get(key).copied()),
+            Change::Waiter(key, ticket, _) => {
+                Change::Waiter(key.clone(), *ticket, self.waiter(key, *ticket).cloned())
+            }
             Change::Agent(number, _) => Change::Agent(*number, self.agents.get(number).cloned()),
             Change::Loss(number, _) => Change::Loss(*number, self.losses.get(number).cloned()),
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
@@ -262,6 +274,17 @@ impl State {
         }
     }
 
+    fn load_waiter(&mut self, key: Key, ticket: LogIndex, waiter: Option<Arc<Waiter>>) {
+        if let Some(before) = self.waiter(&key, ticket).cloned() {
+            take_out_of(&mut self.queues, &key, &ticket);
+            take_out_of(&mut self.derived.waiting, &before.session, &key);
+        }
+        if let Some(waiter) = waiter {
+            self.derived.waiting.entry(waiter.session.clone()).or_default().insert(key.clone(), ticket);
+            self.queues.entry(key).or_default().insert(ticket, waiter);
+        }
+    }
+
     fn load_node(&mut self, name: NodeName, node: Option<Arc<Node>>) {
         if let Some(before) = self.nodes.remove(&name)
             && self.derived.node_ids.get(&before.id) == Some(&name)
@@ -310,6 +333,14 @@ fn put<K: Ord, V>(rows: &mut BTreeMap<K, V>, key: K, row: Option<V>) {
         Some(row) => rows.insert(key, row),
         None => rows.remove(&key),
     };
+}
+
+fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &K, place: &L) {
+    let Some(map) = maps.get_mut(key) else { return };
+    map.remove(place);
+    if map.is_empty() {
+        maps.remove(key);
+    }
 }
 
 fn take_out<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {

@@ -6,8 +6,9 @@
 use super::State;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, Term, WallTime};
+use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use std::collections::BTreeSet;
 
 /// One command at work on the state.
 pub(super) struct Step<'a> {
@@ -21,6 +22,8 @@ pub(super) struct Step<'a> {
     /// When it was proposed: words for people.
     pub(super) at: WallTime,
     changes: &'a mut Vec<Change>,
+    /// The keys with a queue that this command may have freed.
+    pub(super) freed: BTreeSet<Key>,
     /// What undoes the changes of an attempt that is under way, in the order in which they were made.
     undo: Option<Vec<Change>>,
 }
@@ -34,11 +37,17 @@ impl<'a> Step<'a> {
         changes: &'a mut Vec<Change>,
     ) -> Self {
         let index = LogIndex(log_index.0 + state.index_base);
-        Self { state, index, log_index, term, at, changes, undo: None }
+        Self { state, index, log_index, term, at, changes, freed: BTreeSet::new(), undo: None }
     }
 
-    /// Carries out a command that is new.
+    /// Carries out a command that is new, and grants every lock that it freed and somebody waits for.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
+        let reply = self.carry_out(command);
+        self.grant_freed();
+        reply
+    }
+
+    fn carry_out(&mut self, command: &Command) -> Reply {
         match command {
             Command::Kv(command) => self.kv(command),
             Command::CreateSession(session) => self.create_session(session),
@@ -49,6 +58,7 @@ impl<'a> Step<'a> {
             Command::RegisterAgent(registration) => self.register_agent(registration),
             Command::ExpireSession { session, term, base } => self.expire_session(session, *term, *base),
             Command::EndLockDelay { key, mark, base } => self.end_lock_delay(key, *mark, *base),
+            Command::EndWait { key, ticket, mark } => self.end_wait(key, *ticket, *mark),
             Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
             Command::Restore(step) => self.restore(step),
             Command::Bootstrap { cluster_id, servers } => self.bootstrap(cluster_id, servers),
@@ -66,6 +76,7 @@ impl<'a> Step<'a> {
         if let Some(undo) = &mut self.undo {
             undo.push(self.state.inverse(&change));
         }
+        self.note_freed(&change);
         self.state.load(change.clone());
         self.changes.push(change);
     }

@@ -117,6 +117,7 @@ fn empty_entry(op: &TxnKv) -> Entry {
         session: (!session.as_str().is_empty()).then(|| session.clone()),
         fence: Fence(0),
         granted_at: WallTime(0),
+        awaited: LogIndex(0),
         create_index: LogIndex(0),
         modify_index: op.index,
     }

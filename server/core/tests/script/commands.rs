@@ -31,6 +31,10 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let base = words.number_option("base")?.unwrap_or(0);
             Command::EndLockDelay { key: key(&mut words)?, mark: index(&mut words)?, base }
         }
+        "end-wait" => {
+            let (key, ticket, mark) = (key(&mut words)?, index(&mut words)?, index(&mut words)?);
+            Command::EndWait { key, ticket, mark }
+        }
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
         "deregister" => Command::Deregister(deregistration(&mut words)?),
@@ -90,6 +94,12 @@ fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String
             let (key, session) = (key(words)?, session_id(words)?);
             KvCommand::Acquire(entry_of(key, words)?, session)
         }
+        "enqueue" => {
+            let wait = words.seconds_option("wait")?;
+            let (key, session) = (key(words)?, session_id(words)?);
+            KvCommand::Enqueue { new: entry_of(key, words)?, session, wait }
+        }
+        "leave" => KvCommand::Leave { key: key(words)?, session: session_id(words)?, mark: index(words)? },
         "release" => {
             let (key, session) = (key(words)?, session_id(words)?);
             KvCommand::Release(entry_of(key, words)?, session)

@@ -4,7 +4,7 @@ use super::commands::txn_op;
 use super::show;
 use super::words::Words;
 use lockmesh_core::State;
-use lockmesh_protocol::id::{Key, NodeName, SessionId};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Lock, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
 
@@ -45,6 +45,12 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
         "losses" => Query::Losses,
         "agents" => Query::Agents,
+        "place" => Query::Place {
+            key: Key::from(words.word()?),
+            session: SessionId::from(words.word()?),
+            ticket: LogIndex(words.number()?),
+            mark: LogIndex(words.number()?),
+        },
         _ => return Ok(None),
     };
     words.end()?;
@@ -77,6 +83,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Txn(Err(errors)) => show::txn_errors(errors),
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
+        Rows::Place(reply) => show::reply(reply),
         Rows::Agents(rows) => rows
             .iter()
             .map(|row| format!("agent {}, node {}, life {}", row.number, row.node, row.generation))
@@ -93,5 +100,12 @@ fn show_lock(lock: &Lock) -> String {
         Some(delay) => format!(", closed for {}", show::delay(delay)),
         None => String::new(),
     };
-    format!("lock {} is {holder}{delay}, lock index {}, fence {}", lock.key, lock.lock_index, lock.fence)
+    let waiters = match lock.waiters {
+        0 => String::new(),
+        count => format!(", {count} wait"),
+    };
+    format!(
+        "lock {} is {holder}{delay}{waiters}, lock index {}, fence {}",
+        lock.key, lock.lock_index, lock.fence
+    )
 }

@@ -1,7 +1,7 @@
 //! Replies and rows as lines that people can read.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::record::{Check, Entry, LockDelay, Loss, LossCause, Node, Service, Session};
+use lockmesh_protocol::record::{Check, Entry, LockDelay, Loss, LossCause, Node, Service, Session, Waiter};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::Display;
 
@@ -12,6 +12,7 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Flag(flag) => flag.to_string(),
         Reply::Granted { fence } => format!("true, fence {fence}"),
         Reply::Delayed { remaining } => format!("false, closed for {remaining:?}"),
+        Reply::Queued { ticket } => format!("queued, ticket {ticket}"),
         Reply::Session(id) => format!("session {id}"),
         Reply::Txn(results) if results.is_empty() => "no results".into(),
         Reply::Txn(results) => return results.iter().map(txn_result).collect(),
@@ -54,6 +55,9 @@ pub(crate) fn change(change: &Change) -> String {
         Change::Tombstone(key, index) => set_or_gone(format!("tombstone {key}"), index.as_ref()),
         Change::LockDelay(key, row) => {
             set_or_gone(format!("lock-delay of {key}"), row.as_ref().map(delay).as_ref())
+        }
+        Change::Waiter(key, ticket, row) => {
+            set_or_gone(format!("place {ticket} in the queue of {key}"), row.as_deref().map(waiter).as_ref())
         }
         Change::Agent(number, row) => row_or_gone(
             format!("agent {number}"),
@@ -100,9 +104,10 @@ pub(crate) fn entry(entry: &Entry) -> String {
         Some(session) => format!(", held by {session}"),
         None => String::new(),
     };
+    let awaited = if entry.awaited.0 == 0 { String::new() } else { format!(" for {}", entry.awaited) };
     let grants = match entry.lock_index {
         0 => String::new(),
-        count => format!(", lock index {count}, fence {}", entry.fence),
+        count => format!(", lock index {count}, fence {}{awaited}", entry.fence),
     };
     let (created, modified) = (entry.create_index, entry.modify_index);
     format!("entry {} = {value:?}{flags}{lock}{grants}, created {created}, modified {modified}", entry.key)
@@ -150,6 +155,13 @@ pub(crate) fn check(check: &Check) -> String {
 /// A lock-delay.
 pub(crate) fn delay(delay: &LockDelay) -> String {
     format!("{:?} from {}", delay.duration, delay.mark)
+}
+
+/// Who waits for a lock.
+pub(crate) fn waiter(waiter: &Waiter) -> String {
+    let value = String::from_utf8_lossy(&waiter.value);
+    let flags = if waiter.flags == 0 { String::new() } else { format!(" flags {}", waiter.flags) };
+    format!("{} waits {:?} from {} to write {value:?}{flags}", waiter.session, waiter.wait, waiter.mark)
 }
 
 /// A line of the loss history.

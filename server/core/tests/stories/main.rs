@@ -2,6 +2,7 @@
 
 mod batches;
 mod members;
+mod queue;
 mod quorum;
 mod solo;
 mod storm;

@@ -26,6 +26,10 @@ pub(crate) enum Action {
     Cas(NewEntry, bool),
     DeleteCas(Key, bool),
     EndDelay(Key, bool),
+    /// The end of a wait, or one that is not the wait's own.
+    EndWait(Key, bool),
+    /// Gives up what a session asked for last, or something before that.
+    Leave(Key, SessionId, bool),
     Reap(u64),
     Txn(Vec<(TxnKv, bool)>),
 }
@@ -47,6 +51,15 @@ impl Action {
                 let mark = model.delay(key).map_or(LogIndex(0), |delay| delay.mark);
                 let mark = LogIndex(mark.0 + u64::from(!holds));
                 Command::EndLockDelay { key: key.clone(), mark, base: 0 }
+            }
+            Self::EndWait(key, holds) => {
+                let (ticket, mark) = model.first_waiter(key).unwrap_or_default();
+                Command::EndWait { key: key.clone(), ticket, mark: LogIndex(mark.0 + u64::from(!holds)) }
+            }
+            Self::Leave(key, session, holds) => {
+                let mark = LogIndex(model.mark_of(key, session).0.saturating_sub(u64::from(!holds)));
+                let mark = if mark.0 == 0 { LogIndex(1) } else { mark };
+                Command::Kv(KvCommand::Leave { key: key.clone(), session: session.clone(), mark })
             }
             Self::Reap(back) => {
                 Command::ReapTombstones { up_to: LogIndex(model.newest().saturating_sub(*back)) }
@@ -77,6 +90,12 @@ fn action() -> BoxedStrategy<Action> {
         4 => (new_entry()).prop_map(|new| Action::Ready(Command::Kv(KvCommand::Set(new)))),
         3 => (new_entry(), any::<bool>()).prop_map(|(new, holds)| Action::Cas(new, holds)),
         10 => (new_entry(), session_id()).prop_map(|(new, id)| Action::Ready(Command::Kv(KvCommand::Acquire(new, id)))),
+        12 => (new_entry(), session_id()).prop_map(|(new, session)| {
+            let wait = Duration::from_secs(30);
+            Action::Ready(Command::Kv(KvCommand::Enqueue { new, session, wait }))
+        }),
+        2 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::EndWait(key, holds)),
+        3 => (key(), session_id(), any::<bool>()).prop_map(|(key, id, holds)| Action::Leave(key, id, holds)),
         4 => (new_entry(), session_id()).prop_map(|(new, id)| Action::Ready(Command::Kv(KvCommand::Release(new, id)))),
         2 => key().prop_map(|key| Action::Ready(Command::Kv(KvCommand::Delete(key)))),
         2 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::DeleteCas(key, holds)),

@@ -6,7 +6,7 @@ use lockmesh_protocol::command::{
     Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex, NodeName, SessionId, Term, WallTime};
-use lockmesh_protocol::record::{Behavior, CheckStatus, Entry, LockDelay, Session};
+use lockmesh_protocol::record::{Behavior, CheckStatus, Entry, LockDelay, Session, Waiter};
 use lockmesh_protocol::reply::{Refusal, Reply, TxnError, TxnResult};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,24 @@ struct ModelCheck {
     of_service: bool,
 }
 
+/// Somebody in a queue.
+#[derive(Clone, Debug)]
+struct ModelWaiter {
+    new: NewEntry,
+    session: SessionId,
+    wait: Duration,
+    ticket: LogIndex,
+    mark: LogIndex,
+}
+
 /// Everything that is modelled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     entries: Vec<Entry>,
     sessions: Vec<Session>,
     delays: Vec<(Key, LockDelay)>,
+    /// In the order of their coming.
+    waiters: Vec<ModelWaiter>,
     nodes: Vec<NodeName>,
     /// The nodes that have the service `web`.
     services: Vec<NodeName>,
@@ -37,6 +49,12 @@ pub(crate) struct Model {
 impl Model {
     pub(crate) fn apply(&mut self, index: LogIndex, term: Term, command: &Command) -> Reply {
         self.now = index.0;
+        let reply = self.carry_out(term, command);
+        self.grant_what_is_free();
+        reply
+    }
+
+    fn carry_out(&mut self, term: Term, command: &Command) -> Reply {
         match command {
             Command::Kv(command) => self.kv(command),
             Command::CreateSession(new) => self.create(new),
@@ -50,6 +68,10 @@ impl Model {
             }
             Command::EndLockDelay { key, mark, .. } => {
                 self.delays.retain(|(closed, delay)| closed != key || delay.mark != *mark);
+                Reply::Done
+            }
+            Command::EndWait { key, ticket, mark } => {
+                self.waiters.retain(|w| (&w.new.key, w.ticket, w.mark) != (key, *ticket, *mark));
                 Reply::Done
             }
             Command::ReapTombstones { .. } => Reply::Done,
@@ -70,6 +92,34 @@ impl Model {
 
     pub(crate) fn delay(&self, key: &Key) -> Option<LockDelay> {
         self.delays.iter().find(|(closed, _)| closed == key).map(|(_, delay)| *delay)
+    }
+
+    /// The ticket and the mark of the first in a key's queue.
+    pub(crate) fn first_waiter(&self, key: &Key) -> Option<(LogIndex, LogIndex)> {
+        let waiter = self.waiters.iter().find(|waiter| waiter.new.key == *key)?;
+        Some((waiter.ticket, waiter.mark))
+    }
+
+    /// What a session asked for last that goes with a request of its own: its place in the queue, or the lock.
+    pub(crate) fn mark_of(&self, key: &Key, session: &SessionId) -> LogIndex {
+        let waits = self.waiters.iter().find(|w| w.new.key == *key && w.session == *session);
+        let holds = self.find(key).filter(|entry| entry.session.as_ref() == Some(session));
+        waits.map(|waiter| waiter.mark).or(holds.map(|entry| entry.awaited)).unwrap_or_default()
+    }
+
+    pub(crate) fn forget_waiters(&mut self) {
+        self.waiters.clear();
+    }
+
+    pub(crate) fn sorted_waiters(&self) -> Vec<(Key, LogIndex, Waiter)> {
+        let row = |waiter: &ModelWaiter| {
+            let ModelWaiter { new, session, wait, ticket, mark } = waiter.clone();
+            let NewEntry { key, value, flags } = new;
+            (key, ticket, Waiter { session, value, flags, wait, mark })
+        };
+        let mut waiters: Vec<_> = self.waiters.iter().map(row).collect();
+        waiters.sort_by(|left, right| (&left.0, left.1).cmp(&(&right.0, right.1)));
+        waiters
     }
 
     pub(crate) fn sorted_entries(&self) -> Vec<Arc<Entry>> {
@@ -108,11 +158,24 @@ impl Model {
                 Reply::Flag(holds)
             }
             KvCommand::Acquire(new, session) => self.acquire(new, session),
+            KvCommand::Enqueue { new, session, wait } => self.enqueue(new, session, *wait),
+            KvCommand::Leave { key, session, mark } => {
+                let is_left = |w: &ModelWaiter| (&w.new.key, &w.session, w.mark) == (key, session, *mark);
+                let waited = self.waiters.iter().any(is_left);
+                self.waiters.retain(|waiter| !is_left(waiter));
+                let holds = self.find(key).is_some_and(|entry| {
+                    !waited && entry.session.as_ref() == Some(session) && entry.awaited == *mark
+                });
+                if holds {
+                    self.free(key);
+                }
+                Reply::Flag(waited || holds)
+            }
             KvCommand::Release(new, session) => {
                 let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
                 if holds {
                     self.write(new);
-                    self.change(&new.key, |entry| entry.session = None);
+                    self.free(&new.key);
                 }
                 Reply::Flag(holds)
             }
@@ -143,21 +206,76 @@ impl Model {
             return Reply::Refused(Refusal::InvalidSession(session.clone()));
         }
         match self.find(&new.key).and_then(|entry| entry.session.clone()) {
-            Some(holder) if holder == *session => self.write(new),
-            Some(_) => return Reply::Flag(false),
-            None => {
+            Some(holder) if holder == *session => {
+                let entry = self.entries.iter_mut().find(|entry| entry.key == new.key);
+                entry.expect("it is held").awaited = LogIndex(0);
                 self.write(new);
-                self.fence += 1;
-                let (fence, now) = (self.fence, self.now);
-                self.change(&new.key, |entry| {
-                    entry.session = Some(session.clone());
-                    entry.lock_index += 1;
-                    entry.fence = Fence(fence);
-                    entry.granted_at = WallTime(now);
-                });
             }
+            Some(_) => return Reply::Flag(false),
+            None => self.grant(new, session, LogIndex(0)),
         }
         Reply::Granted { fence: self.find(&new.key).expect("it was just written").fence }
+    }
+
+    fn enqueue(&mut self, new: &NewEntry, session: &SessionId, wait: Duration) -> Reply {
+        let is_free =
+            self.delay(&new.key).is_none() && self.find(&new.key).is_none_or(|entry| entry.session.is_none());
+        let is_alive = self.sessions.iter().any(|alive| alive.id == *session);
+        let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
+        if !is_alive || holds {
+            // A dead session is refused for being dead, whether the key is closed or not.
+            let delays = std::mem::take(&mut self.delays);
+            let reply = self.acquire(new, session);
+            self.delays = delays;
+            return reply;
+        }
+        let mark = LogIndex(self.now);
+        if is_free {
+            self.grant(new, session, mark);
+            return Reply::Granted { fence: Fence(self.fence) };
+        }
+        let known = self.waiters.iter_mut().find(|w| w.new.key == new.key && w.session == *session);
+        if let Some(waiter) = known {
+            (waiter.new, waiter.wait, waiter.mark) = (new.clone(), wait, mark);
+            return Reply::Queued { ticket: waiter.ticket };
+        }
+        let (new, session) = (new.clone(), session.clone());
+        self.waiters.push(ModelWaiter { new, session, wait, ticket: mark, mark });
+        Reply::Queued { ticket: mark }
+    }
+
+    /// Key after key, the first who waits gets what nobody has.
+    fn grant_what_is_free(&mut self) {
+        let sessions = self.sessions.clone();
+        self.waiters.retain(|waiter| sessions.iter().any(|session| session.id == waiter.session));
+        let mut keys: Vec<Key> = self.waiters.iter().map(|waiter| waiter.new.key.clone()).collect();
+        keys.sort();
+        for key in keys {
+            let is_free =
+                self.delay(&key).is_none() && self.find(&key).is_none_or(|entry| entry.session.is_none());
+            let first = self.waiters.iter().position(|waiter| waiter.new.key == key);
+            if let Some(first) = first.filter(|_| is_free) {
+                let waiter = self.waiters.remove(first);
+                self.grant(&waiter.new, &waiter.session, waiter.mark);
+            }
+        }
+    }
+
+    fn grant(&mut self, new: &NewEntry, session: &SessionId, awaited: LogIndex) {
+        self.write(new);
+        self.fence += 1;
+        let (fence, now) = (self.fence, self.now);
+        self.change(&new.key, |entry| {
+            entry.session = Some(session.clone());
+            entry.lock_index += 1;
+            entry.fence = Fence(fence);
+            entry.granted_at = WallTime(now);
+            entry.awaited = awaited;
+        });
+    }
+
+    fn free(&mut self, key: &Key) {
+        self.change(key, |entry| (entry.session, entry.awaited) = (None, LogIndex(0)));
     }
 
     /// A plain write.
@@ -171,6 +289,7 @@ impl Model {
                 session: None,
                 fence: Fence(0),
                 granted_at: WallTime(0),
+                awaited: LogIndex(0),
                 create_index: LogIndex(self.now),
                 modify_index: LogIndex(self.now),
             });
@@ -234,7 +353,7 @@ impl Model {
                     continue;
                 }
                 match session.behavior {
-                    Behavior::Release => self.change(&entry.key, |entry| entry.session = None),
+                    Behavior::Release => self.free(&entry.key),
                     Behavior::Delete => self.entries.retain(|other| other.key != entry.key),
                 }
                 if session.lock_delay > Duration::ZERO {
@@ -331,18 +450,7 @@ impl Model {
         match op.verb {
             KvVerb::Get => return found.map(full).ok_or(format!("key \"{key}\" doesn't exist")),
             KvVerb::GetOrEmpty => {
-                let empty = Entry {
-                    key,
-                    value: Bytes::new(),
-                    flags: op.flags,
-                    lock_index: 0,
-                    session: Some(op.session.clone()).filter(|session| *session != SessionId::from("")),
-                    fence: Fence(0),
-                    granted_at: WallTime(0),
-                    create_index: LogIndex(0),
-                    modify_index: op.index,
-                };
-                return Ok(full(found.unwrap_or(empty)));
+                return Ok(full(found.unwrap_or_else(|| empty(op))));
             }
             KvVerb::GetTree => {
                 let under =
@@ -394,6 +502,21 @@ impl Model {
             (KvVerb::Delete | KvVerb::DeleteTree | KvVerb::DeleteCas, _) => Ok(Vec::new()),
             _ => Ok(bare(self.find(&key).cloned().expect("it was just written"))),
         }
+    }
+}
+
+fn empty(op: &TxnKv) -> Entry {
+    Entry {
+        key: op.key.clone(),
+        value: Bytes::new(),
+        flags: op.flags,
+        lock_index: 0,
+        session: Some(op.session.clone()).filter(|session| *session != SessionId::from("")),
+        fence: Fence(0),
+        granted_at: WallTime(0),
+        awaited: LogIndex(0),
+        create_index: LogIndex(0),
+        modify_index: op.index,
     }
 }
 

@@ -9,7 +9,7 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, WallTime};
-use lockmesh_protocol::record::{Agent, Entry, LockDelay};
+use lockmesh_protocol::record::{Agent, Entry, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(14) {
+    match draw.below(15) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -49,6 +49,11 @@ fn change(draw: &mut Draw) -> Change {
         10 => Change::LastAgent(AgentNumber(number as u32)),
         11 => Change::ClusterId(name(draw).to_owned()),
         12 => Change::RestorePart(number, 1, there.then(|| Bytes::from_static(b"part"))),
+        13 => {
+            let (value, wait) = (Bytes::new(), Duration::from_secs(15));
+            let waiter = Waiter { session: "s".into(), value, flags: 0, wait, mark: index };
+            Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
+        }
         _ if draw.below(30) == 0 => Change::Cleared,
         _ => Change::IndexBase(index.0),
     }
@@ -63,6 +68,7 @@ fn entry(key: &str, index: LogIndex) -> Entry {
         session: None,
         fence: Fence(0),
         granted_at: WallTime(0),
+        awaited: LogIndex(0),
         create_index: index,
         modify_index: index,
     }

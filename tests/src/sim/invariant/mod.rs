@@ -3,6 +3,7 @@
 //! | file | says |
 //! |---|---|
 //! | `mutual_exclusion` | a lock has one holder, in the log's order and in what clients believe |
+//! | `fairness` | whoever waits for a lock gets it in turn, as soon as it is free; nobody's wait is cut short |
 //! | `fencing` | fencing tokens only go up |
 //! | `holder_alive` | whoever holds a lock is a session that lives |
 //! | `atomic_invalidation` | the end of a session frees all its locks in one log entry |
@@ -19,6 +20,7 @@
 mod atomic_invalidation;
 mod durable;
 mod exactly_once;
+mod fairness;
 mod fencing;
 mod fresh_reads;
 mod holder_alive;
@@ -173,6 +175,7 @@ pub trait Invariant: std::fmt::Debug {
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(mutual_exclusion::MutualExclusion::default()),
+        Box::new(fairness::Fairness::default()),
         Box::new(fencing::Fencing::default()),
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),

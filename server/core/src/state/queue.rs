@@ -1,0 +1,169 @@
+//! Queues: who waits for a lock, in the order of asking, and how whoever frees it grants it to the next.
+//!
+//! A grant is part of the command that frees the lock: a release, a delete, the end of a session or of a delay. So a lock
+//! that somebody may have never lies free between two commands, and a hand-off costs one entry of the log. Grants come
+//! last in a command: a transaction sees its own operations only, and nobody is granted what the same command ends.
+//!
+//! The wait itself is the leader's to count, its end is a command, as with lock-delays.
+
+use super::State;
+use super::entry::Hold;
+use super::lock::Acquired;
+use super::step::Step;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::NewEntry;
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::Rows;
+use lockmesh_protocol::record::{Entry, Waiter};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many sessions may wait for a lock.
+pub const WAITERS_MAX: usize = 10_000;
+
+/// The longest wait that counts.
+pub const MAX_WAIT: Duration = Duration::from_secs(3600);
+
+impl Step<'_> {
+    /// Takes the lock, or else a place in the key's queue. A session that is there already keeps its place, and what
+    /// it asked for before is forgotten.
+    pub(super) fn enqueue(
+        &mut self,
+        new: &NewEntry,
+        session: &SessionId,
+        wait: Duration,
+    ) -> Result<Reply, Refusal> {
+        let is_delayed = self.state.delays.contains_key(&new.key);
+        if session.as_str().is_empty() {
+            return Err(Refusal::MissingSession);
+        }
+        if !self.state.sessions.contains_key(session) {
+            return Err(Refusal::InvalidSession(session.clone()));
+        }
+        let existing = self.entry(&new.key);
+        match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
+            Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
+            None if !is_delayed => {
+                let hold = self.grant(existing.as_ref(), session, self.index);
+                return Ok(Acquired::Granted(self.write_entry(existing, new, hold)).reply());
+            }
+            _ => {}
+        }
+        let ticket = self.place_in_queue(&new.key, session)?;
+        let (value, flags, mark) = (new.value.clone(), new.flags, self.index);
+        let waiter = Waiter { session: session.clone(), value, flags, wait: wait.min(MAX_WAIT), mark };
+        self.set(Change::Waiter(new.key.clone(), ticket, Some(Arc::new(waiter))));
+        Ok(Reply::Queued { ticket })
+    }
+
+    /// Gives up what the request at `mark` asked for: its place, or the lock, if nobody else may know of it. Whether
+    /// there was anything to give up.
+    pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> bool {
+        if let Some(ticket) = self.state.ticket(key, session)
+            && self.state.waiter(key, ticket).is_some_and(|waiter| waiter.mark == mark)
+        {
+            self.set(Change::Waiter(key.clone(), ticket, None));
+            return true;
+        }
+        match self.entry(key) {
+            Some(entry) if entry.session.as_ref() == Some(session) && entry.awaited == mark => {
+                let Entry { value, flags, .. } = Entry::clone(&entry);
+                let new = NewEntry { key: key.clone(), value, flags };
+                let hold = Hold { session: None, awaited: LogIndex(0), ..Hold::of(Some(&entry)) };
+                self.write_entry(Some(entry), &new, hold);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a wait, if `mark` is still its own.
+    pub(super) fn end_wait(&mut self, key: &Key, ticket: LogIndex, mark: LogIndex) -> Reply {
+        if self.state.waiter(key, ticket).is_some_and(|waiter| waiter.mark == mark) {
+            self.set(Change::Waiter(key.clone(), ticket, None));
+        }
+        Reply::Done
+    }
+
+    /// A session that ends waits for nothing.
+    pub(super) fn leave_all_queues(&mut self, session: &SessionId) {
+        for (key, ticket) in self.state.derived.waiting.get(session).cloned().unwrap_or_default() {
+            self.set(Change::Waiter(key, ticket, None));
+        }
+    }
+
+    /// Notes a key whose lock a change may free.
+    pub(super) fn note_freed(&mut self, change: &Change) {
+        if let Change::Entry(key, _) | Change::LockDelay(key, None) = change
+            && self.state.queues.contains_key(key)
+        {
+            self.freed.insert(key.clone());
+        }
+    }
+
+    /// Grants every lock that this command freed to the first who waits for it.
+    pub(super) fn grant_freed(&mut self) {
+        for key in std::mem::take(&mut self.freed) {
+            let existing = self.entry(&key);
+            let is_held = existing.as_ref().is_some_and(|entry| entry.session.is_some());
+            let queue =
+                self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
+            let Some((ticket, waiter)) = queue.and_then(|queue| queue.first_key_value()) else { continue };
+            let (ticket, waiter) = (*ticket, waiter.clone());
+            let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
+            self.set(Change::Waiter(new.key.clone(), ticket, None));
+            let hold = self.grant(existing.as_ref(), &waiter.session, waiter.mark);
+            self.write_entry(existing, &new, hold);
+        }
+    }
+
+    /// The session's place in a key's queue; the last one if it has none yet.
+    fn place_in_queue(&self, key: &Key, session: &SessionId) -> Result<LogIndex, Refusal> {
+        if let Some(ticket) = self.state.ticket(key, session) {
+            return Ok(ticket);
+        }
+        match self.state.queues.get(key) {
+            Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
+            _ => Ok(self.index),
+        }
+    }
+}
+
+impl State {
+    /// The session's place in a key's queue.
+    fn ticket(&self, key: &Key, session: &SessionId) -> Option<LogIndex> {
+        self.derived.waiting.get(session)?.get(key).copied()
+    }
+
+    /// What became of a place: what an acquire in it answers, once it is no longer waited in.
+    ///
+    /// A hold that goes with another request of the same session is not told of: that one may still give it back.
+    pub(super) fn query_place(
+        &self,
+        key: &Key,
+        session: &SessionId,
+        ticket: LogIndex,
+        mark: LogIndex,
+    ) -> (LogIndex, Rows) {
+        if self.waiter(key, ticket).is_some() {
+            return (ticket, Rows::Place(Reply::Queued { ticket }));
+        }
+        let entry = self.entries.get(key).filter(|entry| entry.session.as_ref() == Some(session));
+        let is_known = |entry: &&Arc<Entry>| entry.awaited == mark || entry.awaited.0 == 0;
+        if let Some(entry) = entry.filter(is_known) {
+            return (
+                entry.modify_index.max(ticket.next()),
+                Rows::Place(Reply::Granted { fence: entry.fence }),
+            );
+        }
+        let reply = match self.delays.get(key) {
+            _ if !self.sessions.contains_key(session) => {
+                Reply::Refused(Refusal::InvalidSession(session.clone()))
+            }
+            Some(delay) => Reply::Delayed { remaining: delay.duration },
+            None => Reply::Flag(false),
+        };
+        (ticket.next(), Rows::Place(reply))
+    }
+}

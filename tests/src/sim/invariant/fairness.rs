@@ -1,0 +1,99 @@
+//! Whoever waits for a lock gets it in turn: no lock that somebody waits for is given to anybody else, or lies free and open
+//! behind a log entry. A wait lasts as long as it says, counted by a leader's clock; an election may make it longer.
+
+use super::{Fact, Invariant, Scene, ensure};
+use crate::sim::history::Past;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{Fence, Key, LogIndex};
+use lockmesh_protocol::record::{Entry, Waiter};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Who waits, as the changes tell, and which locks are held or closed.
+#[derive(Debug, Default)]
+pub(super) struct Fairness {
+    queues: BTreeMap<Key, BTreeMap<LogIndex, (Arc<Waiter>, Time)>>,
+    grants: BTreeMap<Key, Fence>,
+    held: BTreeSet<Key>,
+    closed: BTreeSet<Key>,
+}
+
+impl Fairness {
+    fn entry(&mut self, past: &Past, scene: &Scene<'_>) -> Result<(), String> {
+        let mut called = None;
+        for change in &past.changes {
+            match change {
+                Change::Waiter(key, ticket, Some(waiter)) => {
+                    let place = (waiter.clone(), past.at);
+                    self.queues.entry(key.clone()).or_default().insert(*ticket, place);
+                }
+                Change::Waiter(key, ticket, None) => called = self.leave(past, scene, key, *ticket)?,
+                Change::LockDelay(key, Some(_)) => drop(self.closed.insert(key.clone())),
+                Change::LockDelay(key, None) => drop(self.closed.remove(key)),
+                Change::Entry(key, entry) => self.passes(key, entry.as_deref(), called.take())?,
+                _ => {}
+            }
+        }
+        let idle = self.queues.keys().find(|key| !self.held.contains(*key) && !self.closed.contains(*key));
+        ensure(idle.is_none(), || format!("{idle:?} is free and open, and somebody waits for it"))
+    }
+
+    /// Somebody leaves a queue: who, if it was the first.
+    fn leave(
+        &mut self,
+        past: &Past,
+        scene: &Scene<'_>,
+        key: &Key,
+        ticket: LogIndex,
+    ) -> Result<Option<Arc<Waiter>>, String> {
+        let Some(queue) = self.queues.get_mut(key) else { return Ok(None) };
+        let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
+        let Some((waiter, since)) = queue.remove(&ticket) else { return Ok(None) };
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        if matches!(past.proposal.as_ref().map(|p| &p.command), Some(Command::EndWait { .. })) {
+            let (passed, least) = (past.at.since(since), scene.at_least(waiter.wait, since));
+            ensure(passed >= least, || {
+                format!(
+                    "{} waited {:?} for {key}, and was turned away after {passed:?}",
+                    waiter.session, waiter.wait
+                )
+            })?;
+        }
+        Ok(is_first.then_some(waiter))
+    }
+
+    fn passes(
+        &mut self,
+        key: &Key,
+        entry: Option<&Entry>,
+        called: Option<Arc<Waiter>>,
+    ) -> Result<(), String> {
+        let Some((entry, holder)) = entry.and_then(|entry| Some((entry, entry.session.as_ref()?))) else {
+            self.held.remove(key);
+            return Ok(());
+        };
+        self.held.insert(key.clone());
+        let is_grant = self.grants.insert(key.clone(), entry.fence) != Some(entry.fence);
+        let is_its_turn = called.is_some_and(|waiter| waiter.session == *holder);
+        ensure(!is_grant || is_its_turn || !self.queues.contains_key(key), || {
+            format!("{key} was granted to {holder}, and others had waited for it")
+        })
+    }
+}
+
+impl Invariant for Fairness {
+    fn name(&self) -> &'static str {
+        "fairness"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Applied(past) => self.entry(past, scene),
+            _ => Ok(()),
+        }
+    }
+}
