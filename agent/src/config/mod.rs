@@ -71,7 +71,7 @@ pub struct HttpConfig {
     /// How long a blocking query waits where it does not say. 1 s up to `max_query_time`.
     #[serde(with = "duration::text")]
     pub default_query_time: Duration,
-    /// The longest that a blocking query may wait. 1 s to 1 h.
+    /// The longest that a blocking query, or an acquire for a lock, may wait. 1 s to 1 h.
     #[serde(with = "duration::text")]
     pub max_query_time: Duration,
     /// How long a client may take to send a request's head, and how long each further part of its body. 1 s to 10 m.

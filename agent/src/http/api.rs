@@ -43,7 +43,7 @@ pub struct HttpLimits {
     pub session_ttl_min: Duration,
     /// How long a blocking query waits where the client does not say.
     pub default_query_time: Duration,
-    /// How long a blocking query waits at most.
+    /// How long a blocking query, or an acquire for a lock, waits at most.
     pub max_query_time: Duration,
     /// How long a request's head may take to arrive.
     pub header_read_timeout: Duration,

@@ -143,6 +143,13 @@ impl Call<'_> {
         Ok(wait.min(limits.max_query_time))
     }
 
+    /// How long an acquire waits for the lock; `None` where it does not.
+    pub(super) fn lock_wait(&self) -> Result<Option<Duration>, Failure> {
+        let Some(text) = self.params.non_empty("wait") else { return Ok(None) };
+        let asked = duration::parse(text).map_err(|_| Failure::bad_request("Invalid wait time"))?;
+        Ok((asked > 0).then(|| duration::clamped(asked).min(self.api.limits.max_query_time)))
+    }
+
     /// Refuses a filter: the language is not there yet, and to ignore it would give wrong answers.
     pub(super) fn refuse_filter(&self) -> Result<(), Failure> {
         match self.params.non_empty("filter") {

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `mod.rs` | the handle that the rest of the agent uses |
 //! | `quorum.rs` | requests, and when each may be tried again |
+//! | `queue.rs` | waits for locks, and what becomes of them when nobody waits any more |
 //! | `flights.rs` | blocking reads that share one upstream call |
 //! | `window.rs` | sequences that make commands unique across retries |
 //! | `compass.rs` | pure: which server leads, which is home, who is asked and dialled; start here |
@@ -28,6 +29,7 @@ mod compass;
 mod fleet;
 mod flights;
 mod link;
+mod queue;
 mod quorum;
 mod registrar;
 mod roster;

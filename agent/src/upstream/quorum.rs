@@ -1,7 +1,7 @@
 //! Requests over the links, each tried again as long as that is safe and worth it.
 //!
-//! Commands, renewals and plain reads go to the leader, wherever it moves meanwhile; stale and blocking reads go to the
-//! home server, which need not be another one.
+//! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves meanwhile; stale and blocking
+//! reads go to the home server, which need not be another one.
 //! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
 //! life; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
 
@@ -172,12 +172,25 @@ impl Quorum {
         }
     }
 
+    /// Waits for news from the leader, where they are known first, for as long as it takes.
+    pub(super) async fn read_of_leader(
+        &self,
+        query: Query,
+        blocking: Blocking,
+    ) -> Result<Arc<Answer>, Unavailable> {
+        let request = Request::Read { query, consistency: Consistency::Default, blocking: Some(blocking) };
+        match self.ask(&request, None).await? {
+            Response::Answer(answer) => Ok(Arc::new(answer)),
+            other => Err(super::unexpected(&other)),
+        }
+    }
+
     /// Lets every blocking read be answered with what there is, now and from now on.
     pub(super) fn hurry(&self) {
         self.hurry.send_replace(true);
     }
 
-    async fn hurried(&self) {
+    pub(super) async fn hurried(&self) {
         // The sender lives as long as this value, so the wait ends only when somebody is in a hurry.
         let _ = self.hurry.subscribe().wait_for(|hurry| *hurry).await;
     }
@@ -265,6 +278,7 @@ impl Quorum {
 
 fn addressee(request: &Request) -> Addressee {
     match request {
+        Request::Read { query: Query::Place { .. }, .. } => Addressee::Leader,
         Request::Read { blocking: Some(_), .. }
         | Request::Read { consistency: Consistency::Stale, .. }
         | Request::BackupPart { stale: true, .. } => Addressee::Home,

@@ -82,9 +82,14 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     refuse_conflict(call, &["cas", "acquire", "release"])?;
     let flags = call.params.value("flags").map(number).transpose()?.unwrap_or(0);
     let expected = call.params.value("cas").map(number).transpose()?;
+    let wait = if call.params.has("acquire") { call.lock_wait()? } else { None };
     let value = value(call, body).await?;
     let entry = NewEntry { key: Key::from(call.tail), value, flags };
     let session = |name| call.params.value(name).map(SessionId::parse);
+    if let (Some(session), Some(wait)) = (session("acquire"), wait) {
+        let _waits = crate::metrics::BlockedWatcher::begin();
+        return written(call, call.api.upstream.acquire(entry, session, wait).await?);
+    }
     let command = match (expected, session("acquire"), session("release")) {
         (Some(expected), ..) => KvCommand::Cas(entry, LogIndex(expected)),
         (_, Some(session), _) => KvCommand::Acquire(entry, session),

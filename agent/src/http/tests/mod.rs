@@ -8,6 +8,7 @@ mod connections;
 mod conventions;
 mod kv;
 mod operator;
+mod queue;
 mod session;
 mod snapshot;
 mod speed;

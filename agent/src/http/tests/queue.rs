@@ -1,0 +1,166 @@
+//! Acquires that wait, as clients see them: order, time, and clients that go away.
+
+use super::{Quorum, Reply, Stand};
+use lockmesh_protocol::id::Key;
+use lockmesh_protocol::query::{Query, Rows};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A lock without a delay that the first of three sessions holds.
+async fn held() -> (Arc<Stand>, [String; 3]) {
+    let stand = Arc::new(Stand::new());
+    let mut sessions = [const { String::new() }; 3];
+    for session in &mut sessions {
+        *session = stand.session(r#"{"LockDelay":"0s"}"#).await;
+    }
+    acquire(&stand, &sessions[0], "").await.is(200, "true");
+    (stand, sessions)
+}
+
+async fn acquire(stand: &Stand, session: &str, wait: &str) -> Reply {
+    stand.put(&format!("/v1/kv/job?acquire={session}{wait}"), session).await
+}
+
+async fn release(stand: &Stand, session: &str) {
+    stand.put(&format!("/v1/kv/job?release={session}"), "").await.is(200, "true");
+}
+
+fn wait(stand: &Arc<Stand>, session: &str, wait: &str) -> JoinHandle<Reply> {
+    let (stand, session, wait) = (stand.clone(), session.to_owned(), format!("&wait={wait}"));
+    tokio::spawn(async move { acquire(&stand, &session, &wait).await })
+}
+
+fn fence(reply: &Reply) -> u64 {
+    reply.header("x-lockmesh-fence").unwrap_or_else(|| panic!("no fence: {reply:?}")).parse().unwrap()
+}
+
+impl Quorum {
+    /// Returns when the lock is held by this session, or nobody, and so many wait for it.
+    async fn comes_to(&self, holder: Option<&str>, waiters: usize) {
+        let is_there = |_: &u64| {
+            let Rows::Entries(entries) = self.query(&Query::Entry(Key::from("job"))).rows else {
+                return false;
+            };
+            let session = entries.first().and_then(|entry| entry.session.clone());
+            session.as_ref().map(|session| session.as_str()) == holder
+                && self.state.lock().unwrap().0.waiters().count() == waiters
+        };
+        self.news.subscribe().wait_for(is_there).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn whoever_waits_is_granted_in_order_by_the_release() {
+    let (stand, [first, second, third]) = held().await;
+    let next = wait(&stand, &second, "30s");
+    stand.quorum.parked(1).await;
+    let last = wait(&stand, &third, "30s");
+    stand.quorum.parked(2).await;
+    acquire(&stand, &third, "").await.is(200, "false");
+    let locks = stand.get("/v1/lockmesh/locks").await.json();
+    assert_eq!(locks[0]["Waiters"], 2);
+    release(&stand, &first).await;
+    let granted = next.await.unwrap();
+    granted.is(200, "true");
+    let entry = stand.get("/v1/kv/job").await.json();
+    assert_eq!(entry[0]["Session"].as_str(), Some(second.as_str()), "the value too is the waiter's: {entry}");
+    assert_eq!(granted.header("x-lockmesh-index"), Some(entry[0]["ModifyIndex"].to_string().as_str()));
+    stand.quorum.comes_to(Some(&second), 1).await;
+    release(&stand, &second).await;
+    let later = last.await.unwrap();
+    assert!(fence(&later) > fence(&granted));
+    stand.quorum.parked(0).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_free_is_granted_without_waiting() {
+    let (stand, [first, second, _]) = held().await;
+    acquire(&stand, &first, "&wait=30s").await.is(200, "true");
+    release(&stand, &first).await;
+    let granted = acquire(&stand, &second, "&wait=30s").await;
+    granted.is(200, "true");
+    assert!(fence(&granted) > 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
+    let (stand, [first, second, third]) = held().await;
+    for (asked, least) in [("2s", 2), ("2h", 600)] {
+        let begun = Instant::now();
+        acquire(&stand, &second, &format!("&wait={asked}")).await.is(200, "false");
+        let waited = begun.elapsed();
+        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
+        assert!(
+            waited >= Duration::from_secs(least) && waited < Duration::from_secs(least + 2),
+            "{waited:?}"
+        );
+        stand.quorum.comes_to(Some(&first), 0).await;
+    }
+    for none in ["&wait=0s", "&wait=-1s", "&wait="] {
+        let begun = Instant::now();
+        acquire(&stand, &third, none).await.is(200, "false");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "{none}");
+    }
+    acquire(&stand, &second, "&wait=soon").await.is(400, "Invalid wait time");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_the_queue() {
+    let (stand, [first, second, third]) = held().await;
+    let gone = wait(&stand, &second, "60s");
+    stand.quorum.parked(1).await;
+    let stays = wait(&stand, &third, "60s");
+    stand.quorum.parked(2).await;
+    gone.abort();
+    stand.quorum.comes_to(Some(&first), 1).await;
+    release(&stand, &first).await;
+    stays.await.unwrap().is(200, "true");
+}
+
+/// The grant and the client's leaving cross each other: the lock must not stay with somebody who never heard of it.
+#[tokio::test]
+async fn a_grant_that_nobody_hears_is_given_back() {
+    let (stand, [first, second, _]) = held().await;
+    {
+        let mut waiting = pin!(acquire(&stand, &second, "&wait=60s"));
+        tokio::select! {
+            reply = &mut waiting => panic!("it must wait: {reply:?}"),
+            () = stand.quorum.parked(1) => {}
+        }
+        // Nobody looks at the answer while the lock is granted; then its reader is gone.
+        release(&stand, &first).await;
+        stand.quorum.comes_to(Some(&second), 0).await;
+        stand.quorum.parked(0).await;
+    }
+    stand.quorum.comes_to(None, 0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_tries_again_keeps_its_place_and_what_its_first_attempt_was_granted() {
+    let (stand, [first, second, third]) = held().await;
+    let lost = wait(&stand, &second, "60s");
+    stand.quorum.parked(1).await;
+    let other = wait(&stand, &third, "60s");
+    stand.quorum.parked(2).await;
+    let again = wait(&stand, &second, "60s");
+    stand.quorum.parked(3).await;
+    lost.abort();
+    stand.quorum.parked(2).await;
+    release(&stand, &first).await;
+    again.await.unwrap().is(200, "true");
+    stand.quorum.comes_to(Some(&second), 1).await;
+    other.abort();
+    stand.quorum.comes_to(Some(&second), 0).await;
+}
+
+#[tokio::test]
+async fn a_session_that_ends_waits_for_nothing() {
+    let (stand, [_, second, _]) = held().await;
+    let waiting = wait(&stand, &second, "60s");
+    stand.quorum.parked(1).await;
+    stand.put(&format!("/v1/session/destroy/{second}"), "").await.is(200, "true");
+    waiting.await.unwrap().is(500, &format!("invalid session \"{second}\""));
+}
