@@ -133,7 +133,8 @@ impl Report {
         let connected = if options.spread { "all nodes in turn" } else { "the leader" };
         let settings = format!(
             "{} rounds of {} s in turn; values of 256 bytes; clients of etcd and ZooKeeper connect to {connected}; \
-             {} clients of etcd share a connection; a lock that is handed off is held for {} ms",
+             {} clients of etcd share a connection; a lock that is handed off is held for {} ms, and waited for as each \
+             service would have it: in Lockmesh's queue (`?acquire=…&wait=…`), by its recipe in ZooKeeper, by Lock in etcd",
             plan.rounds,
             plan.length.as_secs_f64(),
             options.sharing(),

@@ -10,11 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// The longest wait in one blocking query, as the client library has it.
-const WATCH: &str = "60s";
-
-/// How long contenders wait where a lock is refused and the agent does not say for how long, as the client library.
-const UNTOLD_DELAY: Duration = Duration::from_secs(1);
+/// The longest wait of one request, as the client library has it.
+const WAIT: &str = "60s";
 
 /// How often a connection is tried while the agent's queue of newcomers is full.
 const KNOCKS: usize = 500;
@@ -121,9 +118,9 @@ pub(crate) struct Lockmesh {
     new_session: Vec<u8>,
     /// What holds locks, where the work is about locks.
     session: String,
-    lock: String,
-    look: Vec<u8>,
     acquire: Vec<u8>,
+    /// The same, waiting in the lock's queue.
+    enqueue: Vec<u8>,
     release: Vec<u8>,
 }
 
@@ -148,11 +145,10 @@ impl Client for Lockmesh {
             read: request("GET", &key, b""),
             read_stale: request("GET", &format!("{key}?stale"), b""),
             new_session,
-            look: request("GET", &lock, b""),
+            enqueue: request("PUT", &format!("{lock}?acquire={session}&wait={WAIT}"), b""),
             acquire: request("PUT", &format!("{lock}?acquire={session}"), b""),
             release: request("PUT", &format!("{lock}?release={session}"), b""),
             session,
-            lock,
         };
         if matches!(work, Work::Reads | Work::StaleReads) {
             client.put().await?;
@@ -183,25 +179,10 @@ impl Client for Lockmesh {
         self.wire.succeed(&destroy_request(&session)).await
     }
 
-    /// Turn by turn as the client library: look, behind the last index if there is one; where nobody holds the lock,
-    /// ask for it; where the answer is no, look again.
+    /// As the client library: one request, which waits in the lock's queue and is answered by its grant.
     async fn acquire(&mut self) -> io::Result<()> {
-        let mut seen = self.wire.exchange(&self.look).await?;
-        loop {
-            if http1::holder(self.wire.body(seen)).is_none() {
-                if self.wire.grants(&self.acquire).await? {
-                    return Ok(());
-                }
-                seen = self.wire.exchange(&self.look).await?;
-                if http1::holder(self.wire.body(seen)).is_none() {
-                    tokio::time::sleep(UNTOLD_DELAY).await;
-                    seen = self.wire.exchange(&self.look).await?;
-                    continue;
-                }
-            }
-            let target = format!("{}?index={}&wait={WATCH}", self.lock, seen.index);
-            seen = self.wire.exchange(&request("GET", &target, b"")).await?;
-        }
+        while !self.wire.grants(&self.enqueue).await? {}
+        Ok(())
     }
 
     async fn release(&mut self) -> io::Result<()> {
@@ -232,15 +213,12 @@ mod tests {
     async fn agent(listener: UnixListener, answers: &'static [&'static str]) -> Vec<String> {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut asked = Vec::new();
-        for answer in answers {
+        for body in answers {
             let mut request = [0; 1024];
             let length = stream.read(&mut request).await.expect("a request");
             let text = String::from_utf8_lossy(&request[..length]).into_owned();
             asked.push(text.split(" HTTP/").next().unwrap_or_default().to_owned());
-            let (index, body) = answer.split_once(' ').expect("an index and a body");
-            let length = body.len();
-            let head =
-                format!("HTTP/1.1 200 OK\r\nX-Consul-Index: {index}\r\nContent-Length: {length}\r\n\r\n");
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
             for piece in [head.as_bytes(), body.as_bytes()] {
                 stream.write_all(piece).await.expect("written");
                 tokio::task::yield_now().await;
@@ -250,31 +228,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_contender_looks_waits_and_asks() {
+    async fn a_contender_waits_in_the_queue_until_it_is_granted() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let site = Rc::new(Site { socket: folder.path().join("s") });
         let listener = UnixListener::bind(&site.socket).expect("a socket in a fresh folder");
-        const ANSWERS: &[&str] = &[
-            r#"1 {"ID":"me"}"#,
-            r#"7 [{"Session":"you"}]"#,
-            r#"9 [{"Flags":0}]"#,
-            "9 false",
-            r#"11 [{"Session":"he"}]"#,
-            r#"12 [{"Flags":0}]"#,
-            "12 true\n",
-        ];
+        const ANSWERS: &[&str] = &[r#"{"ID":"me"}"#, "false", "true\n", "true"];
         let agent = tokio::spawn(agent(listener, ANSWERS));
         let mut client = Lockmesh::connect(&site, 0, Work::Handoff).await.expect("connected");
         client.acquire().await.expect("acquired");
+        client.release().await.expect("released");
         let asked = agent.await.expect("the agent saw all requests");
         let expected = [
             "PUT /v1/session/create",
-            "GET /v1/kv/compare/contended",
-            "GET /v1/kv/compare/contended?index=7&wait=60s",
-            "PUT /v1/kv/compare/contended?acquire=me",
-            "GET /v1/kv/compare/contended",
-            "GET /v1/kv/compare/contended?index=11&wait=60s",
-            "PUT /v1/kv/compare/contended?acquire=me",
+            "PUT /v1/kv/compare/contended?acquire=me&wait=60s",
+            "PUT /v1/kv/compare/contended?acquire=me&wait=60s",
+            "PUT /v1/kv/compare/contended?release=me",
         ];
         assert_eq!(asked, expected);
     }

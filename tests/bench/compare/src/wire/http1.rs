@@ -13,8 +13,6 @@ const MAX_ANSWER: usize = 64 << 20;
 pub(crate) struct Head {
     /// The status.
     pub(crate) status: u16,
-    /// `X-Consul-Index`, 0 where there is none.
-    pub(crate) index: u64,
     /// Where the body begins.
     pub(crate) body: usize,
     /// Where it ends, and with it the answer.
@@ -37,14 +35,12 @@ pub(crate) fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     let status = lines.next().and_then(|line| number(line.get(9..12)?));
     let status = status.and_then(|status| u16::try_from(status).ok());
     let status = status.ok_or_else(|| malformed("the agent's answer has no status"))?;
-    let (mut length, mut index) = (None, 0);
+    let mut length = None;
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"content-length") {
             length = number(value).and_then(|length| usize::try_from(length).ok());
-        } else if name.eq_ignore_ascii_case(b"x-consul-index") {
-            index = number(value).unwrap_or(0);
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             return Err(malformed(
                 "the agent's answer is chunked, which this measuring client does not read",
@@ -53,7 +49,7 @@ pub(crate) fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     }
     let length = length.filter(|length| *length <= MAX_ANSWER);
     let length = length.ok_or_else(|| malformed("the agent's answer has no usable Content-Length"))?;
-    Ok(Some(Head { status, index, body: at + 4, end: at + 4 + length }))
+    Ok(Some(Head { status, body: at + 4, end: at + 4 + length }))
 }
 
 /// The session that holds a key, in the body of a read of that key.
@@ -93,7 +89,7 @@ mod tests {
     #[test]
     fn an_answer_is_read_once_its_head_is_there() {
         let whole = head(ANSWER).expect("good").expect("whole");
-        assert_eq!((whole.status, whole.index, whole.end), (200, 42, ANSWER.len()));
+        assert_eq!((whole.status, whole.end), (200, ANSWER.len()));
         assert_eq!(&ANSWER[whole.body..whole.end], b"true");
         for cut in 0..whole.body {
             assert_eq!(head(&ANSWER[..cut]).expect("nothing wrong yet"), None, "{cut}");
