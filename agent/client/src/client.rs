@@ -323,6 +323,12 @@ impl Target {
         target
     }
 
+    /// Adds how long the answer may be waited for.
+    pub(crate) fn waiting(self, wait: Duration) -> Self {
+        let target = self.with("wait", &format_duration(wait));
+        target.within(wait.saturating_add(BLOCKING_SLACK))
+    }
+
     /// Bounds how long the answer may take.
     pub(crate) fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

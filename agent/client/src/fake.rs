@@ -46,6 +46,8 @@ struct State {
     sessions: Vec<String>,
     made: u64,
     fence: u64,
+    /// Whether it takes no notice of `wait`, as Consul's agent.
+    has_no_queues: bool,
     delays: BTreeMap<String, Instant>,
     /// Faults by the part of the target that they strike, with how often still.
     faults: Vec<(&'static str, Fault, usize)>,
@@ -82,6 +84,11 @@ impl Fake {
         let world = Arc::new(World { state, index: watch::Sender::new(1) });
         let server = tokio::spawn(serve(listener, Arc::clone(&world)));
         Self { folder, world, server }
+    }
+
+    /// From now on nobody can wait in a queue, as with Consul's agent.
+    pub(crate) fn forget_queues(&self) {
+        self.state().has_no_queues = true;
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -227,7 +234,7 @@ impl World {
             return match request.verb.as_str() {
                 "GET" => self.read(key, request).await,
                 "DELETE" => verdict(self.delete(key, request)),
-                _ => self.put(key, request),
+                _ => self.put(key, request).await,
             };
         }
         let (path, id) = request.path.rsplit_once('/').expect("every path has a slash");
@@ -290,7 +297,20 @@ impl World {
         })
     }
 
-    fn put(&self, key: &str, request: &Request) -> Response {
+    /// Writes. An acquire that waits does so until it is worth a try, in no order, unless this agent has no queues.
+    async fn put(&self, key: &str, request: &Request) -> Response {
+        if let (Some(session), Some(wait)) = (request.query.get("acquire"), request.query.get("wait")) {
+            let until = Instant::now() + crate::duration::parse_duration(wait).expect("a wait");
+            let mut news = self.index.subscribe();
+            loop {
+                let next = self.state.lock().expect("no test panics").worth_a_try(key, session, until);
+                let Some(next) = next else { break };
+                tokio::select! {
+                    _ = news.changed() => {}
+                    () = sleep_until(next) => {}
+                }
+            }
+        }
         let mut response = Response { status: 200, headers: String::new(), body: String::new() };
         let done = self.change(|state| state.write(key, request, &mut response));
         if response.body.is_empty() {
@@ -335,6 +355,17 @@ impl State {
             Some(cas) if old.modify_index.to_string() != *cas => false,
             _ => self.put(key, new),
         }
+    }
+
+    /// When to look again whether an acquire can be answered; `None` for now.
+    fn worth_a_try(&self, key: &str, session: &str, until: Instant) -> Option<Instant> {
+        let now = Instant::now();
+        let delay = self.delays.get(key).copied().filter(|delay| *delay > now);
+        let holder = self.entries.get(key).map_or("", |entry| entry.session.as_str());
+        let waits = delay.is_some() || !(holder.is_empty() || holder == session);
+        let is_alive = self.sessions.iter().any(|known| known == session);
+        (waits && is_alive && until > now && !self.has_no_queues)
+            .then(|| delay.map_or(until, |delay| delay.min(until)))
     }
 
     fn end_session(&mut self, session: &str, delay: Duration) -> bool {

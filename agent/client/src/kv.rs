@@ -126,8 +126,25 @@ impl Kv<'_> {
         value: impl Into<Bytes>,
         flags: u64,
     ) -> Result<Acquired, Error> {
-        let target = flagged(key, flags).with("acquire", session);
-        let reply = self.client.write(Verb::Put, target, value.into()).await?;
+        self.taken(flagged(key, flags).with("acquire", session), value.into()).await
+    }
+
+    /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is first. To drop the
+    /// future gives up the place. An agent that knows no queues answers at once.
+    pub async fn acquire_waiting(
+        &self,
+        key: &str,
+        session: &str,
+        value: impl Into<Bytes>,
+        flags: u64,
+        wait: Duration,
+    ) -> Result<Acquired, Error> {
+        let target = flagged(key, flags).with("acquire", session).waiting(wait);
+        self.taken(target, value.into()).await
+    }
+
+    async fn taken(&self, target: Target, value: Bytes) -> Result<Acquired, Error> {
+        let reply = self.client.write(Verb::Put, target, value).await?;
         if self.client.parse(&reply)? {
             let fence = reply.header("x-lockmesh-fence").and_then(|text| text.parse().ok());
             return Ok(Acquired::Granted { fence });

@@ -1,8 +1,9 @@
 //! How a lock is acquired.
 //!
-//! Turn by turn: look, and if nobody holds the key, ask for it. Whoever has to wait waits in a blocking query. An
-//! attempt that is given up, or dropped in the middle, leaves nothing held: what it may have been granted without
-//! hearing of it is released.
+//! Turn by turn: look whether the key is a lock, then ask for it and wait in its queue. From an agent that knows no
+//! queues whoever has to wait looks again in a blocking query, and asks when nobody holds the key. An attempt that is
+//! given up, or dropped in the middle, leaves nothing held: what it may have been granted without hearing of it is
+//! released.
 
 use super::{Lock, LockGuard, WATCH};
 use crate::backoff::{Backoff, jitter};
@@ -50,6 +51,8 @@ enum Turn {
     Held(u64),
     /// It is free but closed, for about this long.
     Closed(Duration),
+    /// The whole wait in the queue was in vain.
+    Waited,
 }
 
 impl Lock {
@@ -59,7 +62,8 @@ impl Lock {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         let mut read = Read::default();
         loop {
-            let turn = pending.turn(&read).await;
+            let wait = patience.left(clock.now()).min(WATCH);
+            let turn = pending.turn(&read, wait).await;
             let left = patience.left(clock.now());
             read = Read::default();
             let pause = match turn {
@@ -69,6 +73,10 @@ impl Lock {
                     read = read.newer_than(index, left.min(WATCH));
                     // Without an index there is nothing to wait behind.
                     if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
+                }
+                Ok(Turn::Waited) => {
+                    backoff.succeeded();
+                    Duration::ZERO
                 }
                 Ok(Turn::Closed(delay)) => delay + jitter(SPREAD),
                 Err(error) if pending.outlives(&error, patience) => {
@@ -96,30 +104,45 @@ struct Pending<'a> {
     keeper: Option<SessionKeeper>,
     /// Whether the lock may have been granted without our hearing of it.
     perhaps_granted: bool,
+    /// Whether the agent lets us wait in the lock's queue, as far as we know.
+    has_queues: bool,
 }
 
 impl<'a> Pending<'a> {
     fn new(lock: &'a Lock, keeper: SessionKeeper) -> Self {
-        Self { lock, keeper: Some(keeper), perhaps_granted: false }
+        Self { lock, keeper: Some(keeper), perhaps_granted: false, has_queues: true }
     }
 
-    async fn turn(&mut self, read: &Read) -> Result<Turn, Error> {
+    /// One turn, which may take as long as `read` says or else `wait`.
+    async fn turn(&mut self, read: &Read, wait: Duration) -> Result<Turn, Error> {
         let lock = self.lock;
         let keeper = self.session().await?;
         let session = keeper.id();
-        let kv = lock.client.kv();
+        let (kv, clock) = (lock.client.kv(), lock.client.clock());
+        let queues = self.has_queues && !wait.is_zero();
         let seen = kv.get(&lock.key, read).await?;
         if let Some(entry) = &seen.value {
             lock.check(entry)?;
-            if entry.session.as_deref().is_some_and(|holder| holder != session) {
+            if !queues && entry.session.as_deref().is_some_and(|holder| holder != session) {
                 return Ok(Turn::Held(seen.index));
             }
         }
         self.perhaps_granted = true;
-        let asked = kv.acquire(&lock.key, session, lock.value.clone(), lock.flags).await;
+        let begun = clock.now();
+        let asked = match queues {
+            true => kv.acquire_waiting(&lock.key, session, lock.value.clone(), lock.flags, wait).await,
+            false => kv.acquire(&lock.key, session, lock.value.clone(), lock.flags).await,
+        };
         self.perhaps_granted = asked.as_ref().is_err_and(|error| !error.certainly_not_done());
         match asked? {
             Acquired::Granted { fence } => Ok(Turn::Granted(fence)),
+            Acquired::Refused { .. } if queues && clock.now().since(begun) >= wait.mul_f64(0.9) => {
+                Ok(Turn::Waited)
+            }
+            Acquired::Refused { delay } if queues => {
+                self.has_queues = false;
+                Ok(Turn::Closed(delay.unwrap_or_default()))
+            }
             Acquired::Refused { delay: Some(delay) } => Ok(Turn::Closed(delay)),
             Acquired::Refused { delay: None } => {
                 let now = kv.get(&lock.key, &Read::default()).await?;

@@ -2,12 +2,12 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`attempt`] | how a lock is acquired: turns, waiting, giving up without leaving anything behind |
+//! | [`attempt`] | how a lock is acquired: turns, queueing, giving up without leaving anything behind |
 //! | [`guard`] | what the holder is given, and how it learns of a loss |
 //!
-//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different on purpose: who
-//! meets a lock-delay waits as long as the agent says and no longer, out of step with others; and a guard rides out
-//! every transient error until its own deadline.
+//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different on purpose: who has to
+//! wait stands in the lock's queue, where the agent has one; who meets a lock-delay elsewhere waits as long as the agent
+//! says and no longer, out of step with others; and a guard rides out every transient error until its own deadline.
 
 mod attempt;
 mod guard;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// The flags by which Consul's clients know a key that is a lock.
 pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// How long one blocking query waits for the lock to become free, or watches it while it is held.
+/// How long one request waits for the lock, or watches it while it is held.
 const WATCH: Duration = Duration::from_secs(60);
 
 /// A lock that can be acquired. Nothing is sent before it is.
@@ -89,7 +89,7 @@ impl Lock {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires the lock, however long it takes. Dropping the future gives up and leaves nothing held.
+    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future gives up and leaves nothing held.
     ///
     /// # Errors
     /// A session cannot be created, the request is refused, or the key is something else than a lock. Transient

@@ -45,6 +45,38 @@ async fn goes_from_one_contender_to_the_next_with_a_greater_fence() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waits_in_the_queue_minute_after_minute() {
+    let fake = Fake::start();
+    let first = lock(&fake).acquire().await.expect("free");
+    let waiting = lock(&fake);
+    let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(150)).await;
+    assert_eq!(fake.count("acquire=session-2&wait=60s"), 3);
+    assert_eq!(fake.count("job?index="), 0, "it need not look meanwhile");
+    first.release().await.expect("released");
+    assert!(second.await.expect("no panic").is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_again_and_again_where_the_agent_knows_no_queues() {
+    let fake = Fake::start();
+    fake.forget_queues();
+    let first = lock(&fake).acquire().await.expect("free");
+    let waiting = lock(&fake);
+    let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(150)).await;
+    assert!(fake.count("acquire=") <= 3, "nobody hammers a held lock");
+    first.release().await.expect("released");
+    let second = second.await.expect("no panic");
+    fake.end_session(second.session(), Duration::from_secs(15));
+    let begun = Instant::now();
+    let _third = lock(&fake).acquire().await.expect("after the delay");
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(15) && waited < Duration::from_secs(16), "{waited:?}");
+    assert!(fake.count("acquire=") <= 8, "nobody hammers a closed lock");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_delay_is_waited_out_and_not_longer() {
     let fake = Fake::start();
     let first = lock(&fake).acquire().await.expect("free");
