@@ -1,7 +1,10 @@
 //! Acquires that wait, which Consul lacks: `?acquire=…&wait=…`, by a running program of servers and an agent.
+//!
+//! Time is only bounded from below: how late a loaded machine is proves nothing.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};
+use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::http::{Answer, Client, Connection};
 use serde_json::json;
 use std::sync::OnceLock;
@@ -172,4 +175,48 @@ fn a_lock_delay_is_waited_out_in_the_queue() {
     assert!(answer(waiting).is_true());
     assert!(begun.elapsed() >= Duration::from_millis(500));
     assert_eq!(client.holder("q6/key"), Some(next));
+}
+
+#[test]
+fn a_wait_outlives_its_leader() {
+    for blow in ["KILL", "STOP"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fleet = Fleet::start(folder.path(), "3");
+        let client = fleet.client();
+        let [holder, first, second] = [(); 3].map(|()| client.session());
+        let held = client.put(&format!("/v1/kv/job?acquire={holder}"), "x").expect(200);
+        let next = wait(&client, "job", &first, "600s", 1);
+        let last = wait(&client, "job", &second, "600s", 2);
+        let deposed = fleet.leader();
+        assert!(shell(&format!("kill -{blow} {}", fleet.pid(&deposed))));
+        wait_until(|| client.put(&format!("/v1/kv/job?release={holder}"), "").status == 200);
+        let granted = answer(next).expect(200);
+        assert!(fence(&granted) > fence(&held));
+        assert_ne!(fleet.leader(), deposed);
+        assert_eq!(client.holder("job").as_ref(), Some(&first));
+        until_waiters(&client, "job", 1);
+        client.destroy(&first);
+        assert!(answer(last).is_true(), "{blow}");
+        if blow == "STOP" {
+            assert!(shell(&format!("kill -CONT {}", fleet.pid(&deposed))));
+        }
+        fleet.stop();
+    }
+}
+
+#[test]
+fn who_waits_where_nobody_decides_is_told_that_the_outcome_is_unknown() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fleet = Fleet::start(folder.path(), "3");
+    let client = fleet.client();
+    let (holder, other) = (client.session(), client.session());
+    assert!(client.acquire("job", &holder));
+    let begun = Instant::now();
+    let waiting = wait(&client, "job", &other, "10s", 1);
+    for server in ["s1", "s2"] {
+        assert!(shell(&format!("kill -KILL {}", fleet.pid(server))));
+    }
+    answer(waiting).expect_text(500, "No cluster leader");
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    fleet.stop();
 }

@@ -1,7 +1,7 @@
 //! Limits and odd corners of the state machine, each on its own.
 
 use bytes::Bytes;
-use lockmesh_core::state::{LOSS_KEYS_KEPT, LOSSES_KEPT, REPLIES_KEPT, RESTORE_PARTS_MAX};
+use lockmesh_core::state::{LOSS_KEYS_KEPT, LOSSES_KEPT, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession, RestoreStep};
@@ -213,6 +213,29 @@ fn the_parts_of_another_restore_are_not_restored() {
     cluster.apply(Command::Restore(RestoreStep::Part { id: 2, number: 0, rows }));
     assert_eq!(cluster.apply(Command::Restore(RestoreStep::Commit { id: 2, parts: 1 })), Reply::Done);
     assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))));
+}
+
+/// A queue has an end; who is in it may ask again all the same.
+#[test]
+fn a_full_queue_takes_nobody_more() {
+    let mut cluster = Cluster::new();
+    let name = |number: usize| format!("s{number}");
+    let enqueue = |number| {
+        let new = NewEntry { key: Key::from("a"), value: Bytes::new(), flags: 0 };
+        let wait = Duration::from_secs(30);
+        Command::Kv(KvCommand::Enqueue { new, session: name(number).as_str().into(), wait })
+    };
+    (0..WAITERS_MAX + 2).for_each(|number| cluster.create_session(&name(number)));
+    assert!(matches!(cluster.apply(enqueue(0)), Reply::Granted { .. }));
+    for number in 1..=WAITERS_MAX {
+        assert!(matches!(cluster.apply(enqueue(number)), Reply::Queued { .. }));
+    }
+    let newcomer = WAITERS_MAX + 1;
+    assert_eq!(cluster.apply(enqueue(newcomer)), Reply::Refused(Refusal::QueueFull(WAITERS_MAX)));
+    assert!(matches!(cluster.apply(enqueue(WAITERS_MAX)), Reply::Queued { .. }));
+    cluster.apply(Command::DestroySession(name(5).as_str().into()));
+    assert!(matches!(cluster.apply(enqueue(newcomer)), Reply::Queued { .. }));
+    assert_eq!(cluster.state.check(), Ok(()));
 }
 
 /// Nothing in a backup may harm the cluster that takes it.

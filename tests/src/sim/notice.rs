@@ -143,14 +143,11 @@ impl World {
         {
             self.stage.hit(Mark::DeleteBehavior);
         }
-        let gives_up = past.changes.iter().any(|change| matches!(change, Change::Waiter(_, _, None)));
+        let gives_up = || past.changes.iter().any(|change| matches!(change, Change::Waiter(_, _, None)));
+        let frees = || past.changes.iter().any(|change| matches!(change, Change::Entry(..)));
         match (&proposal.command, &reply.reply) {
-            (Command::EndWait { .. }, _) if gives_up => self.stage.hit(Mark::WaitEnded),
-            (Command::Kv(KvCommand::Leave { key, .. }), Reply::Flag(true)) => {
-                if past.changes.iter().any(|change| matches!(change, Change::Entry(of, _) if of == key)) {
-                    self.stage.hit(Mark::LeftUnheard);
-                }
-            }
+            (Command::EndWait { .. }, _) if gives_up() => self.stage.hit(Mark::WaitEnded),
+            (Command::Kv(KvCommand::Leave { .. }), _) if frees() => self.stage.hit(Mark::LeftUnheard),
             _ => {}
         }
     }
