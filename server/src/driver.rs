@@ -32,6 +32,7 @@ use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
@@ -149,13 +150,17 @@ impl Driver {
     }
 
     /// Runs until it is told to stop; then what was decided is on disk.
-    pub(crate) fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut mails = Vec::new();
         let mut running = true;
+        let mut tick = pin!(tokio::time::sleep_until(self.next_tick.into()));
         self.notice_roster();
         while running {
-            let until = if self.next.is_empty() { self.next_tick } else { self.started };
-            self.inbox.take(&mut mails, MAILS_A_TURN, until);
+            if self.next.is_empty() {
+                self.inbox.arrive(&mut mails, MAILS_A_TURN, tick.as_mut()).await;
+            } else {
+                self.inbox.take_now(&mut mails, MAILS_A_TURN);
+            }
             for input in std::mem::take(&mut self.next) {
                 self.handle(input);
             }
@@ -163,12 +168,16 @@ impl Driver {
             for mail in mails.drain(..) {
                 running &= self.take(mail);
             }
-            self.tick_if_due();
+            if self.tick_if_due() {
+                tick.as_mut().reset(self.next_tick.into());
+            }
             let now = self.now();
             self.core.settle(now, &mut self.outbox);
             running &= self.carry_out();
         }
-        self.store.close();
+        // It waits for the disk.
+        let store = self.store;
+        let _ = tokio::task::spawn_blocking(move || store.close()).await;
     }
 
     /// Takes one mail; false when it says that this is the end.
@@ -361,10 +370,11 @@ impl Driver {
         self.health = health;
     }
 
-    fn tick_if_due(&mut self) {
+    /// Whether it was due.
+    fn tick_if_due(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next_tick {
-            return;
+            return false;
         }
         self.next_tick = now + TICK;
         self.handle(Input::Tick(wall_time()));
@@ -375,6 +385,7 @@ impl Driver {
         metrics::WATCHES.set(self.watches.len() as i64);
         metrics::LOG_BYTES.set(self.core.log_status().log_bytes as i64);
         self.checkpoint_if_due(now);
+        true
     }
 
     /// Carries out what the core wants; false when the store has ended.

@@ -1,6 +1,6 @@
 //! The driver's bounded mailbox, and the way its answers go back to each connection.
 //!
-//! Many tasks post, one plain thread takes. **Invariants:** posting never blocks; calls beyond the limit come
+//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread. **Invariants:** posting never blocks; calls beyond the limit come
 //! back to whoever posted them, while everything that frees something (a cancel, a vanished connection, a
 //! finished write) always gets in; an answer to a call that was cancelled is dropped here.
 
@@ -12,9 +12,13 @@ use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::{HashSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Sleep;
 
 /// How many calls may wait for the driver, and as many messages of other servers: neither keeps the other out.
 pub const MAILBOX_LIMIT: usize = 16_384;
@@ -104,7 +108,10 @@ struct Queue {
     mails: VecDeque<Mail>,
     /// How many calls wait, and how many messages of other servers.
     limited: [usize; 2],
-    driver_waits: bool,
+    /// Whether a thread waits for the first mail.
+    thread_waits: bool,
+    /// The task that waits for it.
+    task: Option<Waker>,
 }
 
 /// Makes a mailbox that takes up to `limit` calls and as many peer messages ([`MAILBOX_LIMIT`] in service).
@@ -136,10 +143,16 @@ impl Mailbox {
     }
 
     fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        let asleep = std::mem::take(&mut queue.driver_waits) && !queue.mails.is_empty();
+        if queue.mails.is_empty() {
+            return;
+        }
+        let (thread_waits, task) = (std::mem::take(&mut queue.thread_waits), queue.task.take());
         drop(queue);
-        if asleep {
+        if thread_waits {
             self.0.news.notify_one();
+        }
+        if let Some(task) = task {
+            task.wake();
         }
     }
 }
@@ -156,11 +169,48 @@ impl Queue {
         self.mails.push_back(mail);
         Ok(())
     }
+
+    fn take(&mut self, mails: &mut Vec<Mail>, at_most: usize) {
+        let count = at_most.min(self.mails.len());
+        let before = mails.len();
+        mails.extend(self.mails.drain(..count));
+        for kind in mails[before..].iter().filter_map(Mail::limited) {
+            self.limited[kind as usize] -= 1;
+        }
+    }
 }
 
 impl Inbox {
-    /// Appends up to `at_most` mails to `mails`, in the order of their posting. Waits until `deadline` for the
-    /// first one, not at all where `deadline` is past.
+    /// Appends up to `at_most` mails to `mails`, in the order of their posting. Waits for the first one until
+    /// `deadline` is over, and in any case until the other tasks of this thread have had their turn.
+    pub async fn arrive(&self, mails: &mut Vec<Mail>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
+        let mut gave_way = false;
+        poll_fn(|context| {
+            let gives_way = !std::mem::replace(&mut gave_way, true);
+            let mut queue = lock(&self.0.queue);
+            if !queue.mails.is_empty() && gives_way {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if !queue.mails.is_empty() {
+                queue.take(mails, at_most);
+                return Poll::Ready(());
+            }
+            if !queue.task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
+                queue.task = Some(context.waker().clone());
+            }
+            drop(queue);
+            deadline.as_mut().poll(context)
+        })
+        .await;
+    }
+
+    /// Appends up to `at_most` mails that are there.
+    pub fn take_now(&self, mails: &mut Vec<Mail>, at_most: usize) {
+        lock(&self.0.queue).take(mails, at_most);
+    }
+
+    /// The same as [`Inbox::arrive`] for a thread, which it blocks until `deadline`.
     pub fn take(&self, mails: &mut Vec<Mail>, at_most: usize, deadline: Instant) {
         let mut queue = lock(&self.0.queue);
         while queue.mails.is_empty() {
@@ -168,17 +218,12 @@ impl Inbox {
             if left == Duration::ZERO {
                 return;
             }
-            queue.driver_waits = true;
+            queue.thread_waits = true;
             let (woken, _) = self.0.news.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
-            queue.driver_waits = false;
+            queue.thread_waits = false;
         }
-        let count = at_most.min(queue.mails.len());
-        let before = mails.len();
-        mails.extend(queue.mails.drain(..count));
-        for kind in mails[before..].iter().filter_map(Mail::limited) {
-            queue.limited[kind as usize] -= 1;
-        }
+        queue.take(mails, at_most);
     }
 }
 

@@ -17,11 +17,10 @@ use lockmesh_protocol::record::NewServer;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// How long the leadership may take to be handed over before a server stops all the same.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
@@ -75,6 +74,9 @@ pub enum ServerError {
     /// No thread could be had.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// The socket does not tell where it is.
+    #[error("cannot tell on which address it listens: {0}")]
+    Address(io::Error),
 }
 
 impl From<StoreError> for ServerError {
@@ -109,7 +111,7 @@ impl Server {
         check_certificate(&config, &node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
-        let address = endpoint.local_address().map_err(ServerError::Thread)?;
+        let address = endpoint.local_address().map_err(ServerError::Address)?;
         let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
         let advertised = advertised.unwrap_or_else(|| address.to_string());
         let me = NewServer { node, node_id, address: advertised, birth: record.birth.clone() };
@@ -191,8 +193,7 @@ impl Server {
         tasks.iter().for_each(AbortHandle::abort);
         // It always gets in; a driver that is gone has stopped.
         let _ = mailbox.post(Mail::Stop);
-        let joined = tokio::task::spawn_blocking(move || driver.join()).await;
-        if !matches!(joined, Ok(Ok(()))) {
+        if driver.await.is_err() {
             tracing::error!("the driver did not end well");
         }
     }
@@ -222,7 +223,7 @@ fn check_certificate(config: &ServerConfig, node: &NodeName, identity: &Identity
     Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })
 }
 
-/// Starts the thread that drives all the rest, once there is a quorum. Where none has to be looked for, what keeps the
+/// Starts the task that drives all the rest, once there is a quorum. Where none has to be looked for, what keeps the
 /// driver from beginning is heard here.
 fn start_driver(
     lobby: Lobby,
@@ -230,29 +231,37 @@ fn start_driver(
     inbox: Inbox,
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (guard, ended) = watch::channel(());
-    let thread = std::thread::Builder::new().name("lockmesh-driver".into());
     let must_wait = match &lobby.record.place {
         Place::Free => lobby.expect != 1,
         Place::Promised(formation) => formation.servers.len() > 1,
         Place::Admitted(_) | Place::Member(_) => false,
     };
-    let spawned = if must_wait {
-        thread.spawn(move || {
+    let driver = if must_wait {
+        // Both wait for the disk, the lobby for other servers too; a plain thread keeps nobody from ending.
+        let (sender, begun) = oneshot::channel();
+        // Nobody waits for it any more where the server was dropped.
+        let lobby = move || drop(sender.send(begin(lobby, opening, inbox)));
+        std::thread::Builder::new()
+            .name("lockmesh-lobby".into())
+            .spawn(lobby)
+            .map_err(ServerError::Thread)?;
+        tokio::spawn(async move {
             let _guard = guard;
-            match begin(lobby, opening, inbox) {
-                Ok(Some(driver)) => driver.run(),
-                Ok(None) => {}
-                Err(error) => tracing::error!("this server cannot go on: {error}"),
+            match begun.await {
+                Ok(Ok(Some(driver))) => driver.run().await,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::error!("this server cannot go on: {error}"),
+                Err(_) => tracing::error!("this server cannot begin"),
             }
         })
     } else {
         let driver = begin(lobby, opening, inbox)?.expect("nobody told it to stop");
-        thread.spawn(move || {
+        tokio::spawn(async move {
             let _guard = guard;
-            driver.run();
+            driver.run().await;
         })
     };
-    Ok((spawned.map_err(ServerError::Thread)?, ended))
+    Ok((driver, ended))
 }
 
 /// Waits for a quorum and opens what belongs to it; none when told to stop.
