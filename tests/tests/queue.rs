@@ -4,10 +4,12 @@
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};
-use lockmesh_tests::fleet::{Fleet, shell, wait_until};
+use lockmesh_tests::fleet::{Fleet, is_alive, shell, wait_until};
 use lockmesh_tests::http::{Answer, Client, Connection};
-use serde_json::json;
+use lockmesh_tests::process::Process;
+use serde_json::{Value, json};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 fn shared() -> Shared {
@@ -218,5 +220,81 @@ fn who_waits_where_nobody_decides_is_told_that_the_outcome_is_unknown() {
     }
     answer(waiting).expect_text(500, "No cluster leader");
     assert!(begun.elapsed() >= Duration::from_secs(10));
+    fleet.stop();
+}
+
+/// What contenders for one lock know of each other, which no service may contradict.
+#[derive(Default)]
+struct Contest {
+    inside: AtomicBool,
+    last_fence: AtomicU64,
+    grants: AtomicU64,
+    over: AtomicBool,
+}
+
+/// Ends a contest when it goes out of scope, also by a panic.
+struct Referee<'a>(&'a Contest);
+
+impl Drop for Referee<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Contest {
+    /// Takes the lock and gives it back, again and again. An answer that is not heard leaves open whether the session
+    /// holds the lock; then it is simply asked again.
+    fn contend(&self, client: &Client, session: &str) {
+        while !self.over.load(Ordering::SeqCst) {
+            let answer = client.put(&format!("/v1/kv/job?acquire={session}&wait=2s"), session);
+            if answer.status == 200 && answer.text() == "true" {
+                self.hold(fence(&answer));
+            }
+            wait_until(|| client.put(&format!("/v1/kv/job?release={session}"), "").status == 200);
+        }
+    }
+
+    fn hold(&self, fence: u64) {
+        assert!(!self.inside.swap(true, Ordering::SeqCst), "two sessions hold one lock");
+        let before = self.last_fence.swap(fence, Ordering::SeqCst);
+        assert!(fence > before, "fence {fence} after {before}");
+        self.grants.fetch_add(1, Ordering::SeqCst);
+        self.inside.store(false, Ordering::SeqCst);
+    }
+
+    fn until_grants(&self, more: u64) {
+        let wanted = self.grants.load(Ordering::SeqCst) + more;
+        wait_until(|| self.grants.load(Ordering::SeqCst) >= wanted);
+    }
+}
+
+#[test]
+fn contenders_hand_the_lock_on_while_leaders_die() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fleet = Fleet::start(folder.path(), "3");
+    let client = fleet.client();
+    let contest = Contest::default();
+    let sessions = [(); 6].map(|()| client.session());
+    let mut again = Vec::new();
+    std::thread::scope(|scope| {
+        for session in &sessions {
+            scope.spawn(|| contest.contend(&client, session));
+        }
+        let _referee = Referee(&contest);
+        for _ in 0..3 {
+            contest.until_grants(50);
+            let leader = fleet.leader();
+            let pid = fleet.pid(&leader);
+            assert!(shell(&format!("kill -KILL {pid}")));
+            wait_until(|| !is_alive(&pid));
+            contest.until_grants(50);
+            let config = fleet.folder.join(&leader).join("server.toml");
+            again.push(Process::lockmesh(&["server", "--config", config.to_str().expect("text")]));
+            let is_well = |server: &Value| server["Voter"] == true && server["Healthy"] == true;
+            wait_until(|| fleet.servers().iter().filter(|server| is_well(server)).count() == 3);
+        }
+    });
+    assert_eq!(client.holder("job"), None);
+    until_waiters(&client, "job", 0);
     fleet.stop();
 }
