@@ -25,6 +25,10 @@ use tokio::sync::oneshot;
 /// later, and the client need not wait for it.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Between two questions about a place that is still waited in; a server answers such a one only when its own time for
+/// the question is over.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Who wants which lock, for what.
 #[derive(Clone, Debug)]
 struct Wish {
@@ -109,7 +113,10 @@ impl Wish {
         loop {
             let answer = self.upstream.read_place(place.clone(), blocking).await?;
             let reply = match &answer.rows {
-                Rows::Place(Reply::Queued { .. }) => continue,
+                Rows::Place(Reply::Queued { .. }) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
                 Rows::Place(reply) => reply.clone(),
                 _ => {
                     return Err(Unavailable::Unknown(
