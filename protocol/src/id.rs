@@ -1,7 +1,8 @@
 //! Names and numbers as newtypes, so that the compiler keeps a term from being taken for an index.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Declares a name: an immutable string, cheap to clone, ordered bytewise.
@@ -19,33 +20,46 @@ macro_rules! name {
             }
         }
 
+        impl From<Arc<str>> for $name {
+            fn from(text: Arc<str>) -> Self {
+                Self(text)
+            }
+        }
+
+        text!($name);
+    };
+}
+
+/// What every name can do that is made from an `Arc<str>` and shows itself by `as_str`.
+macro_rules! text {
+    ($name:ident) => {
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
-                Self(text.into())
+                Self::from(Arc::<str>::from(text))
             }
         }
 
         impl From<String> for $name {
             fn from(text: String) -> Self {
-                Self(text.into())
+                Self::from(Arc::<str>::from(text))
             }
         }
 
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
-                &self.0
+                self.as_str()
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&self.0, f)
+                fmt::Debug::fmt(self.as_str(), f)
             }
         }
     };
@@ -80,10 +94,6 @@ name! {
     Key
 }
 name! {
-    /// A session's id: 36 characters of lower-case hyphenated hex. Anything else is merely unknown.
-    SessionId
-}
-name! {
     /// A node's name as it was registered. Nodes are looked up by [`NodeName::folded`].
     NodeName
 }
@@ -96,7 +106,25 @@ name! {
     ServiceId
 }
 
+/// A session's id: 36 characters of lower-case hyphenated hex. Anything else is merely unknown.
+///
+/// Ids are random, so their first bytes tell them apart: these lie beside the pointer, and a search among many ids
+/// need not follow one after the other to its text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionId {
+    /// The first bytes of the text, zeros behind a shorter one: numbers in the order of the texts.
+    head: u64,
+    text: Arc<str>,
+}
+
+text!(SessionId);
+
 impl SessionId {
+    /// The id as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// Takes an id as a client sent it: session ids are compared in lower case.
     pub fn parse(text: &str) -> Self {
         Self::from(text.to_ascii_lowercase())
@@ -108,10 +136,42 @@ impl SessionId {
     }
 }
 
+impl From<Arc<str>> for SessionId {
+    fn from(text: Arc<str>) -> Self {
+        let mut head = [0; 8];
+        let length = text.len().min(head.len());
+        head[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Self { head: u64::from_be_bytes(head), text }
+    }
+}
+
+/// As its text's, since it is looked up by that too.
+impl Hash for SessionId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Arc::<str>::deserialize(deserializer).map(Self::from)
+    }
+}
+
 impl NodeName {
     /// The form under which a node is looked up: node names are compared without regard to case.
     #[must_use]
     pub fn folded(&self) -> Self {
+        let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
+        if self.0.bytes().all(is_folded) {
+            return self.clone();
+        }
         Self::from(self.0.to_lowercase())
     }
 }
@@ -159,4 +219,35 @@ pub struct RequestId {
     pub sequence: u64,
     /// The lowest sequence whose reply the agent may still ask for.
     pub lowest: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NodeName, SessionId};
+    use std::collections::{BTreeSet, HashSet};
+
+    #[test]
+    fn session_ids_are_in_the_order_of_their_texts_and_found_by_them() {
+        let texts =
+            ["", "\0", "a", "a\0", "a\0b", "ab", "abcdefgh", "abcdefgh\0", "abcdefghi", "abcdefgi", "b", "é"];
+        for one in texts {
+            for other in texts {
+                let ids = (SessionId::from(one), SessionId::from(other));
+                assert_eq!(ids.0.cmp(&ids.1), one.cmp(other), "{one:?} and {other:?}");
+                assert_eq!(ids.0 == ids.1, one == other);
+            }
+        }
+        let ids = texts.map(SessionId::from);
+        let (ordered, hashed): (BTreeSet<_>, HashSet<_>) =
+            (ids.iter().cloned().collect(), ids.into_iter().collect());
+        assert!(texts.iter().all(|text| ordered.contains(*text) && hashed.contains(*text)));
+    }
+
+    #[test]
+    fn node_names_fold_by_the_rules_of_all_scripts() {
+        for (name, folded) in [("web-1", "web-1"), ("Web-1", "web-1"), ("ÄB", "äb"), ("ä", "ä"), ("", "")]
+        {
+            assert_eq!(NodeName::from(name).folded(), NodeName::from(folded));
+        }
+    }
 }
