@@ -19,10 +19,49 @@ pub const LOSSES_KEPT: u64 = 1_024;
 /// How many keys of a loss are named.
 pub const LOSS_KEYS_KEPT: usize = 64;
 
+/// A session that is over, and what it held.
+struct Ended {
+    session: Arc<Session>,
+    /// The first of its keys, with the fencing tokens of its grants.
+    keys: Vec<(Key, Fence)>,
+    key_count: u64,
+}
+
 impl Step<'_> {
     /// Ends a session, if it lives.
     pub(super) fn end_session(&mut self, id: &SessionId, cause: LossCause) {
-        let Some(session) = self.state.sessions.get(id).cloned() else { return };
+        let number = self.next_loss();
+        if let Some(ended) = self.end_unrecorded(id) {
+            self.record_loss(number, ended, cause);
+        }
+    }
+
+    /// Ends every session that depends on a check.
+    pub(super) fn end_sessions_of_check(&mut self, place: &CheckPlace, cause: &LossCause) {
+        let sessions = self.state.derived.by_check.get(place).into_iter().flatten();
+        self.end_sessions(sessions.cloned().collect(), cause);
+    }
+
+    /// Ends every session of a node, those without checks too.
+    pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName) {
+        let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
+        self.end_sessions(sessions.cloned().collect(), &LossCause::NodeDeregistered);
+    }
+
+    /// Ends many. Losses that the last ones would push out of the history again are only counted.
+    fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
+        let first = self.next_loss();
+        let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
+        for (number, id) in (first..).zip(&sessions) {
+            let ended = self.end_unrecorded(id).expect("a session that something hangs on lives");
+            if number >= recorded_from {
+                self.record_loss(number, ended, cause.clone());
+            }
+        }
+    }
+
+    fn end_unrecorded(&mut self, id: &SessionId) -> Option<Ended> {
+        let session = self.state.sessions.get(id).cloned()?;
         let held: Vec<Key> = self.state.derived.held.get(id).into_iter().flatten().cloned().collect();
         self.set(Change::Session(id.clone(), None));
         self.touch(Table::Sessions);
@@ -34,23 +73,7 @@ impl Step<'_> {
                 named.push((key.clone(), fence));
             }
         }
-        self.record_loss(&session, cause, named, held.len() as u64);
-    }
-
-    /// Ends every session that depends on a check.
-    pub(super) fn end_sessions_of_check(&mut self, place: &CheckPlace, cause: &LossCause) {
-        let sessions = self.state.derived.by_check.get(place).into_iter().flatten();
-        for session in sessions.cloned().collect::<Vec<_>>() {
-            self.end_session(&session, cause.clone());
-        }
-    }
-
-    /// Ends every session of a node, those without checks too.
-    pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName) {
-        let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
-        for session in sessions.cloned().collect::<Vec<_>>() {
-            self.end_session(&session, LossCause::NodeDeregistered);
-        }
+        Some(Ended { session, keys: named, key_count: held.len() as u64 })
     }
 
     fn free_key(&mut self, key: &Key, session: &Session) -> Fence {
@@ -76,8 +99,13 @@ impl Step<'_> {
         fence
     }
 
-    fn record_loss(&mut self, session: &Session, cause: LossCause, keys: Vec<(Key, Fence)>, key_count: u64) {
-        let number = self.state.losses.last_key_value().map_or(0, |(last, _)| last + 1);
+    /// The number that the next loss gets.
+    fn next_loss(&self) -> u64 {
+        self.state.losses.last_key_value().map_or(0, |(last, _)| last + 1)
+    }
+
+    fn record_loss(&mut self, number: u64, ended: Ended, cause: LossCause) {
+        let Ended { session, keys, key_count } = ended;
         let loss = Loss {
             index: self.index,
             at: self.at,
@@ -89,9 +117,10 @@ impl Step<'_> {
             key_count,
         };
         self.set(Change::Loss(number, Some(Arc::new(loss))));
-        if let Some(oldest) = number.checked_sub(LOSSES_KEPT)
-            && self.state.losses.contains_key(&oldest)
+        while let Some((oldest, _)) = self.state.losses.first_key_value()
+            && oldest + LOSSES_KEPT <= number
         {
+            let oldest = *oldest;
             self.set(Change::Loss(oldest, None));
         }
     }

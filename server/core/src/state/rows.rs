@@ -11,7 +11,7 @@ use lockmesh_protocol::record::{
     Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::Applied;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Every table whose last change is remembered, in the order of their numbers.
@@ -182,6 +182,19 @@ impl State {
             )
     }
 
+    /// Whether a change would make a row that is there already, of a kind that is made once and never changed until it
+    /// goes: sessions, replies and losses. Who writes rows down relies on it.
+    pub(super) fn makes_again(&self, change: &Change) -> bool {
+        match change {
+            Change::Session(id, Some(_)) => self.sessions.contains_key(id),
+            Change::Reply(agent, sequence, Some(_)) => {
+                self.replies.get(agent).is_some_and(|replies| replies.kept.contains_key(sequence))
+            }
+            Change::Loss(number, Some(_)) => self.losses.contains_key(number),
+            _ => false,
+        }
+    }
+
     /// The change that would undo `change`, as long as it is not made yet.
     pub(super) fn inverse(&self, change: &Change) -> Change {
         match change {
@@ -343,10 +356,11 @@ fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &
     }
 }
 
-fn take_out<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
-    let Some(set) = sets.get_mut(key) else { return };
-    set.remove(value);
-    if set.is_empty() {
-        sets.remove(key);
+fn take_out<K: Ord + Clone, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let btree_map::Entry::Occupied(mut set) = sets.entry(key.clone()) {
+        set.get_mut().remove(value);
+        if set.get().is_empty() {
+            set.remove();
+        }
     }
 }

@@ -76,6 +76,7 @@ impl<'a> Step<'a> {
         if let Some(undo) = &mut self.undo {
             undo.push(self.state.inverse(&change));
         }
+        debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
         self.note_freed(&change);
         self.state.load(change.clone());
         self.changes.push(change);
