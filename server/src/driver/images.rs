@@ -58,7 +58,7 @@ impl Driver {
         if self.store.image_is_idle() {
             self.last_checkpoint = now;
             self.images.is_wanted = false;
-            self.store.checkpoint(self.core.image_mark(), std::mem::take(&mut self.dirty));
+            self.store.checkpoint(self.core.image_mark(), self.dirty.take());
         }
     }
 

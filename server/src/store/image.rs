@@ -6,7 +6,7 @@
 use super::error::StoreError;
 use super::file::{Fault, Reading, RedbFile, TableName, Writing};
 use super::pieces::RowPiece;
-use super::rows::{self, DirtyRows, RESTORE_PART, RowKey};
+use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::change::Change;
@@ -62,8 +62,8 @@ impl ImageStore {
             let mut table = writing.table(ROWS)?;
             for (RowKey(key), change) in dirty.rows() {
                 match change {
-                    Some(change) => table.put(key, &rows::encode(change))?,
-                    None => table.remove(key)?,
+                    Some(change) => table.put(&key, &rows::encode(change))?,
+                    None => table.remove(&key)?,
                 }
             }
             drop(table);
@@ -160,7 +160,8 @@ impl Backup {
 
     /// Reads a part: any that was read before, or the one that follows; none where there is no such part.
     ///
-    /// What a restore has gathered so far is left out: it is not part of the state yet.
+    /// What a restore has gathered so far is left out: it is not part of the state yet. So are kept replies, any of
+    /// which may be longer than a part can be: whoever restores a backup keeps its own.
     pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
         let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
         let mut rows = Vec::new();
@@ -168,7 +169,7 @@ impl Backup {
         let mut next = None;
         self.reading
             .each(ROWS, start, |key, value| {
-                if key.first() == Some(&RESTORE_PART) {
+                if matches!(key.first(), Some(&RESTORE_PART | &REPLY)) {
                     return Ok(true);
                 }
                 if !rows.is_empty() && bytes + value.len() > PART_BYTES {

@@ -6,7 +6,8 @@
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::wire::encode_into;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
 
 /// A row's place in the image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,8 +15,13 @@ pub(super) struct RowKey(pub(super) Vec<u8>);
 
 /// The kind of the rows that a restore is gathering.
 pub(super) const RESTORE_PART: u8 = b'r';
+/// The kind of the replies that are kept for agents that ask again.
+pub(super) const REPLY: u8 = b'p';
+/// The kind of the one row that holds the cluster's id.
+const CLUSTER_ID: u8 = b'u';
 
-/// What a change does to the image.
+/// What a change does to the image: for tests that replay changes one by one.
+#[cfg(test)]
 pub(super) enum Effect {
     /// Sets the row, or removes it.
     Row(RowKey, bool),
@@ -23,43 +29,77 @@ pub(super) enum Effect {
     Clear,
 }
 
-/// What a change does to the image.
+/// See [`Effect`].
+#[cfg(test)]
 pub(super) fn effect(change: &Change) -> Effect {
-    let (key, present) = match change {
-        Change::Entry(key, row) => (named(b'e', key.as_str()), row.is_some()),
-        Change::Session(id, row) => (named(b's', id.as_str()), row.is_some()),
-        Change::Node(name, row) => (named(b'n', name.as_str()), row.is_some()),
-        Change::Service(node, id, row) => (paired(b'v', node.as_str(), id.as_str()), row.is_some()),
-        Change::Check(node, id, row) => (paired(b'c', node.as_str(), id.as_str()), row.is_some()),
-        Change::Tombstone(key, row) => (named(b't', key.as_str()), row.is_some()),
-        Change::LockDelay(key, row) => (named(b'd', key.as_str()), row.is_some()),
-        Change::Waiter(key, ticket, row) => (in_queue(key.as_str(), *ticket), row.is_some()),
-        Change::Agent(number, row) => (numbered(b'a', &[u64::from(number.0)]), row.is_some()),
+    place(change).map_or(Effect::Clear, |(place, present)| Effect::Row(place.key(), present))
+}
+
+/// A row's kind and name, as its change holds them: what its key is made of.
+#[derive(PartialEq, Eq, Hash)]
+struct Place<'a>(u8, Name<'a>);
+
+#[derive(PartialEq, Eq, Hash)]
+enum Name<'a> {
+    Only,
+    Text(&'a str),
+    Texts(&'a str, &'a str),
+    InQueue(&'a str, LogIndex),
+    Number(u64),
+    Numbers(u64, u64),
+}
+
+/// The row that a change is about, and whether it is there afterwards; none where the change is about all rows.
+fn place(change: &Change) -> Option<(Place<'_>, bool)> {
+    let (kind, name, present) = match change {
+        Change::Entry(key, row) => (b'e', Name::Text(key.as_str()), row.is_some()),
+        Change::Session(id, row) => (b's', Name::Text(id.as_str()), row.is_some()),
+        Change::Node(name, row) => (b'n', Name::Text(name.as_str()), row.is_some()),
+        Change::Service(node, id, row) => (b'v', Name::Texts(node.as_str(), id.as_str()), row.is_some()),
+        Change::Check(node, id, row) => (b'c', Name::Texts(node.as_str(), id.as_str()), row.is_some()),
+        Change::Tombstone(key, row) => (b't', Name::Text(key.as_str()), row.is_some()),
+        Change::LockDelay(key, row) => (b'd', Name::Text(key.as_str()), row.is_some()),
+        Change::Waiter(key, ticket, row) => (b'k', Name::InQueue(key.as_str(), *ticket), row.is_some()),
+        Change::Agent(number, row) => (b'a', Name::Number(number.0.into()), row.is_some()),
         Change::Reply(agent, sequence, row) => {
-            (numbered(b'p', &[u64::from(agent.0), *sequence]), row.is_some())
+            (REPLY, Name::Numbers(agent.0.into(), *sequence), row.is_some())
         }
-        Change::Loss(place, row) => (numbered(b'l', &[*place]), row.is_some()),
-        Change::TableIndex(table, _) => (numbered(b'i', &[table_number(*table)]), true),
-        Change::Fence(_) => (numbered(b'f', &[]), true),
-        Change::LastAgent(_) => (numbered(b'g', &[]), true),
-        Change::IndexBase(_) => (numbered(b'b', &[]), true),
-        Change::ClusterId(_) => (numbered(b'u', &[]), true),
-        Change::Server(id, row) => (numbered(b'q', &[id.0]), row.is_some()),
-        Change::LastServer(_) => (numbered(b'h', &[]), true),
-        Change::Autopilot(..) => (numbered(b'o', &[]), true),
+        Change::Loss(place, row) => (b'l', Name::Number(*place), row.is_some()),
+        Change::TableIndex(table, _) => (b'i', Name::Number(table_number(*table)), true),
+        Change::Fence(_) => (b'f', Name::Only, true),
+        Change::LastAgent(_) => (b'g', Name::Only, true),
+        Change::IndexBase(_) => (b'b', Name::Only, true),
+        Change::ClusterId(_) => (CLUSTER_ID, Name::Only, true),
+        Change::Server(id, row) => (b'q', Name::Number(id.0), row.is_some()),
+        Change::LastServer(_) => (b'h', Name::Only, true),
+        Change::Autopilot(..) => (b'o', Name::Only, true),
         Change::RestorePart(id, part, rows) => {
-            (numbered(RESTORE_PART, &[*id, u64::from(*part)]), rows.is_some())
+            (RESTORE_PART, Name::Numbers(*id, u64::from(*part)), rows.is_some())
         }
-        Change::LowestSequence(agent, _) => (numbered(b'w', &[u64::from(agent.0)]), true),
-        Change::NodeIndex(node, row) => (named(b'x', node.as_str()), row.is_some()),
-        Change::Cleared => return Effect::Clear,
+        Change::LowestSequence(agent, _) => (b'w', Name::Number(agent.0.into()), true),
+        Change::NodeIndex(node, row) => (b'x', Name::Text(node.as_str()), row.is_some()),
+        Change::Cleared => return None,
     };
-    Effect::Row(key, present)
+    Some((Place(kind, name), present))
+}
+
+impl Place<'_> {
+    fn key(&self) -> RowKey {
+        let Self(kind, name) = self;
+        match name {
+            Name::Only => numbered(*kind, &[]),
+            Name::Text(name) => named(*kind, name),
+            Name::Texts(first, second) => paired(*kind, first, second),
+            Name::InQueue(key, ticket) => in_queue(*kind, key, *ticket),
+            Name::Number(number) => numbered(*kind, &[*number]),
+            Name::Numbers(first, second) => numbered(*kind, &[*first, *second]),
+        }
+    }
 }
 
 /// The key of the row that holds the cluster's id.
 pub(super) fn cluster_id_key() -> RowKey {
-    numbered(b'u', &[])
+    numbered(CLUSTER_ID, &[])
 }
 
 /// What a row of the image holds: the change that sets it.
@@ -87,8 +127,8 @@ fn paired(kind: u8, first: &str, second: &str) -> RowKey {
 }
 
 /// The ticket is as long in every row, so it can stand behind a name that may hold any byte.
-fn in_queue(key: &str, ticket: LogIndex) -> RowKey {
-    let mut row = named(b'k', key);
+fn in_queue(kind: u8, key: &str, ticket: LogIndex) -> RowKey {
+    let mut row = named(kind, key);
     row.0.extend_from_slice(&ticket.0.to_be_bytes());
     row
 }
@@ -114,55 +154,137 @@ fn table_number(table: Table) -> u64 {
     }
 }
 
+/// How many changes of one turn are sorted in that turn.
+const SORTED_AT_ONCE: usize = 8_192;
+/// After so many that are not, it is done after all: where no checkpoint comes to do it.
+const UNSORTED_MAX: usize = 100_000;
+
 /// The rows that changed since the last checkpoint, the newest content of each. No larger than the state.
+///
+/// Every write of the server passes through here, so it costs little: rows lie in no order until a checkpoint wants
+/// one, and a row that came and went in between is not heard of at all.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRows {
     /// Whether every row that is not listed here is gone.
     cleared: bool,
-    /// The newest content of each row; `None` where it is gone.
-    rows: BTreeMap<RowKey, Option<Change>>,
+    rows: HashSet<Row>,
+    /// Changes of many rows at once, and all that came behind them: sorted into the rows by who writes them.
+    unsorted: Vec<Vec<Change>>,
+    /// How many changes these are.
+    unsorted_len: usize,
+}
+
+/// The newest content of a row. It stands for the row itself: another content of the same row is its equal.
+#[derive(Clone, Debug)]
+struct Row {
+    /// What sets it or removes it; never [`Change::Cleared`].
+    change: Change,
+    /// Whether the image certainly holds nothing under its key.
+    is_new: bool,
+}
+
+impl Row {
+    fn place(&self) -> Place<'_> {
+        let (place, _) = place(&self.change).expect("it is of one row");
+        place
+    }
+
+    fn is_present(&self) -> bool {
+        place(&self.change).is_some_and(|(_, present)| present)
+    }
+
+    fn listed(&self) -> (RowKey, Option<&Change>) {
+        (self.place().key(), self.is_present().then_some(&self.change))
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for Row {}
+
+impl Hash for Row {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.place().hash(state);
+    }
 }
 
 impl DirtyRows {
     /// Takes a change, in log order.
     pub fn record(&mut self, change: Change) {
-        match effect(&change) {
-            Effect::Clear => {
-                self.cleared = true;
-                self.rows.clear();
-            }
-            // In an image that is cleared first there is nothing to remove.
-            Effect::Row(key, false) if self.cleared => {
-                self.rows.remove(&key);
-            }
-            Effect::Row(key, present) => {
-                self.rows.insert(key, present.then_some(change));
-            }
+        self.sort();
+        self.sort_in(change);
+    }
+
+    /// Takes changes, in log order. Very many are taken as they are, which costs nothing here and now.
+    pub fn record_all(&mut self, changes: &mut Vec<Change>) {
+        let are_many = changes.len() > SORTED_AT_ONCE || !self.unsorted.is_empty();
+        if are_many && self.unsorted_len < UNSORTED_MAX {
+            self.unsorted_len += changes.len();
+            self.unsorted.extend((!changes.is_empty()).then(|| std::mem::take(changes)));
+        } else {
+            self.sort();
+            changes.drain(..).for_each(|change| self.sort_in(change));
         }
     }
 
+    /// Takes everything out, and keeps room for as much again.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let rows = HashSet::with_capacity(self.rows.len());
+        std::mem::replace(self, Self { rows, ..Self::default() })
+    }
+
     /// Takes what changed later.
-    pub(super) fn absorb(&mut self, later: DirtyRows) {
+    pub(super) fn absorb(&mut self, mut later: DirtyRows) {
+        later.sort();
         if later.cleared {
             *self = later;
             return;
         }
-        for (key, row) in later.rows {
-            match row {
-                None if self.cleared => drop(self.rows.remove(&key)),
-                row => drop(self.rows.insert(key, row)),
-            }
+        self.sort();
+        later.rows.into_iter().for_each(|row| self.put(row));
+    }
+
+    /// Sorts what was taken as it was.
+    pub(super) fn sort(&mut self) {
+        self.unsorted_len = 0;
+        std::mem::take(&mut self.unsorted).into_iter().flatten().for_each(|change| self.sort_in(change));
+    }
+
+    fn sort_in(&mut self, change: Change) {
+        if matches!(change, Change::Cleared) {
+            self.cleared = true;
+            return self.rows.clear();
+        }
+        let is_new = is_made_once(&change);
+        self.put(Row { change, is_new });
+    }
+
+    fn put(&mut self, row: Row) {
+        if row.is_present() {
+            let is_new = row.is_new && !self.rows.contains(&row);
+            self.rows.replace(Row { is_new, ..row });
+            return;
+        }
+        let before = self.rows.take(&row);
+        let is_in_image = !self.cleared && !before.is_some_and(|before| before.is_new);
+        if is_in_image {
+            self.rows.insert(Row { is_new: false, ..row });
         }
     }
 
-    /// How many rows a checkpoint would write.
+    /// How many rows a checkpoint would write at most.
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.rows.len() + self.unsorted_len
     }
 
     /// Whether a checkpoint would change no row.
     pub fn is_empty(&self) -> bool {
-        !self.cleared && self.rows.is_empty()
+        !self.cleared && self.len() == 0
     }
 
     /// Whether the image is emptied before the rows are written.
@@ -170,16 +292,22 @@ impl DirtyRows {
         self.cleared
     }
 
-    /// The rows in the order of their keys; `None` for one that is to be removed.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&RowKey, Option<&Change>)> {
-        self.rows.iter().map(|(key, change)| (key, change.as_ref()))
+    /// The rows in the order of their keys, once they are sorted; `None` for one that is to be removed.
+    pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
+        debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
+        let mut rows: Vec<_> = self.rows.iter().map(Row::listed).collect();
+        rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        rows
     }
+}
+
+/// Whether a row of this kind is made only where there is none, and never changed until it goes: the state's promise.
+fn is_made_once(change: &Change) -> bool {
+    matches!(change, Change::Session(..) | Change::Reply(..) | Change::Loss(..))
 }
 
 impl Extend<Change> for DirtyRows {
     fn extend<T: IntoIterator<Item = Change>>(&mut self, changes: T) {
-        for change in changes {
-            self.record(change);
-        }
+        changes.into_iter().for_each(|change| self.record(change));
     }
 }

@@ -372,8 +372,9 @@ fn next_writes(log: &mut LogStore, shared: &Shared) -> Option<(Vec<LogWrite>, Lo
 /// The image thread: one checkpoint after the other.
 fn write_image(image: &ImageStore, shared: &Shared) {
     let _leaving = Leaving(shared, Part::Image);
-    while let Some(checkpoint) = next_checkpoint(shared) {
+    while let Some(mut checkpoint) = next_checkpoint(shared) {
         let begun = Instant::now();
+        checkpoint.rows.sort();
         let written = shared.insist(Part::Image, |again| {
             if again {
                 image.file().reopen()?;

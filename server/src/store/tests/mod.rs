@@ -6,4 +6,5 @@ mod refusals;
 mod rows;
 mod script;
 mod speed;
+mod turns;
 mod work;

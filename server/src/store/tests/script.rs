@@ -2,12 +2,12 @@
 
 use super::disk::{Draw, FaultyDisk};
 use crate::store::rows::{Effect, RowKey, effect};
-use crate::store::{DirtyRows, Store, StoreError, StoreOptions, open};
+use crate::store::{DirtyRows, RowReader, Store, StoreError, StoreOptions, open};
 use bytes::Bytes;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, ServerId, Term};
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, ServerId, Term};
+use lockmesh_protocol::record::Agent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -173,12 +173,12 @@ impl Model {
 
 /// All rows of the image.
 pub(super) fn image_rows(store: &Store) -> BTreeMap<RowKey, Change> {
-    let mut backup = store.image.backup().expect("the image can be read");
-    let mut rows = BTreeMap::new();
+    let mut image = store.image.backup().expect("the image can be read");
+    let (mut reader, mut rows) = (RowReader::default(), BTreeMap::new());
     for number in 0.. {
-        let part = backup.part(number).expect("the image can be read").expect("parts follow each other");
-        for change in part.rows {
-            let Effect::Row(key, true) = effect(&change) else { panic!("a backup sets rows only") };
+        let part = image.raw_part(number).expect("the image can be read").expect("parts follow each other");
+        for change in reader.take(&part.rows).expect("the rows are whole") {
+            let Effect::Row(key, true) = effect(&change) else { panic!("an image sets rows only") };
             assert!(rows.insert(key, change).is_none(), "a row comes once");
         }
         if part.last {
@@ -314,8 +314,9 @@ impl Writer {
             1 => Change::Tombstone(format!("key/{place}").as_str().into(), there.then_some(index)),
             2 => {
                 let text = "x".repeat(self.draw.below(9_000) as usize);
-                let reply = Applied { index, reply: Reply::Session(text.into()) };
-                Change::Reply(AgentNumber(1), place, there.then(|| Arc::new(reply)))
+                let number = AgentNumber(place as u32);
+                let agent = Agent { number, generation: Generation(1), node: "n1".into(), node_id: text };
+                Change::Agent(number, there.then(|| Arc::new(agent)))
             }
             _ => Change::IndexBase(index.0),
         }

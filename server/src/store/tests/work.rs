@@ -9,7 +9,8 @@ use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, ServerId, Term};
+use lockmesh_protocol::record::Agent;
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -55,6 +56,12 @@ fn mark(index: u64) -> ImageMark {
 fn reply(sequence: u64, length: usize) -> Change {
     let reply = Applied { index: LogIndex(1), reply: Reply::Session("x".repeat(length).into()) };
     Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
+}
+
+fn agent(number: u32, length: usize) -> Change {
+    let number = AgentNumber(number);
+    let agent = Agent { number, generation: Generation(1), node: "n1".into(), node_id: "x".repeat(length) };
+    Change::Agent(number, Some(Arc::new(agent)))
 }
 
 fn dirty(changes: impl IntoIterator<Item = Change>) -> DirtyRows {
@@ -243,10 +250,10 @@ fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=9).map(write)).expect("it is open");
-    let rows = |length| (0..2_000).map(move |sequence| reply(sequence, length));
+    let rows = |length| (0..2_000).map(move |number| agent(number, length));
     let gathered = Change::RestorePart(1, 0, Some(Bytes::from_static(b"rows")));
     let cluster = Change::ClusterId("of-the-test".to_owned());
-    store.checkpoint(mark(5), dirty(rows(2_000).chain([gathered, cluster.clone()])));
+    store.checkpoint(mark(5), dirty(rows(2_000).chain([gathered, cluster.clone(), reply(1, 9 << 20)])));
     wait_for(&events, |event| is_image(event, LogIndex(5)));
     let mut backup = store.backup().expect("the image can be read");
     assert_eq!((backup.mark(), backup.cluster_id()), (&mark(5), "of-the-test"));
