@@ -71,6 +71,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         node,
         session_ttl_min: args.session_ttl_min,
         servers: args.servers,
+        log_format: args.log_format,
     };
     let http = HttpConfig {
         tcp: Some(options.http),
@@ -145,9 +146,10 @@ mod tests {
         ] {
             assert!(parsed(&line).is_err(), "{line:?}");
         }
-        let options = parsed(&["--session-ttl-min", "500ms", "--node", "n1", "--servers", "3"]);
+        let options =
+            parsed(&["--session-ttl-min", "500ms", "--node", "n1", "--servers", "3", "--log-format", "json"]);
         let options = options.expect("it is good");
-        assert_eq!(options.servers, Some(3));
+        assert_eq!((options.servers, options.log_format), (Some(3), LogFormat::Json));
         assert_eq!((options.session_ttl_min.as_millis(), options.node.name.as_str()), (500, "n1"));
     }
 }

@@ -128,6 +128,8 @@ pub struct DevOptions {
     pub session_ttl_min: Duration,
     /// How many servers shall run as processes of their own; none for one in the same process.
     pub servers: Option<u8>,
+    /// How log lines look, those of servers that are processes of their own too.
+    pub log_format: LogFormat,
 }
 
 impl Default for AgentConfig {
@@ -273,6 +275,7 @@ impl Default for DevOptions {
             node: NodeConfig::default(),
             session_ttl_min: HttpConfig::default().session_ttl_min,
             servers: None,
+            log_format: LogFormat::default(),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::member::Member;
 use crate::agent::AgentError;
+use crate::config::LogFormat;
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -41,6 +43,7 @@ impl Child {
     /// Starts a server; its end is told to `ends` too.
     pub(super) fn start(
         member: &Member,
+        log_format: LogFormat,
         ends: mpsc::Sender<(Member, ExitStatus)>,
     ) -> Result<Self, AgentError> {
         let cannot = |error| AgentError::system(format!("cannot start the server {}", member.name), error);
@@ -51,7 +54,7 @@ impl Child {
         }
         let log = File::options().create(true).append(true).open(member.log_file()).map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
-        command.args(["server", "--until-stdin-ends", "--config"]).arg(member.config_file());
+        command.args(arguments(member, log_format));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         // A Ctrl-C is for this process alone, which stops the servers in its own order.
         let mut process = command.process_group(0).spawn().map_err(cannot)?;
@@ -93,6 +96,16 @@ impl Child {
     }
 }
 
+/// What the server is told beside its configuration, which may have been made for another log format.
+fn arguments(member: &Member, log_format: LogFormat) -> Vec<OsString> {
+    let mut arguments = ["server", "--until-stdin-ends"].map(OsString::from).to_vec();
+    if log_format == LogFormat::Json {
+        arguments.extend(["--set", "log.format=json"].map(OsString::from));
+    }
+    arguments.extend(["--config".into(), member.config_file().into()]);
+    arguments
+}
+
 fn carry_out(order: Order, process: &mut tokio::process::Child) {
     let done = match order {
         Order::Kill => process.start_kill(),
@@ -112,4 +125,28 @@ pub(super) fn last_words(member: &Member) -> String {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::{Sources, load};
+    use crate::config::{LogConfig, ServerConfig};
+
+    /// What a server that is started so makes of it.
+    fn log_of(log_format: LogFormat) -> LogConfig {
+        let member = Member { name: "s1".into(), folder: "/s1".into(), address: ([127, 0, 0, 1], 1).into() };
+        let arguments = arguments(&member, log_format);
+        let set = arguments.iter().skip_while(|argument| *argument != "--set").nth(1);
+        let settings = set.map(|set| set.to_str().expect("it is text").to_owned()).into_iter().collect();
+        let sources = Sources { settings, ..Sources::default() };
+        let config: ServerConfig = load(&sources).expect("it can be set");
+        config.log
+    }
+
+    #[test]
+    fn servers_say_what_they_say_in_the_format_that_was_asked_for() {
+        assert_eq!(log_of(LogFormat::Json).format, LogFormat::Json);
+        assert_eq!(log_of(LogFormat::Text), LogConfig::default());
+    }
 }

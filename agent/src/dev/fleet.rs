@@ -29,7 +29,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), AgentError
     let (tell_ends, mut ends) = mpsc::channel(usize::from(count));
     let mut children = Vec::new();
     let mut started = members.iter().try_for_each(|member| {
-        children.push(Child::start(member, tell_ends.clone())?);
+        children.push(Child::start(member, options.log_format, tell_ends.clone())?);
         Ok(())
     });
     let agent = started.and_then(|()| {
