@@ -103,6 +103,9 @@ pub struct StorageConfig {
     /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in memory; who lags
     /// more is given an image. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
+    /// How many are kept while a follower fetches an image, so that it can go on from there when it has it; where this
+    /// is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
+    pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
     pub cache_bytes: u64,
 }
@@ -210,6 +213,7 @@ impl ServerConfig {
         check_length("storage.checkpoint_interval", storage.checkpoint_interval, second / 10, second * 3600)?;
         check_range("storage.checkpoint_changes", storage.checkpoint_changes, 1, 10_000_000)?;
         check_range("storage.log_keep_bytes", storage.log_keep_bytes, 0, 1 << 40)?;
+        check_range("storage.log_keep_fetching_bytes", storage.log_keep_fetching_bytes, 0, 1 << 40)?;
         check_range("storage.cache_bytes", storage.cache_bytes, 1 << 20, 64 << 30)?;
         check_range("sessions.ttl_multiplier", self.sessions.ttl_multiplier.into(), 1, 10)?;
         let tombstones = &self.tombstones;
@@ -339,6 +343,7 @@ impl Default for StorageConfig {
             checkpoint_interval: Duration::from_secs(1),
             checkpoint_changes: 10_000,
             log_keep_bytes: 32 << 20,
+            log_keep_fetching_bytes: 128 << 20,
             cache_bytes: 16 << 20,
         }
     }

@@ -1,9 +1,9 @@
 //! The one loop that owns the core: takes what was posted, lets the core decide, carries out what it wants.
 //!
 //! ```text
-//! mailbox → [handle, handle, …, settle] → log writes → the store's writer thread
-//!                                       → messages   → a line to each other server, one wake-up a turn
-//!                                       → replies    → each connection's sink, one wake-up a turn
+//! mailbox → [handle, handle, …, decide] → log writes → the store's writer thread
+//!                                       → messages   → a line to each other server, one wake-up
+//!                              [settle] → replies    → each connection's sink, one wake-up a turn
 //!                                       → readable   → asked of the state here, or parked
 //!                                       → changes    → dirty rows, watches
 //! ```
@@ -171,8 +171,9 @@ impl Driver {
             if self.tick_if_due() {
                 tick.as_mut().reset(self.next_tick.into());
             }
-            let now = self.now();
-            self.core.settle(now, &mut self.outbox);
+            self.core.decide(self.now(), &mut self.outbox);
+            running &= self.hand_on();
+            self.core.settle(self.now(), &mut self.outbox);
             running &= self.carry_out();
         }
         // It waits for the disk.
@@ -388,20 +389,32 @@ impl Driver {
         true
     }
 
+    /// Gives disk and other servers what there is for them, so that they are at work while this one applies what was
+    /// committed; false when the store has ended. An image that is to be installed goes first: see [`Driver::carry_out`].
+    fn hand_on(&mut self) -> bool {
+        if self.outbox.install.is_some() {
+            return true;
+        }
+        let mut messages = std::mem::take(&mut self.outbox.messages);
+        self.send(&mut messages);
+        self.outbox.messages = messages;
+        self.write()
+    }
+
+    fn write(&mut self) -> bool {
+        self.outbox.writes.is_empty() || self.store.write(self.outbox.writes.drain(..)).is_ok()
+    }
+
     /// Carries out what the core wants; false when the store has ended.
     fn carry_out(&mut self) -> bool {
-        let mut outbox = std::mem::take(&mut self.outbox);
-        self.send(&mut outbox.messages);
-        if let Some(mark) = outbox.install.take() {
+        if let Some(mark) = self.outbox.install.take() {
             self.install(mark);
         }
-        let alive = outbox.writes.is_empty() || self.store.write(std::mem::take(&mut outbox.writes)).is_ok();
-        let mut roster_changed = false;
-        for change in outbox.changes.drain(..) {
-            roster_changed |= quorum::is_of_roster(&change);
-            self.watches.touch(&change);
-            self.dirty.record(change);
-        }
+        let alive = self.hand_on();
+        let mut outbox = std::mem::take(&mut self.outbox);
+        outbox.changes.iter().for_each(|change| self.watches.touch(change));
+        let roster_changed = outbox.changes.iter().any(quorum::is_of_roster);
+        self.dirty.record_all(&mut outbox.changes);
         if roster_changed {
             self.notice_roster();
         }

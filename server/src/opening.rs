@@ -112,6 +112,7 @@ impl Opening {
                 timers: timers(&self.config),
                 max_pending_proposals: MAX_PENDING_PROPOSALS,
                 log_keep_bytes: self.config.storage.log_keep_bytes,
+                log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
                 election: Election::with_timeout(self.config.quorum.election_timeout),
             },
             recovered,

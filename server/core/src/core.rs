@@ -12,7 +12,6 @@ use crate::sabotage::Rule;
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
 use bytes::Bytes;
-use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -28,6 +27,8 @@ use std::time::Duration;
 const LATE: Duration = Duration::from_millis(200);
 /// The longest command that is taken: what is in the log must fit into a frame for the other servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
+/// How many deadlines a tick brings about: those of a node with many locks pass all at once.
+const DUE_A_TICK: usize = 200;
 /// How long the leader waits before it proposes an end again that came to nothing.
 const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
 
@@ -46,6 +47,8 @@ pub struct CoreConfig {
     pub max_pending_proposals: usize,
     /// How many bytes of log are kept behind a durable image for followers that lag.
     pub log_keep_bytes: u64,
+    /// How many are kept behind an image that a follower may be fetching; never less than the others.
+    pub log_keep_fetching_bytes: u64,
     /// When it stands for election.
     pub election: Election,
 }
@@ -68,6 +71,8 @@ pub struct Core {
     pub(crate) quorum: Quorum,
     timers: Timers,
     readers: Readers,
+    /// Entries that are committed and not yet applied: none outside a turn.
+    committed: Vec<LogEntry>,
     /// Proposals of this turn, not yet in the log.
     gathered: Vec<(Proposal, Asker)>,
     /// Proposals in the log, in order, until they are applied.
@@ -117,6 +122,7 @@ impl Core {
             state,
             quorum: Quorum::default(),
             readers: Readers::default(),
+            committed: Vec::new(),
             gathered: Vec::new(),
             pending: VecDeque::new(),
             applied: (image.index, image.term),
@@ -157,7 +163,7 @@ impl Core {
                 outbox.messages.append(&mut effects.messages);
             }
             Input::ImageDurable(mark) => {
-                let cut = self.cut_index(mark.index);
+                let cut = self.cut_index(now, mark.index);
                 self.engine.image_durable(mark);
                 self.engine.cut(cut);
                 outbox.cut = Some(cut);
@@ -168,34 +174,48 @@ impl Core {
         }
     }
 
+    /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be handed on at once,
+    /// so that disk and other servers are at work while this one applies what was committed. [`Core::settle`] follows.
+    pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
+        self.propose_gathered(now, outbox);
+        self.advance(now, outbox);
+    }
+
     /// Ends a turn: what was gathered becomes one batch, and all that can happen now happens.
     pub fn settle(&mut self, now: Time, outbox: &mut Outbox) {
-        self.propose_gathered(now, outbox);
+        self.timers.catch_up();
         loop {
-            self.begin_reads(now);
-            let mut effects = Effects::default();
-            self.engine.turn(&mut effects);
-            outbox.writes.append(&mut effects.writes);
-            outbox.messages.append(&mut effects.messages);
-            if let Some(mark) = effects.installed.take() {
-                self.install(now, mark, outbox);
+            if self.committed.is_empty() {
+                self.decide(now, outbox);
             }
-            for (round, index) in effects.reads.drain(..) {
-                self.readers.confirm(round, index);
-            }
-            let progress = !effects.committed.is_empty();
-            for entry in effects.committed {
-                self.apply(now, &entry, outbox);
+            let committed = std::mem::take(&mut self.committed);
+            for entry in &committed {
+                self.apply(now, entry, outbox);
             }
             self.notice_role(now, outbox);
             self.serve_readers(outbox);
-            if !progress && self.gathered.is_empty() {
+            if committed.is_empty() && self.gathered.is_empty() {
                 break;
             }
-            self.propose_gathered(now, outbox);
         }
         self.arrived = None;
         outbox.image_wanted |= self.engine.take_image_wanted();
+    }
+
+    /// Lets consensus go on, up to what it has committed.
+    fn advance(&mut self, now: Time, outbox: &mut Outbox) {
+        self.begin_reads(now);
+        let mut effects = Effects::default();
+        self.engine.turn(&mut effects);
+        outbox.writes.append(&mut effects.writes);
+        outbox.messages.append(&mut effects.messages);
+        if let Some(mark) = effects.installed.take() {
+            self.install(now, mark, outbox);
+        }
+        for (round, index) in effects.reads.drain(..) {
+            self.readers.confirm(round, index);
+        }
+        self.committed = effects.committed;
     }
 
     /// The replicated state as this server has applied it.
@@ -323,7 +343,8 @@ impl Core {
         if self.engine.leader().is_none() {
             self.readers.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
         }
-        while let Some(subject) = self.timers.next_due(now) {
+        for _ in 0..DUE_A_TICK {
+            let Some(subject) = self.timers.next_due(now) else { break };
             match self.end_of(&subject) {
                 Some(command) => self.gathered.push((self.own(command), Asker::Timer(subject))),
                 None => self.timers.decided(&subject),
@@ -518,7 +539,8 @@ impl Core {
         let news = outbox.changes.len();
         let applied = self.state.apply(entry.index, entry.term, &proposal, &mut outbox.changes);
         if self.is_serving() {
-            self.note(now, &outbox.changes[news..]);
+            // Timers learn what became true; after a restore they start afresh.
+            self.timers.note_all(now, &outbox.changes[news..]);
         }
         match asker {
             Asker::Client(ticket) => {
@@ -527,13 +549,6 @@ impl Core {
             }
             Asker::Timer(subject) => self.timers.decided(&subject),
             Asker::Nobody => {}
-        }
-    }
-
-    /// Timers learn what became true; after a restore they start afresh.
-    fn note(&mut self, now: Time, changes: &[Change]) {
-        for change in changes {
-            self.timers.note(now, change);
         }
     }
 
@@ -611,17 +626,6 @@ impl Core {
             self.disappoint(now, pending.asker, lost_leadership(), outbox);
         }
         self.quorum.step_down(outbox);
-    }
-
-    /// How far the log may be cut behind a durable image: not past what a follower still needs, as long as that is
-    /// not too much to keep.
-    fn cut_index(&self, image: LogIndex) -> LogIndex {
-        let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
-        let slowest =
-            others.map(|id| self.engine.progress(id).unwrap_or_default().matched).fold(image, LogIndex::min);
-        // Who follows keeps less: only if it leads one day others ask it for this.
-        let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
-        slowest.max(self.engine.index_before_last(keep)).min(image)
     }
 }
 

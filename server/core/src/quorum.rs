@@ -8,9 +8,10 @@
 use crate::core::{Core, deny, fail, lost_leadership, not_leader};
 use crate::input::Ticket;
 use crate::outbox::Outbox;
+use crate::raft::Progress;
 use crate::raft::engine::MemberChange;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,14 +37,23 @@ pub(crate) struct Quorum {
     led_since: Time,
     /// Since when a learner could have its vote.
     ready: BTreeMap<ServerId, Time>,
-    /// Since when a server waits for an image.
-    snapshots: BTreeMap<ServerId, Time>,
+    /// Servers that were told of an image and are not there yet.
+    fetching: BTreeMap<ServerId, Fetching>,
     /// Servers that were dead when another one got its vote.
     replaced: BTreeSet<ServerId>,
     /// A transfer of leadership, and when it began.
     pub(crate) transfer: Option<(Ticket, Time)>,
     /// Those who wait for the end of a joint membership.
     pub(crate) waits_for_membership: Vec<Ticket>,
+}
+
+/// A server that was told of an image, and may be fetching it ever since.
+#[derive(Debug)]
+struct Fetching {
+    /// The image that it was told of first. Later ones are newer.
+    image: LogIndex,
+    /// When it was told last.
+    told: Time,
 }
 
 impl Quorum {
@@ -160,6 +170,11 @@ impl Core {
         let members = self.engine.membership();
         if !self.is_serving() {
             fail(outbox, ticket, not_leader());
+        } else if !members.all().contains(&server) && self.was_removed(server) {
+            // Whoever did not hear the answer asks again, and it is as he wants it.
+            outbox.replies.push((ticket, Response::Done));
+        } else if members.voters_outgoing.contains(&server) && !members.voters.contains(&server) {
+            self.quorum.waits_for_membership.push(ticket);
         } else if !members.voters.contains(&server) && !members.learners.contains(&server) {
             deny(outbox, ticket, "that server was not found in the Raft configuration");
         } else if members.voters == [server] {
@@ -173,6 +188,13 @@ impl Core {
         } else {
             self.propose_membership(MemberChange::Gone(server), Some(ticket), outbox);
         }
+    }
+
+    /// Whether a server that is no member was one, or was about to become one, and is so no more.
+    fn was_removed(&self, server: ServerId) -> bool {
+        let was_known = server != ServerId(0) && server <= self.state.last_server();
+        was_known
+            && (self.state.server(server).is_none() || self.is_on_its_way(&Command::ForgetServer(server)))
     }
 
     fn propose_membership(&mut self, change: MemberChange, ticket: Option<Ticket>, outbox: &mut Outbox) {
@@ -242,17 +264,38 @@ impl Core {
 
     fn tell_again_of_images(&mut self, now: Time) {
         for server in self.engine.membership().all() {
-            let waits = self.progress(server).is_some_and(|progress| progress.snapshot);
-            if !waits {
-                self.quorum.snapshots.remove(&server);
-                continue;
+            let Progress { matched, snapshot } = self.progress(server).unwrap_or_default();
+            if self.quorum.fetching.get(&server).is_some_and(|fetching| fetching.image <= matched) {
+                self.quorum.fetching.remove(&server);
             }
-            let since = self.quorum.snapshots.entry(server).or_insert(now);
-            if now.since(*since) > SNAPSHOT_TIMEOUT {
-                *since = now;
+            let Some(image) = snapshot else { continue };
+            let fetching = self.quorum.fetching.entry(server).or_insert(Fetching { image, told: now });
+            if now.since(fetching.told) > SNAPSHOT_TIMEOUT {
+                fetching.told = now;
                 self.engine.snapshot_failed(server);
             }
         }
+    }
+
+    /// How far the log may be cut behind a durable image: not past what a follower still needs, as long as that is
+    /// not too much to keep. Of a follower that is given an image, what comes behind the image is kept for longer: it
+    /// would have to fetch another one in vain otherwise.
+    pub(crate) fn cut_index(&self, now: Time, image: LogIndex) -> LogIndex {
+        // Who follows keeps less: only if it leads one day others ask it for this.
+        let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
+        let least = self.engine.index_before_last(keep);
+        let least_fetching = self.engine.index_before_last(keep.max(self.config.log_keep_fetching_bytes));
+        let needed = |id: ServerId| {
+            let Progress { matched, snapshot } = self.progress(id).unwrap_or_default();
+            let fetching = self.quorum.fetching.get(&id).map(|fetching| fetching.image).or(snapshot);
+            let is_there = self.quorum.silence(now, id).is_some_and(|silence| silence <= DEAD_AFTER);
+            match fetching.filter(|_| is_there) {
+                Some(image) => image.max(matched).max(least_fetching),
+                None => matched.max(least),
+            }
+        };
+        let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
+        others.map(needed).fold(image, LogIndex::min)
     }
 
     fn notice_who_is_ready(&mut self, now: Time) {

@@ -7,8 +7,11 @@ use crate::state::State;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+
+/// How many changes of one command are noted at once; more of them are noted turn by turn.
+const NOTED_A_TURN: usize = 500;
 
 /// How long things may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +47,30 @@ pub(crate) enum Subject {
     Tombstones(LogIndex),
 }
 
+/// A deadline's place in the queue: among those of one time, the one that was set first comes first.
+type Place = (Time, u64);
+
 /// Deadlines by time and by subject.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     config: TimerConfig,
-    deadlines: BTreeMap<Subject, Time>,
-    queue: BTreeSet<(Time, Subject)>,
+    deadlines: BTreeMap<Subject, Place>,
+    queue: BTreeMap<Place, Subject>,
+    /// How many deadlines were ever set.
+    armed: u64,
     /// Subjects whose end was proposed and is not yet known.
     deciding: BTreeSet<Subject>,
     /// The youngest bin of tombstones: its deadline and the last index in it.
     youngest_bin: Option<(Time, LogIndex)>,
+    /// What is still to be noted, and when it happened. As long as there is any, nothing is due.
+    behind: VecDeque<(Time, News)>,
+}
+
+/// What starts or ends a deadline.
+#[derive(Debug)]
+enum News {
+    Change(Change),
+    Renewal(SessionId, Duration),
 }
 
 impl Timers {
@@ -83,8 +100,36 @@ impl Timers {
         }
     }
 
-    /// Learns what became true.
-    pub(crate) fn note(&mut self, now: Time, change: &Change) {
+    /// Learns what became true, in log order. The end of a node with very many locks is learned bit by bit, since
+    /// nobody is to wait for that: see [`Timers::catch_up`].
+    pub(crate) fn note_all(&mut self, now: Time, changes: &[Change]) {
+        let at_once = self.behind.is_empty() && changes.len() <= NOTED_A_TURN;
+        for change in changes {
+            match change {
+                _ if at_once => self.note(now, change),
+                Change::Cleared => self.clear(),
+                Change::Session(..)
+                | Change::LockDelay(..)
+                | Change::Waiter(..)
+                | Change::Tombstone(_, Some(_)) => {
+                    self.behind.push_back((now, News::Change(change.clone())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Learns a bit of what it is behind with.
+    pub(crate) fn catch_up(&mut self) {
+        for (then, news) in self.behind.drain(..self.behind.len().min(NOTED_A_TURN)).collect::<Vec<_>>() {
+            match news {
+                News::Change(change) => self.note(then, &change),
+                News::Renewal(id, ttl) => self.arm_session(then, &id, ttl),
+            }
+        }
+    }
+
+    fn note(&mut self, now: Time, change: &Change) {
         match change {
             Change::Session(id, Some(session)) => self.arm_session(now, id, session.ttl),
             Change::Session(id, None) => self.disarm(&Subject::Session(id.clone())),
@@ -104,8 +149,13 @@ impl Timers {
 
     /// Starts a session's deadline afresh. A session whose end is being decided is left alone.
     pub(crate) fn renew(&mut self, now: Time, id: &SessionId, ttl: Duration) {
-        if !self.is_deciding(id) {
+        if self.is_deciding(id) {
+            return;
+        }
+        if self.behind.is_empty() {
             self.arm_session(now, id, ttl);
+        } else {
+            self.behind.push_back((now, News::Renewal(id.clone(), ttl)));
         }
     }
 
@@ -116,17 +166,18 @@ impl Timers {
 
     /// How long a key stays closed.
     pub(crate) fn remaining(&self, now: Time, key: &Key) -> Option<Duration> {
-        let deadline = self.deadlines.get(&Subject::LockDelay(key.clone()))?;
+        let (deadline, _) = self.deadlines.get(&Subject::LockDelay(key.clone()))?;
         Some(deadline.since(now))
     }
 
     /// Takes the next subject whose time has come; it is being decided until [`Timers::failed`] or a change.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<Subject> {
-        let (deadline, _) = self.queue.first()?;
-        if *deadline > now {
+        let first = self.queue.first_entry()?;
+        let (deadline, _) = *first.key();
+        if deadline > now || !self.behind.is_empty() {
             return None;
         }
-        let (_, subject) = self.queue.pop_first()?;
+        let subject = first.remove();
         self.deadlines.remove(&subject);
         self.deciding.insert(subject.clone());
         Some(subject)
@@ -147,8 +198,11 @@ impl Timers {
     /// Moves every deadline: this server did not run for `gap`, and heard no renewal meanwhile.
     pub(crate) fn postpone(&mut self, gap: Duration) {
         let queue = std::mem::take(&mut self.queue);
-        self.queue = queue.into_iter().map(|(deadline, subject)| (deadline + gap, subject)).collect();
-        self.deadlines.values_mut().for_each(|deadline| *deadline = *deadline + gap);
+        let moved =
+            queue.into_iter().map(|((deadline, number), subject)| ((deadline + gap, number), subject));
+        self.queue = moved.collect();
+        self.deadlines.values_mut().for_each(|(deadline, _)| *deadline = *deadline + gap);
+        self.behind.iter_mut().for_each(|(then, _)| *then = *then + gap);
         self.youngest_bin = self.youngest_bin.map(|(deadline, index)| (deadline + gap, index));
     }
 
@@ -177,15 +231,65 @@ impl Timers {
     }
 
     fn arm(&mut self, subject: Subject, deadline: Time) {
-        self.disarm(&subject);
-        self.queue.insert((deadline, subject.clone()));
-        self.deadlines.insert(subject, deadline);
+        self.armed += 1;
+        let place = (deadline, self.armed);
+        self.decided(&subject);
+        if let Some(before) = self.deadlines.insert(subject.clone(), place) {
+            self.queue.remove(&before);
+        }
+        self.queue.insert(place, subject);
     }
 
     fn disarm(&mut self, subject: &Subject) {
-        self.deciding.remove(subject);
-        if let Some(deadline) = self.deadlines.remove(subject) {
-            self.queue.remove(&(deadline, subject.clone()));
+        self.decided(subject);
+        if let Some(place) = self.deadlines.remove(subject) {
+            self.queue.remove(&place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NOTED_A_TURN, Subject, TimerConfig, Timers};
+    use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::id::{LogIndex, SessionId};
+    use lockmesh_protocol::record::LockDelay;
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_is_noted_late_counts_from_when_it_was() {
+        let mut timers = Timers::new(TimerConfig::default());
+        let session = SessionId::from("s");
+        timers.renew(Time(0), &session, SECOND);
+        let delay = LockDelay { mark: LogIndex(1), duration: SECOND };
+        let delays = 2 * NOTED_A_TURN;
+        let closed = |key: usize| Change::LockDelay(format!("k{key}").into(), Some(delay));
+        timers.note_all(Time(0), &(0..delays).map(closed).collect::<Vec<_>>());
+        let late = Time(0) + 3 * SECOND;
+        assert_eq!(timers.next_due(late), None, "nothing is due as long as something is not noted");
+        timers.renew(Time(0) + SECOND, &session, SECOND);
+        (0..3).for_each(|_| timers.catch_up());
+        assert_eq!(timers.remaining(Time(0), &"k7".into()), Some(SECOND));
+        for _ in 0..delays {
+            assert!(matches!(timers.next_due(late), Some(Subject::LockDelay(_))));
+        }
+        assert_eq!(timers.next_due(Time(late.0 - 1)), None, "the renewal was noted in its turn");
+        assert_eq!(timers.next_due(late), Some(Subject::Session(session)));
+    }
+
+    #[test]
+    fn what_ends_before_it_is_noted_is_gone() {
+        let mut timers = Timers::new(TimerConfig::default());
+        let delay = LockDelay { mark: LogIndex(1), duration: SECOND };
+        let closed = |key: usize| Change::LockDelay(format!("k{key}").into(), Some(delay));
+        timers.note_all(Time(0), &(0..=NOTED_A_TURN).map(closed).collect::<Vec<_>>());
+        timers.note_all(Time(0), &[Change::LockDelay("k7".into(), None)]);
+        timers.catch_up();
+        timers.catch_up();
+        assert_eq!(timers.remaining(Time(0), &"k7".into()), None);
+        assert_eq!(timers.remaining(Time(0), &"k8".into()), Some(SECOND));
     }
 }

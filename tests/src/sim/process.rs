@@ -169,6 +169,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         },
         max_pending_proposals: plan.max_pending_proposals,
         log_keep_bytes: plan.log_keep_bytes,
+        log_keep_fetching_bytes: plan.log_keep_bytes.saturating_mul(4),
     }
 }
 

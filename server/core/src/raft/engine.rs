@@ -101,8 +101,8 @@ pub(crate) enum MemberChange {
 pub struct Progress {
     /// The last index that it has on disk.
     pub matched: LogIndex,
-    /// Whether it waits for an image.
-    pub snapshot: bool,
+    /// The index of the image that it waits for, where it does.
+    pub snapshot: Option<LogIndex>,
 }
 
 /// A turn of the engine that waits for the disk.
@@ -212,7 +212,8 @@ impl Engine {
     /// How far a server is known to be, where this server leads.
     pub(crate) fn progress(&self, server: ServerId) -> Option<Progress> {
         let progress = self.node.raft.prs().get(server.0).filter(|_| self.is_leader())?;
-        let snapshot = progress.state == raft::ProgressState::Snapshot;
+        let waits = progress.state == raft::ProgressState::Snapshot;
+        let snapshot = waits.then_some(LogIndex(progress.pending_snapshot));
         Some(Progress { matched: LogIndex(progress.matched), snapshot })
     }
 

@@ -36,6 +36,10 @@ struct Cluster {
     images_fetched: usize,
     /// So many announcements of an image are still to be lost.
     images_to_lose: usize,
+    /// Whether an image is on its way until [`Cluster::arrive`].
+    fetches_slowly: bool,
+    /// Who fetches what, and the newest announcement.
+    fetching: Option<(ServerId, PeerMessage, ImageMark, State)>,
 }
 
 impl Cluster {
@@ -44,8 +48,17 @@ impl Cluster {
         let disk = Disk::new(Core::bootstrap_image(&voters));
         let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
         let (down, mail) = (BTreeSet::new(), Vec::new());
-        let mut cluster =
-            Self { servers, down, mail, now: Time(0), last_ticket: 0, images_fetched: 0, images_to_lose: 0 };
+        let mut cluster = Self {
+            servers,
+            down,
+            mail,
+            now: Time(0),
+            last_ticket: 0,
+            images_fetched: 0,
+            images_to_lose: 0,
+            fetches_slowly: false,
+            fetching: None,
+        };
         cluster.run(Duration::from_secs(1));
         cluster
     }
@@ -83,6 +96,10 @@ impl Cluster {
                 continue;
             }
             let input = match message.kind {
+                MessageKind::Snapshot if self.fetches_slowly => {
+                    self.begin_to_fetch(to, message);
+                    continue;
+                }
                 MessageKind::Snapshot => self.fetch(message),
                 _ => Input::Peer(message.from, message),
             };
@@ -95,6 +112,29 @@ impl Cluster {
         self.images_fetched += 1;
         let (mark, state) = self.servers[&message.from].disk.image();
         Input::Install(message.from, message, mark, Box::new(state))
+    }
+
+    /// Begins to fetch an image, or goes on with the one that is on its way.
+    fn begin_to_fetch(&mut self, to: ServerId, message: PeerMessage) {
+        let (mark, state) = match self.fetching.take() {
+            Some((_, _, mark, state)) => (mark, state),
+            None => self.servers[&message.from].disk.image(),
+        };
+        self.fetching = Some((to, message, mark, state));
+    }
+
+    /// The image that was on its way is there.
+    fn arrive(&mut self) {
+        let (to, message, mark, state) = self.fetching.take().expect("an image is on its way");
+        self.images_fetched += 1;
+        self.input(to, Input::Install(message.from, message, mark, Box::new(state)));
+    }
+
+    /// Makes a server's image stand for what it holds now.
+    fn checkpoint(&mut self, id: ServerId) {
+        let server = self.servers.get_mut(&id).expect("it runs");
+        server.checkpoint(self.now);
+        server.input(self.now, Input::Tick(WallTime(1)));
     }
 
     fn input(&mut self, id: ServerId, input: Input) {
@@ -316,6 +356,58 @@ fn a_server_behind_the_cut_log_gets_an_image() {
 }
 
 #[test]
+fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(slow);
+    (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
+    cluster.checkpoint(leader);
+    cluster.down.clear();
+    cluster.fetches_slowly = true;
+    cluster.run(8 * SECOND);
+    let (_, _, image, _) = cluster.fetching.as_ref().expect("it fetches");
+    let image = image.index;
+    for number in 0..50 {
+        cluster.put(&format!("later-{number}"));
+        cluster.checkpoint(leader);
+    }
+    cluster.run(8 * SECOND);
+    cluster.fetches_slowly = false;
+    let kept_from = cluster.servers[&leader].core.log_status().first_index;
+    assert!(kept_from <= image.next(), "from {kept_from}, but the image is of {image}");
+    cluster.arrive();
+    cluster.run(8 * SECOND);
+    assert_eq!(cluster.images_fetched, 1, "it went on from there");
+    cluster.checkpoint(leader);
+    let kept = cluster.servers[&leader].core.log_status();
+    assert!(kept.first_index > image.next(), "then it need not be kept");
+    cluster.assert_equal();
+}
+
+#[test]
+fn the_log_is_not_kept_for_ever_for_a_follower_that_fetches() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(slow);
+    (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
+    cluster.checkpoint(leader);
+    cluster.down.clear();
+    cluster.fetches_slowly = true;
+    cluster.run(8 * SECOND);
+    (0..500).for_each(|number| cluster.put(&format!("later-{number}")));
+    cluster.checkpoint(leader);
+    let bytes = cluster.servers[&leader].core.log_status().log_bytes;
+    assert!((1_001..=20_000).contains(&bytes), "{bytes} bytes are more than it may keep, or fewer");
+    cluster.fetches_slowly = false;
+    cluster.arrive();
+    cluster.run(12 * SECOND);
+    assert_eq!(cluster.images_fetched, 2, "it has to fetch again");
+    cluster.assert_equal();
+}
+
+#[test]
 fn leadership_moves_to_whom_it_is_given() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
@@ -370,6 +462,28 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
         (2, 2),
         "a member without a row is heard by nobody"
     );
+}
+
+#[test]
+fn who_asks_again_for_a_removal_hears_that_it_is_done() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let goes = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
+    while cluster.servers[&leader].core.membership().voters.contains(&goes) {
+        cluster.deliver_once();
+    }
+    cluster.input(leader, Input::RemoveServer(Ticket(78), goes));
+    cluster.run(SECOND);
+    cluster.input(leader, Input::RemoveServer(Ticket(79), goes));
+    for asked in [77, 78, 79] {
+        assert_eq!(*cluster.answer(leader, Ticket(asked)), Response::Done, "asked as {asked}");
+    }
+    for (asked, stranger) in [(80, ServerId(4)), (81, ServerId(0))] {
+        cluster.input(leader, Input::RemoveServer(Ticket(asked), stranger));
+        let refused = cluster.answer(leader, Ticket(asked));
+        assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
+    }
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Disk {
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
             log_keep_bytes: 1000,
+            log_keep_fetching_bytes: 20_000,
         };
         let recovered = Recovered {
             hard_state: self.hard_state,

@@ -3,7 +3,7 @@
 use crate::solo::{Solo, entry};
 use lockmesh_core::Input;
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -211,4 +211,23 @@ fn a_session_may_have_the_longest_ttl_there_is() {
     assert_eq!(solo.renew(&session), Some(true));
     solo.crash();
     assert!(solo.lives(&session));
+}
+
+#[test]
+fn the_delays_of_very_many_locks_last_in_full_and_end_bit_by_bit() {
+    const LOCKS: usize = 700;
+    let mut solo = Solo::start();
+    for number in 0..LOCKS {
+        let id = solo.session(&format!("lock-{number}"), 60 * SECOND, 5 * SECOND);
+        assert!(matches!(solo.acquire(&format!("lock-{number}"), &id), Reply::Granted { .. }));
+    }
+    let node = Deregistration { node: "n1".into(), service: None, check: None };
+    assert_eq!(solo.command(Command::Deregister(node)), Reply::Done);
+    assert_eq!(solo.core.state().sessions().count(), 0, "all at once");
+    solo.run(5 * SECOND - TICK);
+    assert_eq!(solo.core.state().delays().count(), LOCKS);
+    solo.run(2 * TICK);
+    assert!(solo.core.state().delays().next().is_some(), "not all in one turn, which others would wait for");
+    solo.run(10 * TICK);
+    assert_eq!(solo.core.state().delays().count(), 0);
 }

@@ -1,0 +1,192 @@
+//! What a turn of the driver costs in the core and in the dirty rows. For people: nothing here can fail by time.
+//!
+//! `cargo test --release -p lockmesh-server --lib store::tests::turns -- --ignored --nocapture`
+
+use crate::store::DirtyRows;
+use bytes::Bytes;
+use lockmesh_core::raft::Election;
+use lockmesh_core::raft::log::{HardState, Recovered};
+use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, Ticket, TimerConfig};
+use lockmesh_protocol::command::{
+    AgentRegistration, Command, Deregistration, KvCommand, NewEntry, NewSession, Registration,
+};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::record::{Behavior, Node};
+use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+const SESSIONS: u32 = 100_000;
+const DOOMED: u32 = 10_000;
+/// How many puts a turn takes.
+const BATCH: usize = 64;
+const PUTS: u32 = 200_000;
+
+/// A leader that is alone, whose disk is endlessly fast.
+struct Leader {
+    core: Core,
+    outbox: Outbox,
+    dirty: DirtyRows,
+    sequence: u64,
+    /// What the core took, and what the dirty rows took.
+    took: [Duration; 2],
+    changes: usize,
+}
+
+impl Leader {
+    fn new() -> Self {
+        let image = Core::bootstrap_image(&[ServerId(1)]);
+        let config = CoreConfig {
+            id: ServerId(1),
+            seed: 7,
+            formation: Formation { cluster_id: "c1".into(), servers: Vec::new() },
+            election: Election::default(),
+            timers: TimerConfig::default(),
+            max_pending_proposals: 100_000,
+            log_keep_bytes: 1 << 20,
+            log_keep_fetching_bytes: 1 << 20,
+        };
+        let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
+        let base = (image.index, image.term);
+        let recovered = Recovered { hard_state, image, base, ..Recovered::default() };
+        let (outbox, dirty) = (Outbox::default(), DirtyRows::default());
+        let core = Core::new(config, recovered);
+        let mut leader = Self { core, outbox, dirty, sequence: 0, took: Default::default(), changes: 0 };
+        leader.turn([Input::Tick(WallTime(1))]);
+        let node = Node { id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), ..node("n1") };
+        let register = Command::RegisterAgent(AgentRegistration { node, services: Vec::new() });
+        leader.turn([Input::Propose(
+            Ticket(1),
+            Proposal { request: None, at: WallTime(1), command: register },
+        )]);
+        leader
+    }
+
+    fn propose(&mut self, command: Command) -> Input {
+        self.sequence += 1;
+        let request = RequestId {
+            agent: AgentNumber(1),
+            generation: Generation(1),
+            sequence: self.sequence,
+            lowest: self.sequence.saturating_sub(256).max(1),
+        };
+        Input::Propose(Ticket(1), Proposal { request: Some(request), at: WallTime(1), command })
+    }
+
+    fn turn(&mut self, inputs: impl IntoIterator<Item = Input>) {
+        let now = Time(1_000_000);
+        let begun = Instant::now();
+        for input in inputs {
+            self.core.handle(now, input, &mut self.outbox);
+        }
+        loop {
+            self.core.settle(now, &mut self.outbox);
+            let Some(last) = self.outbox.writes.drain(..).last() else { break };
+            self.core.handle(now, Input::Persisted(last.number), &mut self.outbox);
+        }
+        self.outbox.replies.clear();
+        self.took[0] += begun.elapsed();
+        self.changes += self.outbox.changes.len();
+        let begun = Instant::now();
+        self.dirty.record_all(&mut self.outbox.changes);
+        self.outbox.changes.clear();
+        self.took[1] += begun.elapsed();
+    }
+
+    fn checkpoint(&mut self) {
+        drop(self.dirty.take());
+        let mark = self.core.image_mark();
+        self.core.handle(Time(1_000_000), Input::ImageDurable(mark), &mut self.outbox);
+    }
+
+    /// Runs something and tells what it cost, once a checkpoint has taken everything from before.
+    fn measure(&mut self, what: &str, count: u32, work: impl FnOnce(&mut Self)) {
+        self.checkpoint();
+        (self.took, self.changes) = Default::default();
+        work(self);
+        let [core, dirty] = self.took;
+        println!(
+            "{what}: {} changes; core {core:?} ({:?} each), dirty rows {dirty:?} ({:?} each)",
+            self.changes,
+            core / count,
+            dirty / count
+        );
+    }
+}
+
+fn node(name: &str) -> Node {
+    Node {
+        name: name.into(),
+        id: String::new(),
+        address: "127.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+fn session(number: u32) -> SessionId {
+    let mixed = u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+    SessionId::from_random(mixed.to_be_bytes())
+}
+
+fn new_session(number: u32) -> NewSession {
+    NewSession {
+        id: session(number),
+        name: String::new(),
+        node: if number < DOOMED { "doomed" } else { "n1" }.into(),
+        lock_delay: Duration::from_secs(15),
+        behavior: Behavior::Release,
+        ttl_text: "24h".into(),
+        ttl: Duration::from_secs(86_400),
+        checks: Vec::new(),
+        node_checks: Vec::new(),
+        service_checks: None,
+    }
+}
+
+fn entry(key: String, value: u32) -> NewEntry {
+    NewEntry { key: key.into(), value: Bytes::from(vec![value as u8; 256]), flags: 0 }
+}
+
+#[test]
+#[ignore = "prints figures of this machine"]
+fn puts_and_the_end_of_a_node_with_many_locks() {
+    let mut leader = Leader::new();
+    let node = node("doomed");
+    let registration = Registration { node, skip_node_update: false, service: None, checks: Vec::new() };
+    let register = leader.propose(Command::Register(registration));
+    leader.turn([register]);
+    for first in (0..SESSIONS).step_by(250) {
+        let mut inputs = Vec::new();
+        for number in first..first + 250 {
+            inputs.push(leader.propose(Command::CreateSession(new_session(number))));
+            let lock = KvCommand::Acquire(entry(format!("large/lock-{number}"), 0), session(number));
+            inputs.push(leader.propose(Command::Kv(lock)));
+        }
+        leader.turn(inputs);
+        leader.checkpoint();
+    }
+    leader.measure("puts", PUTS, |leader| {
+        for first in (0..PUTS).step_by(BATCH) {
+            let put = |number| KvCommand::Set(entry(format!("put-{}", number % 256), number >> 8));
+            let puts = (first..first + BATCH as u32).map(put);
+            let inputs: Vec<_> = puts.map(|put| leader.propose(Command::Kv(put))).collect();
+            leader.turn(inputs);
+            if first % 6_400 == 0 {
+                leader.checkpoint();
+            }
+        }
+    });
+    leader.measure("the end of a node", DOOMED, |leader| {
+        let end = Deregistration { node: "doomed".into(), service: None, check: None };
+        let end = leader.propose(Command::Deregister(end));
+        leader.turn([end]);
+    });
+    let begun = Instant::now();
+    leader.dirty.sort();
+    println!("{} rows sorted for the image in {:?}", leader.dirty.rows().len(), begun.elapsed());
+}
