@@ -170,9 +170,8 @@ impl Core {
         let members = self.engine.membership();
         if !self.is_serving() {
             fail(outbox, ticket, not_leader());
-        } else if !members.all().contains(&server) && self.was_removed(server) {
-            // Whoever did not hear the answer asks again, and it is as he wants it.
-            outbox.replies.push((ticket, Response::Done));
+        } else if !members.all().contains(&server) && self.was_known(server) {
+            self.remove_again(ticket, server, outbox);
         } else if members.voters_outgoing.contains(&server) && !members.voters.contains(&server) {
             self.quorum.waits_for_membership.push(ticket);
         } else if !members.voters.contains(&server) && !members.learners.contains(&server) {
@@ -190,11 +189,21 @@ impl Core {
         }
     }
 
-    /// Whether a server that is no member was one, or was about to become one, and is so no more.
-    fn was_removed(&self, server: ServerId) -> bool {
-        let was_known = server != ServerId(0) && server <= self.state.last_server();
-        was_known
-            && (self.state.server(server).is_none() || self.is_on_its_way(&Command::ForgetServer(server)))
+    /// Whether a server has an id that was given to one.
+    fn was_known(&self, server: ServerId) -> bool {
+        server != ServerId(0) && server <= self.state.last_server()
+    }
+
+    /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes too.
+    fn remove_again(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
+        let forget = Command::ForgetServer(server);
+        if self.state.server(server).is_some() && !self.is_on_its_way(&forget) {
+            if self.engine.has_pending_membership() {
+                return deny(outbox, ticket, "another change of the membership is under way: try again");
+            }
+            self.gather_own(forget);
+        }
+        outbox.replies.push((ticket, Response::Done));
     }
 
     fn propose_membership(&mut self, change: MemberChange, ticket: Option<Ticket>, outbox: &mut Outbox) {

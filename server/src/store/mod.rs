@@ -10,8 +10,8 @@
 //!     StoreEvent::Persisted(number)       // -> Input::Persisted
 //!     StoreEvent::Health(health)          // Failing: answer new proposals with Unavailable::Disk
 //!
-//! dirty.extend(outbox.changes);           // DirtyRows
-//! if store.image_is_idle() { store.checkpoint(mark, take(&mut dirty)); }      // about once a second
+//! dirty.record_all(&mut outbox.changes);  // DirtyRows
+//! if store.image_is_idle() { store.checkpoint(mark, dirty.take()); }           // about once a second
 //!     StoreEvent::Image(mark)             // durable: store.cut(min(its index, slowest follower))
 //!
 //! let mut backup = store.backup()?;       // what the newest durable image holds
