@@ -224,7 +224,8 @@ pub struct RequestId {
 #[cfg(test)]
 mod tests {
     use super::{NodeName, SessionId};
-    use std::collections::{BTreeSet, HashSet};
+    use std::collections::BTreeSet;
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
     #[test]
     fn session_ids_are_in_the_order_of_their_texts_and_found_by_them() {
@@ -237,10 +238,12 @@ mod tests {
                 assert_eq!(ids.0 == ids.1, one == other);
             }
         }
-        let ids = texts.map(SessionId::from);
-        let (ordered, hashed): (BTreeSet<_>, HashSet<_>) =
-            (ids.iter().cloned().collect(), ids.into_iter().collect());
-        assert!(texts.iter().all(|text| ordered.contains(*text) && hashed.contains(*text)));
+        let ordered: BTreeSet<_> = texts.map(SessionId::from).into();
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        for text in texts {
+            assert!(ordered.contains(text));
+            assert_eq!(hasher.hash_one(SessionId::from(text)), hasher.hash_one(text));
+        }
     }
 
     #[test]

@@ -12,7 +12,6 @@ use lockmesh_protocol::command::{
 };
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::record::{Behavior, Node};
-use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -82,7 +81,7 @@ impl Leader {
         }
         loop {
             self.core.settle(now, &mut self.outbox);
-            let Some(last) = self.outbox.writes.drain(..).last() else { break };
+            let Some(last) = self.outbox.writes.drain(..).next_back() else { break };
             self.core.handle(now, Input::Persisted(last.number), &mut self.outbox);
         }
         self.outbox.replies.clear();
