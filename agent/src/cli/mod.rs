@@ -129,6 +129,30 @@ pub fn report(error: &CliError) -> ExitCode {
 }
 
 fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    match understand_process(&arguments) {
+        Some(invocation) => Ok(invocation),
+        None => understand_any(arguments),
+    }
+}
+
+/// A process that stays, on its own: the tree of all commands would leave its traces in memory for as long as that.
+/// None for anything else, and for whatever is to be complained about or explained.
+fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
+    fn alone<T: clap::Args>(arguments: &[OsString]) -> Option<T> {
+        let command = T::augment_args(clap::Command::new("lockmesh"));
+        T::from_arg_matches(&command.try_get_matches_from(arguments).ok()?).ok()
+    }
+    let (_, own) = arguments.split_first()?;
+    let command = match own.first()?.to_str()? {
+        "agent" => Command::Agent(alone(own)?),
+        "server" => Command::Server(alone(own)?),
+        _ => return None,
+    };
+    Some(Invocation { command })
+}
+
+fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     command.build();
     let arguments = spelling::rewrite(arguments, &command);
@@ -191,6 +215,26 @@ mod tests {
 
     fn understood(line: &[&str]) -> Result<Invocation, clap::Error> {
         understand(["lockmesh"].iter().chain(line).map(OsString::from))
+    }
+
+    #[test]
+    fn a_process_that_stays_is_understood_alone_as_among_all_commands() {
+        for line in [
+            vec!["agent"],
+            vec!["agent", "--config", "a.toml", "--set", "http.tcp=127.0.0.1:1"],
+            vec!["server", "--set=rpc.listen=127.0.0.1:1", "--join", "a:1,b:2", "--until-stdin-ends"],
+        ] {
+            let arguments: Vec<OsString> = ["lockmesh"].iter().chain(&line).map(OsString::from).collect();
+            let alone = understand_process(&arguments).expect("it is good");
+            let among_all = understand_any(arguments).expect("it is good");
+            assert_eq!(format!("{alone:?}"), format!("{among_all:?}"));
+        }
+        for line in
+            [vec![], vec!["agent", "--help"], vec!["server", "--nonsense"], vec!["agent", "-config", "a"]]
+        {
+            let arguments: Vec<OsString> = ["lockmesh"].iter().chain(&line).map(OsString::from).collect();
+            assert!(understand_process(&arguments).is_none(), "{line:?} needs the whole tree");
+        }
     }
 
     #[test]
