@@ -103,7 +103,8 @@ impl Timers {
     /// Learns what became true, in log order. The end of a node with very many locks is learned bit by bit, since
     /// nobody is to wait for that: see [`Timers::catch_up`].
     pub(crate) fn note_all(&mut self, now: Time, changes: &[Change]) {
-        let at_once = self.behind.is_empty() && changes.len() <= NOTED_A_TURN;
+        let are_few = changes.len() <= NOTED_A_TURN;
+        let (at_once, before) = (are_few && self.behind.is_empty(), self.behind.len());
         for change in changes {
             match change {
                 _ if at_once => self.note(now, change),
@@ -117,11 +118,19 @@ impl Timers {
                 _ => {}
             }
         }
+        // Each turn takes some of it off, so the many that go on coming a few at a time must not add to it.
+        if are_few {
+            self.catch_up_by(self.behind.len().saturating_sub(before));
+        }
     }
 
     /// Learns a bit of what it is behind with.
     pub(crate) fn catch_up(&mut self) {
-        for (then, news) in self.behind.drain(..self.behind.len().min(NOTED_A_TURN)).collect::<Vec<_>>() {
+        self.catch_up_by(NOTED_A_TURN);
+    }
+
+    fn catch_up_by(&mut self, count: usize) {
+        for (then, news) in self.behind.drain(..self.behind.len().min(count)).collect::<Vec<_>>() {
             match news {
                 News::Change(change) => self.note(then, &change),
                 News::Renewal(id, ttl) => self.arm_session(then, &id, ttl),
@@ -156,6 +165,7 @@ impl Timers {
             self.arm_session(now, id, ttl);
         } else {
             self.behind.push_back((now, News::Renewal(id.clone(), ttl)));
+            self.catch_up_by(1);
         }
     }
 
