@@ -291,6 +291,7 @@ impl Process {
         if now >= self.next_tick {
             self.tick(stage, now, image_is_idle, &mut turn);
         }
+        self.core.decide(now, &mut self.outbox);
         self.core.settle(now, &mut self.outbox);
         self.carry_out(stage, now, &mut turn);
         if brings_image && turn.installed.is_none() {

@@ -6,7 +6,7 @@ use crate::work::Work;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -28,6 +28,7 @@ pub(crate) struct Site {
 pub(crate) struct Wire {
     stream: UnixStream,
     buffer: Vec<u8>,
+    longest: Duration,
 }
 
 impl Wire {
@@ -36,7 +37,9 @@ impl Wire {
         let mut knocks = 0;
         loop {
             match UnixStream::connect(socket).await {
-                Ok(stream) => return Ok(Self { stream, buffer: Vec::with_capacity(1024) }),
+                Ok(stream) => {
+                    return Ok(Self { stream, buffer: Vec::with_capacity(1024), longest: Duration::ZERO });
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && knocks < KNOCKS => knocks += 1,
                 Err(error) => return Err(error),
             }
@@ -46,12 +49,14 @@ impl Wire {
 
     /// Sends a request and waits for the answer; anything but 200 and 404 is an error.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Head> {
+        let begun = Instant::now();
         self.stream.write_all(request).await?;
         self.buffer.clear();
         loop {
             if let Some(head) = http1::head(&self.buffer)?
                 && self.buffer.len() >= head.end
             {
+                self.longest = self.longest.max(begun.elapsed());
                 return if matches!(head.status, 200 | 404) { Ok(head) } else { Err(self.refused(head)) };
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
@@ -122,6 +127,13 @@ pub(crate) struct Lockmesh {
     /// The same, waiting in the lock's queue.
     enqueue: Vec<u8>,
     release: Vec<u8>,
+}
+
+impl Lockmesh {
+    /// How long the slowest request took since this was last asked.
+    pub(crate) fn take_longest(&mut self) -> Duration {
+        std::mem::take(&mut self.wire.longest)
+    }
 }
 
 impl Client for Lockmesh {

@@ -75,15 +75,14 @@ pub(super) async fn destroy(cluster: &Lockmesh, locks: u32, findings: &mut Findi
     findings.tell("its locks that are still held then", f64::from(held), "", Some(0.0));
     for (work, longest) in OTHERS.iter().zip(longest.iter()) {
         let name = work.name();
-        findings.tell(format!("longest of another's {name} before"), ms(longest.before.get()), "ms", None);
-        let since = ms(longest.since.get());
-        findings.tell(format!("longest of another's {name} since"), since, "ms", Some(LONGEST_MS));
+        let (before, since) = (ms(longest.before.get()), ms(longest.since.get()));
+        findings.tell(format!("longest request of another's {name} before"), before, "ms", None);
+        findings.tell(format!("longest request of another's {name} since"), since, "ms", Some(LONGEST_MS));
     }
     Ok(())
 }
 
 async fn one(client: &mut Worker, work: Work, signals: &Signals, longest: &Longest) -> io::Result<()> {
-    let begun = Instant::now();
     match work {
         Work::Puts => client.put().await?,
         Work::Reads => client.read().await?,
@@ -92,7 +91,7 @@ async fn one(client: &mut Worker, work: Work, signals: &Signals, longest: &Longe
     }
     // What was under way when the end began counts as since.
     let cell = if signals.destroying.get() { &longest.since } else { &longest.before };
-    cell.set(cell.get().max(begun.elapsed()));
+    cell.set(cell.get().max(client.take_longest()));
     Ok(())
 }
 
