@@ -23,6 +23,12 @@ fn twenty_five_more_storms_break_no_promise() {
     storms(25..50);
 }
 
+/// A lone server, whose disk took neither its vote nor its entries, leads the same term again after a crash.
+#[test]
+fn a_term_that_nobody_heard_of_may_be_led_again() {
+    storms(1063..1064);
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 43..48 {

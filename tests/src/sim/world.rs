@@ -133,6 +133,7 @@ impl World {
         self.stage.say(|| format!("server {id}, {role}, crashes"));
         machine.fetch = None;
         machine.disk.crash(&mut self.stage);
+        self.judge.see(&self.stage, &Fact::Crashed { server: id, durable: &machine.disk.durable });
         self.agents.iter().for_each(|agent| agent.disconnected(&mut self.stage, id));
         if self.machines.values().all(|machine| machine.process.is_none()) {
             self.stage.hit(Mark::AllDown);

@@ -66,6 +66,13 @@ pub enum Fact<'a> {
         /// The log with it.
         shadow: &'a Shadow,
     },
+    /// A process crashed.
+    Crashed {
+        /// Which server's.
+        server: ServerId,
+        /// What its disk holds now.
+        durable: &'a Durable,
+    },
     /// A process sent a message.
     Sent {
         /// Who.

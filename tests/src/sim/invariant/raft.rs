@@ -1,9 +1,11 @@
 //! Consensus itself: a term has one leader, a server gives one vote a term, and two logs that hold the same index of the
 //! same term are equal up to there. (That nothing committed changes, the history says when it grows.)
+//!
+//! A term that its leader forgets in a crash, and of which nobody heard, never was: the leader alone may lead it again, and
+//! write other entries. That happens where a majority is one server, whose disk takes neither its vote nor its entries.
 
 use super::{Fact, Invariant, Scene, ensure};
-use crate::sim::process::Shadow;
-use lockmesh_core::raft::log::{LogEntry, LogWrite};
+use lockmesh_core::raft::log::LogEntry;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::collections::BTreeMap;
@@ -13,13 +15,27 @@ use std::collections::BTreeMap;
 pub(super) struct Raft {
     leaders: BTreeMap<Term, ServerId>,
     votes: BTreeMap<(ServerId, Term), ServerId>,
-    /// Every entry that was ever written, with the term of the one before it where that is known.
-    entries: BTreeMap<(LogIndex, Term), (LogEntry, Option<Term>)>,
+    /// The highest term in which each server has said anything.
+    said: BTreeMap<ServerId, Term>,
+    /// Every entry that was ever written.
+    entries: BTreeMap<(LogIndex, Term), Written>,
+}
+
+/// An entry that was written.
+#[derive(Debug)]
+struct Written {
+    entry: LogEntry,
+    /// The term of the one before it, where that is known.
+    before: Option<Term>,
+    /// The server that wrote it, as long as no other has.
+    only: Option<ServerId>,
 }
 
 impl Raft {
     fn sent(&mut self, server: ServerId, message: &PeerMessage) -> Result<(), String> {
         let term = message.term;
+        let said = self.said.entry(server).or_default();
+        *said = (*said).max(term);
         match message.kind {
             MessageKind::Append | MessageKind::Heartbeat | MessageKind::Snapshot => {
                 let leader = *self.leaders.entry(term).or_insert(server);
@@ -36,21 +52,23 @@ impl Raft {
         ensure(before == to, || format!("{server} voted for {before} and for {to} in term {term}"))
     }
 
-    fn wrote(&mut self, server: ServerId, write: &LogWrite, shadow: &Shadow) -> Result<(), String> {
-        for entry in &write.entries {
-            let before = shadow.entry(LogIndex(entry.index.0 - 1)).map(|before| before.term);
-            let place = (entry.index, entry.term);
-            let known = self.entries.entry(place).or_insert_with(|| (entry.clone(), before));
-            ensure(known.0 == *entry, || {
-                format!("{server} has another entry at index {} of term {}", entry.index, entry.term)
-            })?;
-            let agrees = known.1.is_none() || before.is_none() || known.1 == before;
-            known.1 = known.1.or(before);
-            ensure(agrees, || {
-                format!("the logs differ before index {} of term {}", entry.index, entry.term)
-            })?;
-        }
-        Ok(())
+    fn wrote(&mut self, server: ServerId, entry: &LogEntry, before: Option<Term>) -> Result<(), String> {
+        let (index, term) = (entry.index, entry.term);
+        let new = || Written { entry: entry.clone(), before, only: Some(server) };
+        let known = self.entries.entry((index, term)).or_insert_with(new);
+        known.only = known.only.filter(|only| *only == server);
+        ensure(known.entry == *entry, || {
+            format!("{server} has another entry at index {index} of term {term}")
+        })?;
+        let agrees = known.before.is_none() || before.is_none() || known.before == before;
+        known.before = known.before.or(before);
+        ensure(agrees, || format!("the logs differ before index {index} of term {term}"))
+    }
+
+    /// What a crash made undone: entries of terms of which neither the server's own disk nor anybody else knows.
+    fn crashed(&mut self, server: ServerId, durable: Term) {
+        let known = durable.max(self.said.get(&server).copied().unwrap_or_default());
+        self.entries.retain(|(_, term), written| written.only != Some(server) || *term <= known);
     }
 }
 
@@ -62,8 +80,63 @@ impl Invariant for Raft {
     fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
         match fact {
             Fact::Sent { server, message, .. } => self.sent(*server, message),
-            Fact::Wrote { server, write, shadow } => self.wrote(*server, write, shadow),
+            Fact::Wrote { server, write, shadow } => write.entries.iter().try_for_each(|entry| {
+                let before = shadow.entry(LogIndex(entry.index.0 - 1)).map(|before| before.term);
+                self.wrote(*server, entry, before)
+            }),
+            Fact::Crashed { server, durable } => {
+                self.crashed(*server, durable.hard_state.term);
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_core::raft::log::EntryKind;
+
+    const ONE: ServerId = ServerId(1);
+
+    fn entry(term: u64, data: &'static str) -> LogEntry {
+        let (data, context) = (data.as_bytes().into(), Default::default());
+        LogEntry { index: LogIndex(7), term: Term(term), kind: EntryKind::Normal, data, context }
+    }
+
+    #[test]
+    fn a_term_that_was_forgotten_unheard_can_be_led_again() {
+        let mut raft = Raft::default();
+        raft.wrote(ONE, &entry(3, "lost"), None).unwrap();
+        raft.crashed(ONE, Term(2));
+        raft.wrote(ONE, &entry(3, "anew"), None).unwrap();
+    }
+
+    #[test]
+    fn a_term_that_is_on_disk_or_was_heard_of_has_its_entries() {
+        let mut durable = Raft::default();
+        durable.wrote(ONE, &entry(3, "first"), None).unwrap();
+        durable.crashed(ONE, Term(3));
+        assert!(durable.wrote(ONE, &entry(3, "other"), None).is_err());
+
+        let mut heard = Raft::default();
+        heard.wrote(ONE, &entry(3, "first"), None).unwrap();
+        heard.said.insert(ONE, Term(3));
+        heard.crashed(ONE, Term(2));
+        assert!(heard.wrote(ONE, &entry(3, "other"), None).is_err());
+
+        let mut copied = Raft::default();
+        copied.wrote(ONE, &entry(3, "first"), None).unwrap();
+        copied.wrote(ServerId(2), &entry(3, "first"), None).unwrap();
+        copied.crashed(ONE, Term(2));
+        assert!(copied.wrote(ONE, &entry(3, "other"), None).is_err());
+    }
+
+    #[test]
+    fn a_server_that_runs_does_not_change_its_entries() {
+        let mut raft = Raft::default();
+        raft.wrote(ONE, &entry(3, "first"), None).unwrap();
+        assert!(raft.wrote(ONE, &entry(3, "other"), None).is_err());
     }
 }
