@@ -1,6 +1,7 @@
 //! Whatever is broken on purpose, the simulator finds: each rule of the core, of the disk and of the shell that the
 //! promises rest on is broken in turn, and a seed must show it.
 
+use lockmesh_core::sabotage::Rule;
 use lockmesh_tests::sim::{Sabotage, hunt};
 
 /// A seed is spent in less than a second.
@@ -27,4 +28,12 @@ fn half_of_what_is_broken_is_found() {
 #[test]
 fn the_other_half_is_found_too() {
     hunt_half(1);
+}
+
+/// That the servers disagree with the history, which keeps the rule, must not be all that shows it.
+#[test]
+fn a_queue_that_is_not_fair_is_seen_as_such() {
+    let outcome = hunt(Sabotage::Core(Rule::FirstComeFirstServed), 0..SEEDS).expect("it is found");
+    let invariants: Vec<&str> = outcome.violations.iter().map(|violation| violation.invariant).collect();
+    assert!(invariants.contains(&"fairness"), "seed {}: {:?}", outcome.seed, outcome.violations);
 }

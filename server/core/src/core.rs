@@ -139,6 +139,7 @@ impl Core {
     #[cfg(feature = "sabotage")]
     pub fn break_rule(&mut self, rule: Rule) {
         self.engine.break_rule(rule);
+        self.state.seam = self.engine.seam.clone();
     }
 
     /// What the disk of each of a cluster's first voters stands for before its first start.
@@ -320,6 +321,7 @@ impl Core {
         assert_eq!(arrived, mark, "the engine takes the image as it is");
         tracing::info!(index = %mark.index, "an image of the leader took the place of log and state");
         self.state = *state;
+        self.state.seam = self.engine.seam.clone();
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
         while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {

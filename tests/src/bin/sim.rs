@@ -141,7 +141,8 @@ fn hunt_all(seeds: &std::ops::Range<u64>) -> ExitCode {
         match hunt(*sabotage, seeds.clone()) {
             Some(Outcome { seed, violations, .. }) => {
                 let words: String = violations[0].what.chars().take(100).collect();
-                println!("{:<28} seed {seed:<4} {:<20} {words}", sabotage.name(), violations[0].invariant);
+                let by: Vec<&str> = violations.iter().map(|violation| violation.invariant).collect();
+                println!("{:<28} seed {seed:<4} {:<20} {words}", sabotage.name(), by.join(" "));
             }
             None => {
                 missed = true;

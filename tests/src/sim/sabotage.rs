@@ -51,6 +51,8 @@ impl Sabotage {
         Self::Core(Rule::RetriesDoNothing),
         Self::Core(Rule::ReadsWaitForTheirRound),
         Self::Core(Rule::RenewalsWaitForTheirRound),
+        Self::Core(Rule::FirstComeFirstServed),
+        Self::Core(Rule::TheDeadDoNotWait),
         Self::ResetBeforeImage,
         Self::CutTooFar,
         Self::KeepLogThatParts,

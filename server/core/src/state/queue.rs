@@ -10,6 +10,7 @@ use super::State;
 use super::entry::Hold;
 use super::lock::Acquired;
 use super::step::Step;
+use crate::sabotage::Rule;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::NewEntry;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -88,6 +89,9 @@ impl Step<'_> {
 
     /// A session that ends waits for nothing.
     pub(super) fn leave_all_queues(&mut self, session: &SessionId) {
+        if self.state.seam.breaks(Rule::TheDeadDoNotWait) {
+            return;
+        }
         for (key, ticket) in self.state.derived.waiting.get(session).cloned().unwrap_or_default() {
             self.set(Change::Waiter(key, ticket, None));
         }
@@ -109,7 +113,11 @@ impl Step<'_> {
             let is_held = existing.as_ref().is_some_and(|entry| entry.session.is_some());
             let queue =
                 self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
-            let Some((ticket, waiter)) = queue.and_then(|queue| queue.first_key_value()) else { continue };
+            let next = match self.state.seam.breaks(Rule::FirstComeFirstServed) {
+                false => queue.and_then(|queue| queue.first_key_value()),
+                true => queue.and_then(|queue| queue.last_key_value()),
+            };
+            let Some((ticket, waiter)) = next else { continue };
             let (ticket, waiter) = (*ticket, waiter.clone());
             let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
             self.set(Change::Waiter(new.key.clone(), ticket, None));

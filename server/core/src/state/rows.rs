@@ -2,6 +2,7 @@
 //!
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
 
+use crate::sabotage::Seam;
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{
@@ -71,6 +72,8 @@ pub struct State {
     /// The parts of restores that are being gathered, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     pub(super) derived: Derived,
+    /// Where tests break rules.
+    pub(crate) seam: Seam,
 }
 
 /// The replies that an agent may still ask for.

@@ -21,12 +21,13 @@ pub(super) struct Fairness {
 }
 
 impl Fairness {
-    fn entry(&mut self, past: &Past, scene: &Scene<'_>) -> Result<(), String> {
+    /// What an entry of the log came to; of changes that follow from none, there is no entry.
+    fn entry(&mut self, changes: &[Change], past: Option<&Past>, scene: &Scene<'_>) -> Result<(), String> {
         let mut called = None;
-        for change in &past.changes {
+        for change in changes {
             match change {
                 Change::Waiter(key, ticket, Some(waiter)) => {
-                    let place = (waiter.clone(), past.at);
+                    let place = (waiter.clone(), past.map_or(scene.now, |past| past.at));
                     self.queues.entry(key.clone()).or_default().insert(*ticket, place);
                 }
                 Change::Waiter(key, ticket, None) => called = self.leave(past, scene, key, *ticket)?,
@@ -43,7 +44,7 @@ impl Fairness {
     /// Somebody leaves a queue: who, if it was the first.
     fn leave(
         &mut self,
-        past: &Past,
+        past: Option<&Past>,
         scene: &Scene<'_>,
         key: &Key,
         ticket: LogIndex,
@@ -54,7 +55,9 @@ impl Fairness {
         if queue.is_empty() {
             self.queues.remove(key);
         }
-        if matches!(past.proposal.as_ref().map(|p| &p.command), Some(Command::EndWait { .. })) {
+        if let Some(past) = past
+            && matches!(past.proposal.as_ref().map(|p| &p.command), Some(Command::EndWait { .. }))
+        {
             let (passed, least) = (past.at.since(since), scene.at_least(waiter.wait, since));
             ensure(passed >= least, || {
                 format!(
@@ -92,7 +95,8 @@ impl Invariant for Fairness {
 
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied(past) => self.entry(past, scene),
+            Fact::Applied(past) => self.entry(&past.changes, Some(past), scene),
+            Fact::Strange { changes } => self.entry(changes, None, scene),
             _ => Ok(()),
         }
     }
