@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How long a watch waits for a change.
 const WATCH: &str = "30s";
+/// How long somebody waits for a lock: now and then it is in vain.
+const WAIT: &str = "400ms";
 /// Longer than an agent holds a request while there is no leader, and longer than a watch waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -97,6 +99,10 @@ fn kv_words(write: &KvWrite) -> (&'static str, String, String) {
         KvWrite::Set { key, value } => put(format!("/v1/kv/{key}"), value),
         KvWrite::Cas { key, value, expected } => put(format!("/v1/kv/{key}?cas={expected}"), value),
         KvWrite::Acquire { key, value, session } => put(format!("/v1/kv/{key}?acquire={session}"), value),
+        KvWrite::Enqueue { key, value, session } => {
+            put(format!("/v1/kv/{key}?acquire={session}&wait={WAIT}"), value)
+        }
+        KvWrite::Leave { .. } => unreachable!("over HTTP a client leaves by hanging up"),
         KvWrite::Release { key, value, session } => put(format!("/v1/kv/{key}?release={session}"), value),
         KvWrite::Delete { key } => delete(format!("/v1/kv/{key}")),
         KvWrite::DeleteCas { key, expected } => delete(format!("/v1/kv/{key}?cas={expected}")),
@@ -123,6 +129,9 @@ fn txn_body(steps: &[TxnStep]) -> String {
             json!({"Verb": "delete-cas", "Key": key, "Index": expected})
         }
         TxnStep::Write(KvWrite::DeleteTree { prefix }) => json!({"Verb": "delete-tree", "Key": prefix}),
+        TxnStep::Write(KvWrite::Enqueue { .. } | KvWrite::Leave { .. }) => {
+            unreachable!("no transaction waits")
+        }
         TxnStep::Get { key } => json!({"Verb": "get", "Key": key}),
         TxnStep::GetTree { prefix } => json!({"Verb": "get-tree", "Key": prefix}),
         TxnStep::CheckIndex { key, index } => json!({"Verb": "check-index", "Key": key, "Index": index}),
@@ -162,7 +171,7 @@ fn outcome(request: &Request, answer: &Answer) -> Outcome {
         Request::Read(read) => read_reply(read, answer),
     };
     let index = match request {
-        Request::Write(_) => header("X-Lockmesh-Index"),
+        Request::Write(_) => header("X-Lockmesh-Queued").or_else(|| header("X-Lockmesh-Index")),
         _ => header("X-Consul-Index"),
     };
     match reply {
@@ -207,10 +216,19 @@ fn write_reply(write: &Write, answer: &Answer) -> Option<Reply> {
             }
         }
         Write::Kv(write) => match (answer.text().trim_end(), write) {
-            ("true", KvWrite::Acquire { .. }) => {
-                Some(Reply::Granted { fence: answer.header("X-Lockmesh-Fence")?.parse().ok()? })
+            ("true", KvWrite::Acquire { .. } | KvWrite::Enqueue { .. }) => {
+                let fence = answer.header("X-Lockmesh-Fence")?.parse().ok()?;
+                match answer.header("X-Lockmesh-Queued") {
+                    None => Some(Reply::Granted { fence }),
+                    Some(_) => {
+                        let at = answer.header("X-Lockmesh-Index")?.parse().ok()?;
+                        Some(Reply::GrantedLater { at, fence })
+                    }
+                }
             }
-            ("false", KvWrite::Acquire { .. }) if answer.header("X-Lockmesh-Lock-Delay").is_some() => {
+            ("false", KvWrite::Acquire { .. } | KvWrite::Enqueue { .. })
+                if answer.header("X-Lockmesh-Lock-Delay").is_some() =>
+            {
                 Some(Reply::Delayed)
             }
             ("true", _) => Some(Reply::Flag(true)),

@@ -4,6 +4,7 @@ use super::model::Model;
 use super::operation::{
     KvWrite, Moment, Operation, Outcome, Query, Reply, Request, Seen, SessionWish, TxnStep, Write,
 };
+use super::queue::Asked;
 use super::replay::Facts;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +22,20 @@ pub(super) enum Act<'h> {
     EndHolder(String),
     /// The sessions that held these keys ended by themselves, each at some time.
     EndHolders(Vec<String>),
+    /// The lock-delay of this key was over.
+    Open(String),
+    /// What waited in vain for a key left its queue, or gave back what it was granted.
+    Leave(Leaver),
     /// Something that changed none of the keys that were looked at.
     Elsewhere,
+}
+
+/// A wait that ended without a grant that its client was told of.
+#[derive(Clone, Debug)]
+pub(super) struct Leaver {
+    pub(super) key: String,
+    pub(super) session: String,
+    pub(super) asked: Asked,
 }
 
 impl<'h> Act<'h> {
@@ -47,6 +60,8 @@ pub(super) struct Candidates<'h> {
     writers: BTreeMap<(String, String), Vec<&'h Operation>>,
     /// The last sign of life of each session: when the request began that was answered so.
     signs_of_life: BTreeMap<&'h str, Moment>,
+    /// When each wait had its answer that ended without a grant; none for one that had no answer.
+    in_vain: BTreeMap<u64, Option<Moment>>,
 }
 
 impl<'h> Candidates<'h> {
@@ -60,6 +75,7 @@ impl<'h> Candidates<'h> {
             trees,
             writers: BTreeMap::new(),
             signs_of_life: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
         };
         for operation in facts.operations {
             for (key, value) in kv_writes(operation).filter_map(written) {
@@ -68,6 +84,10 @@ impl<'h> Candidates<'h> {
             }
             if may_have_happened(operation, thorough) {
                 all.take_in(operation);
+            }
+            if operation.waits_in_vain() {
+                let answered = operation.reply().map(|_| operation.ended);
+                all.in_vain.insert(operation.number, answered);
             }
             let session = match (&operation.request, operation.reply()) {
                 (Request::Renew(id), Some(Reply::Alive(true))) => id,
@@ -142,24 +162,78 @@ impl<'h> Candidates<'h> {
         let seen = |key: &String| self.facts.evidence.at(index).any(|sighting| sighting.seen.key == *key);
         let born: BTreeSet<&str> =
             self.facts.evidence.born_at(index).filter(|key| !seen(key)).map(String::as_str).collect();
+        let handed = self.handed(index, model);
+        for key in &handed {
+            ends.push(Act::EndHolder(key.clone()));
+            ends.extend(model.is_closed(key).then(|| Act::Open(key.clone())));
+            ends.extend(self.leavers(key, model).map(Act::Leave));
+        }
         let gone = self.gone(index, model);
         let held = |key: &&&str| model.entry(key).is_some_and(|entry| entry.session.is_some());
         ends.extend(gone.iter().filter(held).map(|key| Act::EndHolder(key.to_string())));
         let sighted = self.facts.evidence.at(index).map(|sighting| sighting.seen.key.as_str());
-        let keys: BTreeSet<&str> = sighted.chain(born.iter().copied()).chain(gone.iter().copied()).collect();
+        let keys: BTreeSet<&str> = sighted
+            .chain(born.iter().copied())
+            .chain(gone.iter().copied())
+            .chain(handed.iter().map(String::as_str))
+            .collect();
         let holders: BTreeSet<&str> =
             keys.iter().filter_map(|key| model.entry(key)?.session.as_deref()).collect();
         let explains = |write: &&Operation| {
             writers.contains(&write.number)
                 || kv_writes(write).filter_map(written).any(|(key, _)| born.contains(key))
                 || may_delete(write, &gone)
+                || kv_writes(write).any(|write| frees(write, &handed))
                 || (!ends.is_empty() && matches!(write.write(), Some(Write::DestroySession(_))))
         };
         let touching = self.touching(index, keys.iter().copied(), holders.iter().copied(), is_placed);
         let writes = touching.into_iter().filter(explains).map(Act::Write);
-        let only_absent = born.is_empty() && self.facts.evidence.at(index).next().is_none();
+        let only_absent =
+            born.is_empty() && handed.is_empty() && self.facts.evidence.at(index).next().is_none();
         let elsewhere = only_absent.then_some(Act::Elsewhere);
         elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
+    }
+
+    /// The keys whose lock was granted at an index to somebody who may have waited for it.
+    fn handed(&self, index: u64, model: &Model) -> BTreeSet<String> {
+        let told = self.facts.evidence.grants_at(index).map(|told| &told.key);
+        let seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen);
+        let seen = seen.filter(|seen| seen.session.is_some() && !model.queue(&seen.key).is_empty());
+        told.chain(seen.map(|seen| &seen.key)).cloned().collect()
+    }
+
+    /// Those in a key's queue, or who hold it after a wait, that nobody was told of.
+    fn leavers<'m>(&'m self, key: &'m str, model: &'m Model) -> impl Iterator<Item = Leaver> + 'm {
+        let leaver =
+            |session: &str, asked| Leaver { key: key.to_owned(), session: session.to_owned(), asked };
+        let waits = model.queue(key).iter();
+        let waits = waits.filter(|waiter| waiter.by.is_some_and(|by| self.in_vain.contains_key(&by)));
+        let waits = waits.map(move |waiter| leaver(&waiter.session, waiter.asked));
+        let held = model.entry(key).and_then(|entry| Some((entry.session.as_ref()?, entry.awaited?)));
+        let by = model.grant_of(key).and_then(|grant| model.grants[grant].by);
+        let held = held.filter(|_| by.is_some_and(|by| self.in_vain.contains_key(&by)));
+        waits.chain(held.map(move |(session, asked)| leaver(session, asked)))
+    }
+
+    /// Those of them whose clients had been told before an index.
+    pub(super) fn have_left(&self, index: u64, model: &Model) -> Vec<Leaver> {
+        let earliest = self.facts.times.earliest(index);
+        let has_left = |by: Option<u64>| {
+            let answered = by.and_then(|by| self.in_vain.get(&by).copied().flatten());
+            answered.is_some_and(|answered| answered < earliest)
+        };
+        let waits = model.queues().flat_map(|(key, queue)| queue.iter().map(move |waiter| (key, waiter)));
+        let waits = waits.filter(|(_, waiter)| has_left(waiter.by)).map(|(key, waiter)| Leaver {
+            key: key.clone(),
+            session: waiter.session.clone(),
+            asked: waiter.asked,
+        });
+        let held = model.awaited().filter(|(.., by)| has_left(*by)).map(|(key, session, asked, _)| Leaver {
+            key: key.clone(),
+            session: session.clone(),
+            asked,
+        });
+        waits.chain(held).collect()
     }
 
     /// The keys that are there in the model, but were seen to be absent right after an index.
@@ -186,6 +260,7 @@ impl<'h> Candidates<'h> {
         let evidence = &self.facts.evidence;
         concern.keys.extend(evidence.at(index).map(|sighting| sighting.seen.key.clone()));
         concern.keys.extend(evidence.born_at(index).cloned());
+        concern.keys.extend(evidence.grants_at(index).map(|told| told.key.clone()));
         concern.keys.extend(self.gone(index, model).into_iter().map(str::to_owned));
         acts.iter().filter_map(Act::operation).for_each(|operation| concern.add(operation));
         concern.add_holders(model);
@@ -219,7 +294,11 @@ impl<'h> Candidates<'h> {
         // Many keys may have gone with their holders before anybody looked.
         let gone: Vec<String> = self.gone(index, model).into_iter().map(str::to_owned).collect();
         let all_gone = (gone.len() > 1).then_some(Act::EndHolders(gone));
-        all_gone.into_iter().chain(ends).chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
+        let leaves = concern.keys.iter().flat_map(|key| self.leavers(key, model)).map(Act::Leave);
+        let is_waited_for = |key: &&String| model.is_closed(key) && !model.queue(key).is_empty();
+        let opens = concern.keys.iter().filter(is_waited_for).map(|key| Act::Open(key.clone()));
+        let acts = all_gone.into_iter().chain(ends).chain(leaves).chain(opens);
+        acts.chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
     }
 
     /// Whether what happened at an index bears on these keys and sessions.
@@ -268,6 +347,17 @@ fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     }
 }
 
+/// Whether a write may free the lock of one of these keys.
+fn frees(write: &KvWrite, keys: &BTreeSet<String>) -> bool {
+    match write {
+        KvWrite::Release { key, .. } | KvWrite::Delete { key } | KvWrite::DeleteCas { key, .. } => {
+            keys.contains(key)
+        }
+        KvWrite::DeleteTree { prefix } => keys.iter().any(|key| key.starts_with(prefix)),
+        _ => false,
+    }
+}
+
 fn may_delete(operation: &Operation, keys: &BTreeSet<&str>) -> bool {
     kv_writes(operation).any(|write| match write {
         KvWrite::Delete { key } | KvWrite::DeleteCas { key, .. } => keys.contains(key.as_str()),
@@ -312,6 +402,7 @@ pub(super) fn written(write: &KvWrite) -> Option<(&str, &str)> {
         KvWrite::Set { key, value }
         | KvWrite::Cas { key, value, .. }
         | KvWrite::Acquire { key, value, .. }
+        | KvWrite::Enqueue { key, value, .. }
         | KvWrite::Release { key, value, .. } => Some((key, value)),
         _ => None,
     }
@@ -362,6 +453,8 @@ pub(super) fn key_of(write: &KvWrite) -> Option<&str> {
         KvWrite::Set { key, .. }
         | KvWrite::Cas { key, .. }
         | KvWrite::Acquire { key, .. }
+        | KvWrite::Enqueue { key, .. }
+        | KvWrite::Leave { key, .. }
         | KvWrite::Release { key, .. }
         | KvWrite::Delete { key }
         | KvWrite::DeleteCas { key, .. } => Some(key),
@@ -371,7 +464,10 @@ pub(super) fn key_of(write: &KvWrite) -> Option<&str> {
 
 fn sessions_of(operation: &Operation) -> Vec<&str> {
     let of_writes = kv_writes(operation).filter_map(|write| match write {
-        KvWrite::Acquire { session, .. } | KvWrite::Release { session, .. } => Some(session.as_str()),
+        KvWrite::Acquire { session, .. }
+        | KvWrite::Enqueue { session, .. }
+        | KvWrite::Leave { session, .. }
+        | KvWrite::Release { session, .. } => Some(session.as_str()),
         _ => None,
     });
     let own = match operation.write() {

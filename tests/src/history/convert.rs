@@ -30,7 +30,8 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
         Answer::Txn(results) => Reply::Txn(results.iter().map(txn_result).collect::<Option<_>>()?),
         Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
         Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
-        Answer::Agent { .. } | Answer::Server(_) | Answer::Queued { .. } => return None,
+        Answer::Queued { .. } => Reply::Queued,
+        Answer::Agent { .. } | Answer::Server(_) => return None,
     })
 }
 
@@ -88,7 +89,14 @@ fn kv_write(command: &KvCommand) -> Option<KvWrite> {
             KvWrite::DeleteCas { key: key.as_str().to_owned(), expected: expected.0 }
         }
         KvCommand::DeleteTree(prefix) => KvWrite::DeleteTree { prefix: prefix.as_str().to_owned() },
-        KvCommand::Enqueue { .. } | KvCommand::Leave { .. } => return None,
+        KvCommand::Enqueue { new, session, .. } => {
+            KvWrite::Enqueue { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+        }
+        KvCommand::Leave { key, session, mark } => KvWrite::Leave {
+            key: key.as_str().to_owned(),
+            session: session.as_str().to_owned(),
+            asked: mark.0,
+        },
     })
 }
 

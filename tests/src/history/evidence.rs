@@ -4,7 +4,7 @@
 //! answered. So this is what tells which of the unknown writes took effect, and where. The index that comes with an absent
 //! key, or with a listing of everything, is that of the newest change to any key: such an answer is exact at that index.
 
-use super::operation::{Moment, Operation, Outcome, Query, Read, Reply, Request, Seen};
+use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Read, Reply, Request, Seen, Write};
 use super::verdict::Violation;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,17 @@ pub(super) struct Snapshot {
     pub(super) by: u64,
 }
 
+/// A grant after a wait, as its client was told.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) session: String,
+    pub(super) fence: u64,
+    /// The operation that was told.
+    pub(super) by: u64,
+}
+
 /// Everything that was seen.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
@@ -35,6 +46,7 @@ pub(super) struct Evidence {
     /// The indexes at which a key was created, as its later versions tell.
     births: BTreeMap<u64, BTreeSet<String>>,
     snapshots: BTreeMap<u64, Vec<Snapshot>>,
+    grants: BTreeMap<u64, Vec<Told>>,
 }
 
 impl Evidence {
@@ -44,6 +56,9 @@ impl Evidence {
         for operation in operations {
             if let Some((index, snapshot)) = snapshot(operation) {
                 evidence.snapshots.entry(index).or_default().push(snapshot);
+            }
+            if let Some((at, told)) = told_of_grant(operation) {
+                evidence.grants.entry(at).or_default().push(told);
             }
             let own_index = operation.write_index();
             for seen in seen_by(operation) {
@@ -61,7 +76,8 @@ impl Evidence {
 
     /// All indexes that prove something.
     pub(super) fn indexes(&self) -> impl Iterator<Item = u64> {
-        self.versions.keys().chain(self.births.keys()).chain(self.snapshots.keys()).copied()
+        let versions = self.versions.keys().chain(self.births.keys());
+        versions.chain(self.snapshots.keys()).chain(self.grants.keys()).copied()
     }
 
     /// The versions that were made at an index.
@@ -77,6 +93,11 @@ impl Evidence {
     /// What was exactly so right after an index.
     pub(super) fn snapshots_at(&self, index: u64) -> impl Iterator<Item = &Snapshot> {
         self.snapshots.get(&index).into_iter().flatten()
+    }
+
+    /// The grants after a wait that happened at an index.
+    pub(super) fn grants_at(&self, index: u64) -> impl Iterator<Item = &Told> {
+        self.grants.get(&index).into_iter().flatten()
     }
 
     fn add(&mut self, operation: &Operation, seen: &Seen) -> Option<Violation> {
@@ -99,6 +120,13 @@ impl Evidence {
             format!("{operation} differs from what #{} saw of the same version: {}", known.by, known.seen);
         Some(Violation::new("a version has one content", &[known.by, operation.number], text))
     }
+}
+
+fn told_of_grant(operation: &Operation) -> Option<(u64, Told)> {
+    let Some(Write::Kv(KvWrite::Enqueue { key, value, session })) = operation.write() else { return None };
+    let Some(Reply::GrantedLater { at, fence }) = operation.reply() else { return None };
+    let (key, value, session) = (key.clone(), value.clone(), session.clone());
+    Some((*at, Told { key, value, session, fence: *fence, by: operation.number }))
 }
 
 /// What an answer proves of the state right after its index. An index of 1 is also sent where nothing was ever written.

@@ -12,7 +12,9 @@ pub(super) fn fences(operations: &[Operation], grants: &[Grant]) -> Vec<Violatio
     let unanswered = operations.iter().filter(|operation| operation.is_unknown()).flat_map(kv_writes);
     let may_be_older: BTreeSet<(&str, &str)> = unanswered
         .filter_map(|write| match write {
-            KvWrite::Acquire { key, session, .. } => Some((key.as_str(), session.as_str())),
+            KvWrite::Acquire { key, session, .. } | KvWrite::Enqueue { key, session, .. } => {
+                Some((key.as_str(), session.as_str()))
+            }
             _ => None,
         })
         .collect();

@@ -160,7 +160,7 @@ impl<'h> Projection<'h> {
         let mut locked: BTreeMap<&str, BTreeSet<&'h str>> = BTreeMap::new();
         for operation in self.operations {
             for write in kv_writes(operation) {
-                if let KvWrite::Acquire { key, session, .. } = write {
+                if let KvWrite::Acquire { key, session, .. } | KvWrite::Enqueue { key, session, .. } = write {
                     locked.entry(session).or_default().insert(key);
                 }
             }
@@ -199,6 +199,14 @@ impl<'h> Projection<'h> {
         let mut push =
             |ended, projected| spans.push(Span { begun: operation.begun, ended, operation: projected });
         match (&operation.request, operation.reply()) {
+            // Who waits in vain may have been granted the lock, and have given it back before anybody was told.
+            (Request::Write(Write::Kv(KvWrite::Enqueue { key: of, value, session })), _)
+                if of == key && operation.waits_in_vain() && is_possible(operation) =>
+            {
+                let (value, session) = (value.clone(), session.clone());
+                push(ended, KeyOperation::MayAcquire { value: value.clone(), session: session.clone() });
+                push(ended, KeyOperation::MayRelease { value, session });
+            }
             (Request::Read(read), Some(Reply::Entries(seen))) if !read.stale => {
                 push(ended, KeyOperation::Read(state_in(seen, key)));
             }
@@ -230,7 +238,9 @@ impl<'h> Projection<'h> {
         let told = match reply {
             None => None,
             Some(_) if in_txn => Some(true),
-            Some(Reply::Granted { .. } | Reply::Flag(true)) => Some(true),
+            Some(Reply::Granted { .. } | Reply::GrantedLater { .. } | Reply::Flag(true)) => Some(true),
+            // It is not known when it was granted what it waited for, if it ever was.
+            Some(Reply::Queued) => None,
             Some(Reply::Flag(false)) => Some(false),
             Some(_) => return None,
         };
@@ -246,7 +256,10 @@ impl<'h> Projection<'h> {
                 (None, Some(false)) => None,
                 (None, _) => Some(KeyOperation::Set(value.clone())),
             },
-            KvWrite::Acquire { value, session, .. } => Some(acquired(value.clone(), session.clone(), told)),
+            KvWrite::Acquire { value, session, .. } | KvWrite::Enqueue { value, session, .. } => {
+                Some(acquired(value.clone(), session.clone(), told))
+            }
+            KvWrite::Leave { .. } => None,
             KvWrite::Release { value, session, .. } => Some(released(value.clone(), session.clone(), told)),
             KvWrite::Delete { .. } => Some(KeyOperation::Deleted),
             KvWrite::DeleteCas { expected, .. } => match (self.version(key, *expected), told) {

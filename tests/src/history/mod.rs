@@ -8,7 +8,7 @@
 //! | `convert` | the same from the product's own words, for those who drive the core itself |
 //! | `recorder` | writes down what clients ask and are told |
 //! | `verdict` | what a check found |
-//! | `model` , `txn` | keys, sessions, locks and delays, written anew from the rules |
+//! | `model` , `queue` , `txn` | keys, sessions, locks, delays and who waits, written anew from the rules |
 //! | `evidence` | the versions of keys that clients were shown |
 //! | `candidates` , `replay` | all writes in the order of the log, and what became of those that were not answered |
 //! | `timeline` | what every key was, from one index to the next |
@@ -26,6 +26,7 @@ mod independent;
 mod model;
 pub mod operation;
 mod order;
+mod queue;
 mod reads;
 mod recorder;
 mod replay;

@@ -5,9 +5,10 @@
 //! written into one list from which any moment can be had back: that is how a guess is undone.
 //!
 //! What it cannot know it holds open: whether a lock-delay is over (an answer tells), and the index of a write that
-//! nobody ever saw (a range).
+//! nobody ever saw (a range). Who waits for a lock is in `queue`.
 
 use super::operation::{KvWrite, Moment, Reply, Seen, SessionWish, Write};
+use super::queue::{Asked, Waiter};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -84,6 +85,8 @@ pub(super) struct Entry {
     pub(super) modified: Place,
     /// Which grant stands, or stood last.
     grant: Option<usize>,
+    /// Where somebody asked to wait for this grant; none once its session has acquired the lock again.
+    pub(super) awaited: Option<Asked>,
 }
 
 impl Entry {
@@ -134,6 +137,7 @@ pub(super) enum Undo {
     Entry(String, Option<Entry>),
     Session(String, Option<SessionWish>),
     Closed(String, Option<Closed>),
+    Queue(String, Option<Vec<Waiter>>),
     Granted,
     Learned(usize),
 }
@@ -144,6 +148,8 @@ pub(super) struct Model {
     entries: BTreeMap<String, Entry>,
     sessions: BTreeMap<String, SessionWish>,
     closed: BTreeMap<String, Closed>,
+    /// Who waits for each lock, in the order of coming.
+    queues: BTreeMap<String, Vec<Waiter>>,
     pub(super) grants: Vec<Grant>,
     undo: Vec<Undo>,
 }
@@ -169,6 +175,7 @@ impl Model {
                 Undo::Entry(key, old) => restore(&mut self.entries, key, old),
                 Undo::Session(id, old) => restore(&mut self.sessions, id, old),
                 Undo::Closed(key, old) => restore(&mut self.closed, key, old),
+                Undo::Queue(key, old) => restore(&mut self.queues, key, old),
                 Undo::Granted => drop(self.grants.pop()),
                 Undo::Learned(grant) => self.grants[grant].fence = None,
             }
@@ -187,6 +194,13 @@ impl Model {
         write: &Write,
         told: Option<&Reply>,
     ) -> Result<(), String> {
+        let before = self.mark();
+        self.carry_out_alone(step, write, told)?;
+        self.grant_freed(step, before);
+        Ok(())
+    }
+
+    fn carry_out_alone(&mut self, step: Step, write: &Write, told: Option<&Reply>) -> Result<(), String> {
         let right = match write {
             Write::Kv(write) => return self.kv(step, write, told),
             Write::Txn(steps) => return self.txn(step, steps, told),
@@ -208,7 +222,7 @@ impl Model {
                 Some(_) => "a session",
             },
             Write::DestroySession(id) => {
-                self.end_session(step, id);
+                self.end_alone(step, id);
                 match told {
                     None | Some(Reply::Done | Reply::Flag(true)) => return Ok(()),
                     Some(_) => "that it is done",
@@ -218,10 +232,17 @@ impl Model {
         Err(format!("{right} was expected"))
     }
 
-    /// Ends a session, if it lives.
+    /// Ends a session, if it lives, and grants what it held to who waits.
     pub(super) fn end_session(&mut self, step: Step, id: &str) {
+        let before = self.mark();
+        self.end_alone(step, id);
+        self.grant_freed(step, before);
+    }
+
+    fn end_alone(&mut self, step: Step, id: &str) {
         let Some(wish) = self.sessions.get(id).cloned() else { return };
         self.put_session(id, None);
+        self.leave_all_queues(id);
         let held = self.entries.iter().filter(|(_, entry)| entry.session.as_deref() == Some(id));
         for key in held.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let freed = match wish.deletes {
@@ -229,6 +250,7 @@ impl Model {
                 false => self.entries.get(&key).map(|entry| Entry {
                     session: None,
                     modified: step.place.behind(entry.modified),
+                    awaited: None,
                     ..entry.clone()
                 }),
             };
@@ -265,6 +287,10 @@ impl Model {
             KvWrite::Acquire { key, value, session } => {
                 return self.acquire_told(step, key, value, session, told);
             }
+            KvWrite::Enqueue { key, value, session } => {
+                return self.enqueue_told(step, key, value, session, told);
+            }
+            KvWrite::Leave { key, session, asked } => self.leave(step, key, session, Asked::At(*asked)),
             KvWrite::Set { key, value } => self.set(step, key, value),
             KvWrite::Cas { key, value, expected } => self.cas(step, key, value, *expected),
             KvWrite::Release { key, value, session } => self.release(step, key, value, session),
@@ -330,12 +356,13 @@ impl Model {
             entry.session = Some(session.to_owned());
             entry.lock_index = lock_index;
             entry.grant = Some(grant);
+            entry.awaited = None;
         });
         Acquired::Granted(grant)
     }
 
     /// A client was told a grant's fence.
-    fn learn(&mut self, grant: usize, fence: u64) -> Result<(), String> {
+    pub(super) fn learn(&mut self, grant: usize, fence: u64) -> Result<(), String> {
         match self.grants[grant].fence {
             Some(known) if known != fence => Err(format!("fence {known} was expected, of the same hold")),
             Some(_) => Ok(()),
@@ -363,7 +390,10 @@ impl Model {
     pub(super) fn release(&mut self, step: Step, key: &str, value: &str, session: &str) -> bool {
         let holds = self.entries.get(key).is_some_and(|entry| entry.session.as_deref() == Some(session));
         if holds {
-            self.write(step, key, value, |entry| entry.session = None);
+            self.write(step, key, value, |entry| {
+                entry.session = None;
+                entry.awaited = None;
+            });
         }
         holds
     }
@@ -395,7 +425,7 @@ impl Model {
     }
 
     /// The one rule of writing: what is there already is not written again.
-    fn write(&mut self, step: Step, key: &str, value: &str, change: impl FnOnce(&mut Entry)) {
+    pub(super) fn write(&mut self, step: Step, key: &str, value: &str, change: impl FnOnce(&mut Entry)) {
         let existing = self.entries.get(key);
         let mut entry = existing.cloned().unwrap_or_else(|| Entry {
             value: value.to_owned(),
@@ -404,6 +434,7 @@ impl Model {
             created: step.place,
             modified: step.place,
             grant: None,
+            awaited: None,
         });
         entry.value = value.to_owned();
         change(&mut entry);
@@ -416,6 +447,46 @@ impl Model {
     fn put_entry(&mut self, key: &str, entry: Option<Entry>) {
         let old = put(&mut self.entries, key, entry);
         self.undo.push(Undo::Entry(key.to_owned(), old));
+    }
+
+    /// The queue of a key.
+    pub(super) fn queue(&self, key: &str) -> &[Waiter] {
+        self.queues.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// All queues.
+    pub(super) fn queues(&self) -> impl Iterator<Item = (&String, &Vec<Waiter>)> {
+        self.queues.iter()
+    }
+
+    /// All locks that are held after a wait, by whom, where it was asked for, and by which operation.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (&String, &String, Asked, Option<u64>)> {
+        let held = self.entries.iter().filter_map(|(key, entry)| Some((key, entry.session.as_ref()?, entry)));
+        held.filter_map(|(key, session, entry)| {
+            Some((key, session, entry.awaited?, self.grants[entry.grant?].by))
+        })
+    }
+
+    pub(super) fn put_queue(&mut self, key: &str, queue: Vec<Waiter>) {
+        let old = put(&mut self.queues, key, Some(queue).filter(|queue| !queue.is_empty()));
+        self.undo.push(Undo::Queue(key.to_owned(), old));
+    }
+
+    /// The lock that a key's entry stands for, if it is held: its grant.
+    pub(super) fn grant_of(&self, key: &str) -> Option<usize> {
+        self.entries.get(key).filter(|entry| entry.session.is_some())?.grant
+    }
+
+    /// Notes that somebody waited for the grant that stands.
+    pub(super) fn note_awaited(&mut self, key: &str, asked: Asked) {
+        if let Some(entry) = self.entries.get(key).cloned() {
+            self.put_entry(key, Some(Entry { awaited: Some(asked), ..entry }));
+        }
+    }
+
+    /// Whether a key is certainly closed by a lock-delay, unless that is over.
+    pub(super) fn is_closed(&self, key: &str) -> bool {
+        self.closed.get(key).is_some_and(|closed| closed.since.is_some())
     }
 
     fn put_session(&mut self, id: &str, wish: Option<SessionWish>) {

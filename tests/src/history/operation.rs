@@ -68,6 +68,10 @@ pub enum KvWrite {
     Cas { key: String, value: String, expected: u64 },
     /// Takes a lock.
     Acquire { key: String, value: String, session: String },
+    /// Takes a lock, or waits for it in its queue.
+    Enqueue { key: String, value: String, session: String },
+    /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted in it.
+    Leave { key: String, session: String, asked: u64 },
     /// Gives a lock back.
     Release { key: String, value: String, session: String },
     /// One key.
@@ -163,6 +167,10 @@ pub enum Reply {
     Granted { fence: u64 },
     /// The lock is free, but closed by a lock-delay.
     Delayed,
+    /// There is a place in the lock's queue, and that is all that the client was told.
+    Queued,
+    /// There was a place in the lock's queue, in which the lock was granted at a later index, under this fencing token.
+    GrantedLater { at: u64, fence: u64 },
     /// The new session.
     Session(String),
     /// The transaction took effect, and saw this. Values are left out where it wrote.
@@ -201,6 +209,24 @@ impl Operation {
             (Request::Write(_), Outcome::Answered { index, .. }) => *index,
             _ => None,
         }
+    }
+
+    /// The last index that the answer to a write names: its own, or that of a grant after a wait.
+    pub fn last_index(&self) -> Option<u64> {
+        match self.reply() {
+            Some(Reply::GrantedLater { at, .. }) => Some(*at),
+            _ => self.write_index(),
+        }
+    }
+
+    /// Whether a lock is asked for here, and the client was not told that it got it: what it may have got was taken back.
+    pub fn waits_in_vain(&self) -> bool {
+        let waits = matches!(self.write(), Some(Write::Kv(KvWrite::Enqueue { .. })));
+        waits
+            && !matches!(
+                self.reply(),
+                Some(Reply::Granted { .. } | Reply::GrantedLater { .. } | Reply::Queued)
+            )
     }
 
     /// The write, if it is one.
@@ -264,6 +290,10 @@ impl fmt::Display for KvWrite {
             Self::Set { key, value } => write!(f, "set {key}={value}"),
             Self::Cas { key, value, expected } => write!(f, "cas {key}={value} if {expected}"),
             Self::Acquire { key, value, session } => write!(f, "acquire {key}={value} by {session}"),
+            Self::Enqueue { key, value, session } => write!(f, "wait for {key}={value} by {session}"),
+            Self::Leave { key, session, asked } => {
+                write!(f, "leave {key} by {session}, asked for at {asked}")
+            }
             Self::Release { key, value, session } => write!(f, "release {key}={value} by {session}"),
             Self::Delete { key } => write!(f, "delete {key}"),
             Self::DeleteCas { key, expected } => write!(f, "delete {key} if {expected}"),
@@ -309,6 +339,8 @@ impl fmt::Display for Reply {
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Granted { fence } => write!(f, "granted with fence {fence}"),
             Self::Delayed => write!(f, "refused for a lock-delay"),
+            Self::Queued => write!(f, "queued"),
+            Self::GrantedLater { at, fence } => write!(f, "granted at {at} with fence {fence}, after a wait"),
             Self::Session(session) => write!(f, "session {session}"),
             Self::Txn(seen) => write!(f, "took effect [{}]", list(seen)),
             Self::TxnFailed(steps) => write!(f, "failed at steps {steps:?}"),

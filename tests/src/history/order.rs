@@ -53,7 +53,8 @@ pub(super) fn known_index(operation: &Operation) -> Option<u64> {
     match &operation.request {
         Request::Read(read) if read.stale => None,
         Request::Read(_) => seen_by(operation).iter().map(|seen| seen.modify_index).chain(*index).max(),
-        _ => *index,
+        Request::Write(_) => operation.last_index(),
+        Request::Renew(_) => *index,
     }
 }
 

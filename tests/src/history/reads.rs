@@ -37,7 +37,7 @@ pub(super) fn real_time_order(history: &History, replayed: &Replayed) -> Vec<Vio
             if index.or(placed).is_some_and(|index| index <= floor.index) {
                 fail("the log has the order of real time", operation, floor, "");
             }
-            index
+            operation.last_index()
         }
         Request::Renew(_) => None,
     });

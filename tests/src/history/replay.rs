@@ -8,7 +8,7 @@
 //!
 //! It takes linear time as long as clients are answered; each write that was not answered adds a small search.
 
-use super::candidates::{Act, Candidates, Concern};
+use super::candidates::{Act, Candidates, Concern, Leaver};
 use super::evidence::{Evidence, Snapshot};
 use super::model::{Entry, Grant, Model, Place, Step, Undo};
 use super::operation::{Moment, Operation, Query};
@@ -161,6 +161,7 @@ impl<'h> Replay<'h> {
     /// Carries out what happened at an index, by the first explanation after `skipped` others that agrees with everything.
     fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
         let index = self.indexes[at];
+        self.let_go(index);
         let acts = match self.answered.get(&index) {
             Some(operation) => vec![Act::Write(operation)],
             None => self.candidates.explaining(index, &self.model, |number| self.is_placed(number)),
@@ -187,6 +188,15 @@ impl<'h> Replay<'h> {
         }
         let error = search.error.as_deref().unwrap_or("nobody is known to have written anything there");
         Err(self.violation(index, error))
+    }
+
+    /// Whoever was told before an index that it had waited in vain has left by then.
+    fn let_go(&mut self, index: u64) {
+        for leaver in self.candidates.have_left(index, &self.model) {
+            let step = self.unseen_step(index, 0, Moment(0), None);
+            // What it held is given back, and so changes.
+            let _ = self.carry_out(step, &Act::Leave(leaver));
+        }
     }
 
     /// Something unseen may have happened even before earlier indexes that bear on this one, though they agreed without.
@@ -233,7 +243,12 @@ impl<'h> Replay<'h> {
             return Err("it took effect before".into());
         }
         self.carry_out(self.step(index, act), act)?;
-        self.agrees(index)
+        self.agrees(index)?;
+        let told = self.facts.evidence.grants_at(index);
+        told.into_iter().try_for_each(|told| {
+            let held = self.model.is_granted(index, told);
+            held.map_err(|error| format!("#{}: {error}", told.by))
+        })
     }
 
     fn carry_out_unseen(&mut self, index: u64, act: &Act<'_>) -> Result<(), String> {
@@ -241,16 +256,19 @@ impl<'h> Replay<'h> {
             return Err("it took effect before".into());
         }
         let after = act.operation().map_or(0, |write| self.facts.floors[&write.number].index);
-        let place = Place::Between { after, before: index };
-        let latest = self.facts.times.latest(index);
         let earliest = act.operation().map_or(Moment(0), |write| write.begun);
         let by = act.operation().map(|write| write.number);
         let before = self.model.mark();
-        self.carry_out(Step { place, earliest, latest, by }, act)?;
+        self.carry_out(self.unseen_step(index, after, earliest, by), act)?;
         match self.model.mark() == before {
             true => Err("it changes nothing".into()),
             false => Ok(()),
         }
+    }
+
+    fn unseen_step(&self, index: u64, after: u64, earliest: Moment, by: Option<u64>) -> Step {
+        let place = Place::Between { after, before: index };
+        Step { place, earliest, latest: self.facts.times.latest(index), by }
     }
 
     fn carry_out(&mut self, step: Step, act: &Act<'_>) -> Result<(), String> {
@@ -274,6 +292,13 @@ impl<'h> Replay<'h> {
                 }
             }
             Act::Elsewhere => {}
+            Act::Open(key) => self.model.open_and_grant(step, &key.clone())?,
+            Act::Leave(leaver) => {
+                let Leaver { key, session, asked } = leaver;
+                if !self.model.leave_and_grant(step, key, session, *asked) {
+                    return Err(format!("{session} neither waits for {key} nor holds it"));
+                }
+            }
             Act::End(session) => self.end(step, &session.clone())?,
             Act::EndHolder(key) => {
                 let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
@@ -358,7 +383,9 @@ impl<'h> Replay<'h> {
     fn violation(&self, index: u64, error: &str) -> Violation {
         let shown: Vec<_> = self.facts.evidence.at(index).collect();
         let snapshots = self.facts.evidence.snapshots_at(index).map(|snapshot| snapshot.by);
-        let mut operations: Vec<u64> = shown.iter().map(|sighting| sighting.by).chain(snapshots).collect();
+        let told = self.facts.evidence.grants_at(index).map(|told| told.by);
+        let mut operations: Vec<u64> =
+            shown.iter().map(|sighting| sighting.by).chain(snapshots).chain(told).collect();
         if let Some(operation) = self.answered.get(&index) {
             operations.insert(0, operation.number);
             let text = format!("{operation}: {error}");

@@ -3,6 +3,7 @@
 mod bad;
 mod good;
 mod independent;
+mod queue;
 mod storm;
 mod story;
 mod world;

@@ -123,6 +123,16 @@ pub(crate) fn acquire(key: &str, value: &str, session: &str) -> KvWrite {
     KvWrite::Acquire { key: key.into(), value: value.into(), session: session.into() }
 }
 
+/// Takes a lock, or waits in its queue.
+pub(crate) fn wait(key: &str, value: &str, session: &str) -> KvWrite {
+    KvWrite::Enqueue { key: key.into(), value: value.into(), session: session.into() }
+}
+
+/// What somebody is told who has waited.
+pub(crate) fn granted_at(at: u64, fence: u64) -> Reply {
+    Reply::GrantedLater { at, fence }
+}
+
 pub(crate) fn release(key: &str, value: &str, session: &str) -> KvWrite {
     KvWrite::Release { key: key.into(), value: value.into(), session: session.into() }
 }

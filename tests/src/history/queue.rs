@@ -1,0 +1,180 @@
+//! Queues in the model: whoever waits for a lock gets it in turn, from the command that frees it.
+//!
+//! A waiter that was told nothing, or that it waited in vain, may have left at any time before its answer; if it was
+//! granted the lock before that, leaving gives the lock back.
+
+use super::evidence::Told;
+use super::model::{Acquired, Entry, Grant, Model, Place, Step, Undo};
+use super::operation::Reply;
+use std::collections::BTreeSet;
+
+/// By what a wait is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asked {
+    /// The index of the request.
+    At(u64),
+    /// The operation, where it is not known at which index it took effect.
+    By(u64),
+}
+
+/// A session that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Waiter {
+    pub(super) session: String,
+    pub(super) value: String,
+    pub(super) asked: Asked,
+    pub(super) by: Option<u64>,
+}
+
+impl Asked {
+    fn new(step: Step) -> Self {
+        match (step.place, step.by) {
+            (Place::Between { .. }, Some(number)) => Self::By(number),
+            (place, _) => Self::At(place.latest()),
+        }
+    }
+}
+
+impl Model {
+    /// Takes a lock or a place in its queue, and whether the client was told right.
+    pub(super) fn enqueue_told(
+        &mut self,
+        step: Step,
+        key: &str,
+        value: &str,
+        session: &str,
+        told: Option<&Reply>,
+    ) -> Result<(), String> {
+        let is_told_of_place = matches!(
+            told,
+            Some(Reply::Queued | Reply::GrantedLater { .. } | Reply::Flag(false) | Reply::Delayed)
+        );
+        let holds = self.entry(key).is_some_and(|entry| entry.session.as_deref() == Some(session));
+        if self.session(session).is_none() {
+            return match told {
+                None | Some(Reply::Refused(_)) => Ok(()),
+                Some(_) => Err("a refusal, for there is no such session, was expected".into()),
+            };
+        }
+        let is_held = self.entry(key).is_some_and(|entry| entry.session.is_some());
+        let stays_closed = self.is_closed(key) && (told.is_none() || is_told_of_place);
+        if !holds && (is_held || stays_closed) {
+            self.queue_up(step, key, value, session);
+            return match told {
+                None => Ok(()),
+                Some(_) if is_told_of_place => Ok(()),
+                Some(_) => Err("a place in the queue was expected".into()),
+            };
+        }
+        if !holds {
+            self.open(step, key)?;
+        }
+        let Acquired::Granted(grant) = self.acquire(step, key, value, session) else {
+            return Err("a grant was expected".into());
+        };
+        if !holds {
+            self.note_awaited(key, Asked::new(step));
+        }
+        match told {
+            None => Ok(()),
+            Some(Reply::Granted { fence }) => self.learn(grant, *fence),
+            Some(_) => Err("a grant was expected".into()),
+        }
+    }
+
+    /// The last place; whoever is in the queue already keeps its own.
+    fn queue_up(&mut self, step: Step, key: &str, value: &str, session: &str) {
+        let (value, session) = (value.to_owned(), session.to_owned());
+        let waiter = Waiter { value, session, asked: Asked::new(step), by: step.by };
+        let mut queue = self.queue(key).to_vec();
+        match queue.iter_mut().find(|known| known.session == waiter.session) {
+            Some(known) => *known = waiter,
+            None => queue.push(waiter),
+        }
+        self.put_queue(key, queue);
+    }
+
+    /// Gives up a place, or the lock that was granted in it. Whether there was anything to give up.
+    pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
+        let mut queue = self.queue(key).to_vec();
+        let before = queue.len();
+        queue.retain(|waiter| waiter.session != session || waiter.asked != asked);
+        if queue.len() < before {
+            self.put_queue(key, queue);
+            return true;
+        }
+        let held = self
+            .entry(key)
+            .filter(|entry| entry.session.as_deref() == Some(session) && entry.awaited == Some(asked));
+        let Some(value) = held.map(|entry| entry.value.clone()) else { return false };
+        self.release(step, key, &value, session)
+    }
+
+    /// What a leaver gives back is granted to the next.
+    pub(super) fn leave_and_grant(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
+        let before = self.mark();
+        let left = self.leave(step, key, session, asked);
+        self.grant_freed(step, before);
+        left
+    }
+
+    /// A lock-delay is over, and the lock goes to who waits for it.
+    pub(super) fn open_and_grant(&mut self, step: Step, key: &str) -> Result<(), String> {
+        let before = self.mark();
+        self.open(step, key)?;
+        self.grant_freed(step, before);
+        Ok(())
+    }
+
+    /// A session that ended waits for nothing.
+    pub(super) fn leave_all_queues(&mut self, session: &str) {
+        let waits = |queue: &[Waiter]| queue.iter().any(|waiter| waiter.session == session);
+        let keys: Vec<String> =
+            self.queues().filter(|(_, queue)| waits(queue)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let mut queue = self.queue(&key).to_vec();
+            queue.retain(|waiter| waiter.session != session);
+            self.put_queue(&key, queue);
+        }
+    }
+
+    /// Grants every lock that has become free since a moment to the first who waits for it.
+    pub(super) fn grant_freed(&mut self, step: Step, since: usize) {
+        let touched = self.changes_since(since).iter().filter_map(|change| match change {
+            Undo::Entry(key, _) | Undo::Closed(key, _) => Some(key.clone()),
+            _ => None,
+        });
+        for key in touched.collect::<BTreeSet<_>>() {
+            let is_held = self.entry(&key).is_some_and(|entry| entry.session.is_some());
+            if is_held || self.is_closed(&key) {
+                continue;
+            }
+            let mut queue = self.queue(&key).to_vec();
+            if queue.is_empty() {
+                continue;
+            }
+            let first = queue.remove(0);
+            self.put_queue(&key, queue);
+            let step = Step { by: first.by, ..step };
+            if let Acquired::Granted(_) = self.acquire(step, &key, &first.value, &first.session) {
+                self.note_awaited(&key, first.asked);
+            }
+        }
+    }
+
+    /// Whether a lock is held as a waiter was told, by a grant at this index.
+    pub(super) fn is_granted(&mut self, index: u64, told: &Told) -> Result<(), String> {
+        let Told { key, value, session, fence, .. } = told;
+        let held = self.entry(key).filter(|entry| entry.session.as_ref() == Some(session));
+        let written = held.is_some_and(|entry| entry.value == *value);
+        let Some(grant) = self.grant_of(key).filter(|_| written) else {
+            let there = self.entry(key).map_or("absent".into(), Entry::to_string);
+            return Err(format!("{session} was told of a grant of {key}, but it should be {there}"));
+        };
+        let Grant { place, .. } = self.grants[grant];
+        match place.may_be(index) {
+            true => self.learn(grant, *fence),
+            false => Err(format!("{session} was told of a grant of {key}, but holds it since {place}")),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Histories of those who wait for a lock: the good ones pass, and every bad one is found.
+
+use crate::story::{
+    NO, Story, YES, acquire, destroy, granted, granted_at, key, lasting, locked, release, seen, set, wait,
+};
+use lockmesh_tests::history::operation::{KvWrite, Reply, SessionWish};
+
+const MODEL: &str = "answers agree with the model";
+
+/// Three sessions; the first holds the lock.
+fn held_by(first: SessionWish) -> Story {
+    Story::new()
+        .session((0, 1), "s", first, 2)
+        .session((0, 1), "t", lasting(), 3)
+        .session((0, 1), "u", lasting(), 4)
+        .write((2, 3), acquire("l", "s1", "s"), 5, granted(1))
+}
+
+fn held() -> Story {
+    held_by(lasting())
+}
+
+#[test]
+fn a_lock_goes_from_one_to_the_next_in_the_command_that_frees_it() {
+    let verdict = held()
+        .write((4, 31), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((5, 51), wait("l", "u1", "u"), 7, granted_at(10, 3))
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .read((40, 41), key("l"), 8, &[locked(seen("l", "t1", 5, 8), 2, Some("t"))])
+        .write((50, 51), destroy("t"), 10, YES)
+        .read((60, 61), key("l"), 10, &[locked(seen("l", "u1", 5, 10), 3, Some("u"))])
+        .write((62, 63), wait("m", "u2", "u"), 11, granted(4))
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!(verdict.counts.grants, 4);
+}
+
+#[test]
+fn a_lock_that_was_deleted_or_closed_goes_to_who_waits() {
+    let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
+    held_by(delayed)
+        .write((4, 95), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((30, 31), destroy("s"), 7, YES)
+        .read((96, 97), key("l"), 8, &[locked(seen("l", "t1", 5, 8), 2, Some("t"))])
+        .write((98, 120), wait("l", "u1", "u"), 9, granted_at(10, 3))
+        .write((110, 120), KvWrite::Delete { key: "l".into() }, 10, YES)
+        .read((121, 122), key("l"), 10, &[locked(seen("l", "u1", 10, 10), 1, Some("u"))])
+        .verdict()
+        .expect_clean();
+}
+
+#[test]
+fn who_has_waited_in_vain_bothers_nobody() {
+    held()
+        .write((4, 20), wait("l", "t1", "t"), 6, NO)
+        .write((5, 31), wait("l", "u1", "u"), 7, granted_at(9, 2))
+        .write((30, 31), release("l", "s2", "s"), 9, YES)
+        .verdict()
+        .expect_clean();
+}
+
+#[test]
+fn who_was_granted_the_lock_unheard_gives_it_back_to_the_next() {
+    let story = |first: Story| {
+        first
+            .write((5, 41), wait("l", "u1", "u"), 7, granted_at(9, 3))
+            .write((30, 31), release("l", "s2", "s"), 8, YES)
+            .read((42, 43), key("l"), 9, &[locked(seen("l", "u1", 5, 9), 3, Some("u"))])
+            .verdict()
+            .expect_clean();
+    };
+    story(held().write((4, 45), wait("l", "t1", "t"), 6, NO));
+    story(held().unknown((4, 4), wait("l", "t1", "t")));
+}
+
+#[test]
+fn a_place_can_be_given_up_by_a_command_of_its_own() {
+    let leave = KvWrite::Leave { key: "l".into(), session: "t".into(), asked: 6 };
+    held()
+        .write((4, 5), wait("l", "t1", "t"), 6, Reply::Queued)
+        .write((6, 7), leave, 7, YES)
+        .write((8, 9), release("l", "s2", "s"), 8, YES)
+        .read((10, 11), key("l"), 8, &[locked(seen("l", "s2", 5, 8), 1, None)])
+        .verdict()
+        .expect_clean();
+}
+
+#[test]
+fn the_second_is_granted_before_the_first() {
+    held()
+        .write((4, 60), wait("l", "t1", "t"), 6, granted_at(10, 3))
+        .write((5, 31), wait("l", "u1", "u"), 7, granted_at(8, 2))
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .write((50, 51), release("l", "u2", "u"), 10, YES)
+        .breaks(MODEL, &[6, 7]);
+}
+
+#[test]
+fn somebody_who_did_not_wait_gets_past_who_does() {
+    held()
+        .write((4, 60), wait("l", "t1", "t"), 6, granted_at(10, 3))
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .write((40, 41), acquire("l", "u1", "u"), 9, granted(2))
+        .write((50, 51), release("l", "u2", "u"), 10, YES)
+        .breaks(MODEL, &[7]);
+}
+
+#[test]
+fn two_hold_a_lock_at_once() {
+    held()
+        .write((4, 31), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((30, 31), set("a", "1"), 8, YES)
+        .breaks(MODEL, &[5, 6]);
+}
+
+#[test]
+fn a_lock_is_granted_to_who_has_left() {
+    held()
+        .write((4, 20), wait("l", "t1", "t"), 6, NO)
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .read((40, 41), key("l"), 8, &[locked(seen("l", "t1", 5, 8), 2, Some("t"))])
+        .breaks(MODEL, &[6, 7]);
+}
+
+#[test]
+fn a_session_that_ended_is_granted_a_lock() {
+    held()
+        .write((4, 41), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((20, 21), destroy("t"), 7, YES)
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .breaks(MODEL, &[7]);
+}
+
+#[test]
+fn a_lock_is_granted_while_it_is_closed() {
+    let delayed = SessionWish { lock_delay_ms: 500, ..SessionWish::default() };
+    held_by(delayed)
+        .write((4, 95), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((30, 31), destroy("s"), 7, YES)
+        .breaks("whatever is seen was written once", &[5]);
+}
