@@ -17,6 +17,7 @@ const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact")
 const QUERY_BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
 const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
+const OUR_QUEUED: HeaderName = HeaderName::from_static("x-lockmesh-queued");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
 const OUR_CHANGES: HeaderName = HeaderName::from_static("x-lockmesh-reloaded");
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
@@ -180,6 +181,12 @@ pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Res
 /// The index at which a write took effect: ours, invisible to Consul's clients.
 pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) -> Response<Body> {
     response.headers_mut().insert(OUR_INDEX, index.0.into());
+    response
+}
+
+/// Where a lock was asked for that was granted after a wait.
+pub(super) fn with_queued(mut response: Response<Body>, asked: LogIndex) -> Response<Body> {
+    response.headers_mut().insert(OUR_QUEUED, asked.0.into());
     response
 }
 

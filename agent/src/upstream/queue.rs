@@ -47,20 +47,20 @@ struct Waiting {
 }
 
 impl Upstream {
-    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is. To drop the future is to give
-    /// up the place.
+    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with the index at which the
+    /// lock was asked for. To drop the future is to give up the place.
     pub async fn acquire(
         &self,
         new: NewEntry,
         session: SessionId,
         wait: Duration,
-    ) -> Result<Applied, Unavailable> {
+    ) -> Result<(LogIndex, Applied), Unavailable> {
         let wish = Wish { upstream: self.clone(), key: new.key.clone(), session };
         let (sender, outcome) = oneshot::channel();
         let mut waiting = Waiting { wish: wish.clone(), outcome };
         tokio::spawn(wish.pursue(new, wait, sender));
         match (&mut waiting.outcome).await {
-            Ok((_, outcome)) => outcome,
+            Ok((mark, outcome)) => outcome.map(|applied| (mark.unwrap_or(applied.index), applied)),
             Err(_) => Err(Unavailable::Unknown("the agent is shutting down".into())),
         }
     }

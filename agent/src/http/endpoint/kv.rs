@@ -88,7 +88,10 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let session = |name| call.params.value(name).map(SessionId::parse);
     if let (Some(session), Some(wait)) = (session("acquire"), wait) {
         let _waits = crate::metrics::BlockedWatcher::begin();
-        return written(call, call.api.upstream.acquire(entry, session, wait).await?);
+        let (asked, applied) = call.api.upstream.acquire(entry, session, wait).await?;
+        let granted = applied.index;
+        let response = written(call, applied)?;
+        return Ok(if asked == granted { response } else { answer::with_queued(response, asked) });
     }
     let command = match (expected, session("acquire"), session("release")) {
         (Some(expected), ..) => KvCommand::Cas(entry, LogIndex(expected)),

@@ -68,6 +68,8 @@ async fn whoever_waits_is_granted_in_order_by_the_release() {
     let entry = stand.get("/v1/kv/job").await.json();
     assert_eq!(entry[0]["Session"].as_str(), Some(second.as_str()), "the value too is the waiter's: {entry}");
     assert_eq!(granted.header("x-lockmesh-index"), Some(entry[0]["ModifyIndex"].to_string().as_str()));
+    let index = |name| granted.header(name).unwrap().parse::<u64>().unwrap();
+    assert!(index("x-lockmesh-queued") < index("x-lockmesh-index"), "it asked before it was granted");
     stand.quorum.comes_to(Some(&second), 1).await;
     release(&stand, &second).await;
     let later = last.await.unwrap();
