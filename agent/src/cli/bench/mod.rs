@@ -29,8 +29,9 @@ use watchers::Crowd;
 
 /// Measures an agent
 ///
-/// Every client has one connection and one request under way. With `handoff` a client is a pair of contenders. Figures
-/// are milliseconds; progress is told on stderr.
+/// Every client has one connection and one request under way. With `handoff` a client is a pair of contenders, each of
+/// which waits in the lock's queue (`wait=`) while the other holds it. Figures are milliseconds; progress is told on
+/// stderr.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to measure; all but `watchers` unless told otherwise

@@ -198,6 +198,7 @@ async fn lock(client: usize, plan: &Plan, window: Window) -> io::Result<Latencie
 struct Contender {
     wire: Wire,
     session: String,
+    /// Takes the lock, or waits in its queue.
     acquire: Vec<u8>,
     release: Vec<u8>,
 }
@@ -206,26 +207,26 @@ impl Contender {
     async fn new(plan: &Plan, key: &str) -> io::Result<Self> {
         let mut wire = Wire::connect(&plan.address).await?;
         let session = plan.session(&mut wire).await?;
-        let [acquire, release] = lock_requests(plan, key, &session);
+        let [_, release] = lock_requests(plan, key, &session);
+        let path = plan.key(key, &format!("?acquire={session}&wait=60s"));
+        let acquire = request("PUT", &path, &plan.values()[0]);
         Ok(Self { wire, session, acquire, release })
     }
 }
 
+/// One gives the lock back while the other waits in its queue. The wait is on its way before the release is; were it
+/// overtaken, it would find the lock free.
 async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
     let key = format!("handoff-{client}");
-    let look = request("GET", &plan.key(&key, ""), b"");
     let (mut holder, mut waiter) = (Contender::new(plan, &key).await?, Contender::new(plan, &key).await?);
     let head = holder.wire.exchange(&holder.acquire).await?;
     expect_true(&holder.wire, head)?;
     let mut meter = Meter::new(window);
     loop {
-        let index = waiter.wire.exchange(&look).await?.index;
-        let watch = request("GET", &plan.key(&key, &format!("?index={index}&wait=60s")), b"");
-        waiter.wire.send(&watch).await?;
+        waiter.wire.send(&waiter.acquire).await?;
         let begun = Instant::now();
         holder.wire.send(&holder.release).await?;
-        waiter.wire.receive().await?;
-        let head = waiter.wire.exchange(&waiter.acquire).await?;
+        let head = waiter.wire.receive().await?;
         expect_true(&waiter.wire, head)?;
         let goes_on = meter.note(begun);
         let head = holder.wire.receive().await?;
