@@ -40,6 +40,8 @@ pub(super) enum Role {
     Locker,
     /// Takes locks with a session that must be renewed, and now and then lets it run out.
     Leaser,
+    /// Waits for locks in their queues.
+    Queuer,
     /// Counts by compare-and-set.
     Counter,
     /// Writes and deletes single keys.
@@ -57,12 +59,15 @@ pub(super) enum Role {
 }
 
 /// The clients of an agent that knows all servers.
-pub(super) const MANY: [Role; 14] = [
+pub(super) const MANY: [Role; 17] = [
     Role::Locker,
     Role::Locker,
     Role::Locker,
     Role::Leaser,
     Role::Leaser,
+    Role::Queuer,
+    Role::Queuer,
+    Role::Queuer,
     Role::Counter,
     Role::Counter,
     Role::Writer,
@@ -136,6 +141,7 @@ impl Player {
             match role {
                 Role::Locker => self.lock_once(),
                 Role::Leaser => self.lease_once(),
+                Role::Queuer => self.queue_once(),
                 Role::Counter => self.count(),
                 Role::Writer => self.write_one(),
                 Role::Pairs => self.write_pair(),
@@ -190,6 +196,27 @@ impl Player {
             }
             2 | 3 => drop(self.read(Query::Key(key.clone()), false, None)),
             _ => {}
+        }
+        let value = self.value();
+        self.write(KvWrite::Release { key, value, session });
+    }
+
+    /// Waits for a lock of which all who wait know, holds it for a moment, and gives it back or ends its session.
+    fn queue_once(&mut self) {
+        let wish = lasting(self.below(3) * 100);
+        let Some(session) = self.own_session(&wish) else { return };
+        let (key, value) = (self.key("queue", 1), self.value());
+        match self.write(KvWrite::Enqueue { key: key.clone(), value, session: session.clone() }) {
+            Some(Reply::Granted { .. } | Reply::GrantedLater { .. }) => {}
+            Some(Reply::Refused(_)) => return self.session = None,
+            Some(_) => return,
+            // It may hold it, or be granted it yet, without knowing: the end of its session ends that, too.
+            None => return self.end_session(&session),
+        }
+        let pause = self.below(60);
+        let_pass(Duration::from_millis(pause));
+        if self.below(10) == 0 {
+            return self.end_session(&session);
         }
         let value = self.value();
         self.write(KvWrite::Release { key, value, session });

@@ -156,6 +156,7 @@ impl<'h> Candidates<'h> {
             writers.extend(self.writers_of(&sighting.seen).iter().map(|write| write.number));
             if sighting.seen.session.is_none() {
                 ends.push(Act::EndHolder(sighting.seen.key.clone()));
+                ends.extend(self.leavers(&sighting.seen.key, model).map(Act::Leave));
             }
         }
         // Of a key whose creation is known by its later versions only, the value is not known.

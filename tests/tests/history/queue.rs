@@ -74,6 +74,16 @@ fn who_was_granted_the_lock_unheard_gives_it_back_to_the_next() {
 }
 
 #[test]
+fn who_was_granted_the_lock_unheard_gives_it_back_where_nobody_else_waits() {
+    held()
+        .write((4, 45), wait("l", "t1", "t"), 6, NO)
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .read((46, 47), key("l"), 9, &[locked(seen("l", "t1", 5, 9), 2, None)])
+        .verdict()
+        .expect_clean();
+}
+
+#[test]
 fn a_place_can_be_given_up_by_a_command_of_its_own() {
     let leave = KvWrite::Leave { key: "l".into(), session: "t".into(), asked: 6 };
     held()
