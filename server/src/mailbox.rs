@@ -389,6 +389,7 @@ mod tests {
     use super::{Begun, Caller, Mail, Postman, ReplySink, mailbox};
     use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::rpc::{CallId, Request, Response};
+    use std::pin::pin;
     use std::time::{Duration, Instant};
 
     fn sink(call_limit: usize) -> ReplySink {
@@ -431,6 +432,23 @@ mod tests {
         });
         assert!(mailbox.post(Mail::Stop).is_ok());
         assert_eq!(driver.join().expect("it only waits"), 1);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_waits_is_woken_by_mail_and_by_its_deadline_and_gives_way_before_it_takes() {
+        let (mailbox, inbox) = mailbox(10);
+        let mut mails = Vec::new();
+        let mut soon = pin!(tokio::time::sleep(Duration::from_millis(1)));
+        inbox.arrive(&mut mails, 10, soon.as_mut()).await;
+        assert!(mails.is_empty());
+        let mut never = pin!(tokio::time::sleep(Duration::from_secs(3600)));
+        let poster = async { assert!(mailbox.post(call(1)).is_ok()) };
+        tokio::join!(inbox.arrive(&mut mails, 10, never.as_mut()), poster);
+        assert!(matches!(&mails[..], [mail] if is_call(mail, 1)));
+        assert!(mailbox.post(call(2)).is_ok());
+        let poster = async { assert!(mailbox.post(call(3)).is_ok()) };
+        tokio::join!(inbox.arrive(&mut mails, 10, never.as_mut()), poster);
+        assert!(matches!(&mails[1..], [a, b] if is_call(a, 2) && is_call(b, 3)), "both share a turn");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 use super::samples;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, Term};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
@@ -43,13 +44,19 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
         let log: Vec<&Proposal> = [&registration].into_iter().chain(proposals).collect();
         wire::encode(&(log, samples::queries()))
     };
-    let (acquired, created) = (all[2].clone(), all[7].clone());
-    let story = [created, acquired.clone(), all[3].clone(), acquired, all[8].clone()];
+    let first = |is_it: fn(&Command) -> bool| {
+        all.iter().find(|proposal| is_it(&proposal.command)).expect("one of the samples").clone()
+    };
+    let created = first(|command| matches!(command, Command::CreateSession(_)));
+    let destroyed = first(|command| matches!(command, Command::DestroySession(_)));
+    let acquired = first(|command| matches!(command, Command::Kv(KvCommand::Acquire(..))));
+    let released = first(|command| matches!(command, Command::Kv(KvCommand::Release(..))));
+    let story = [created, acquired.clone(), released, acquired, destroyed];
     all.chunks(5).map(seed).chain([seed(&all), seed(&story)]).collect()
 }
 
 fn is_registration(proposal: &Proposal) -> bool {
-    matches!(proposal.command, lockmesh_protocol::command::Command::RegisterAgent(_))
+    matches!(proposal.command, Command::RegisterAgent(_))
 }
 
 #[cfg(test)]
