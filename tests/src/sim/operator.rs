@@ -130,6 +130,11 @@ impl World {
             (Order::Transfer(_), _) => self.stage.hit(Mark::TransferFailed),
             (Order::Remove(server), Response::Done) => self.unplug(server),
             (_, Response::Done) => {}
+            (Order::Follow(node, _), Response::Unavailable(Unavailable::Denied(why)))
+                if why.contains("not found in the roster") =>
+            {
+                self.abandon(&node);
+            }
             (order, Response::Unavailable(Unavailable::Denied(_))) if !self.stage.calm => self.put_off(order),
             (order, Response::Unavailable(_)) => {
                 self.operator.under_way = Some((0, order, from));
@@ -143,6 +148,19 @@ impl World {
     fn put_off(&mut self, order: Order) {
         if self.stage.draw.once_in(2) {
             self.operator.orders.push(order);
+        }
+    }
+
+    /// A newcomer whose id is forgotten can never be taken in: whoever asked it would wait for news in vain.
+    fn abandon(&mut self, node: &str) {
+        let is_member = |id: ServerId| {
+            let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
+            running.map(|process| process.core.membership()).any(|members| members.all().contains(&id))
+        };
+        let of_node = self.machines.values().filter(|machine| machine.node == node && !machine.gone);
+        let abandoned: Vec<_> = of_node.map(|machine| machine.id).filter(|id| !is_member(*id)).collect();
+        for server in abandoned {
+            self.stage.after(Duration::ZERO, Event::Mend(super::chaos::Mend::Unplug(server)));
         }
     }
 
