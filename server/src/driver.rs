@@ -398,10 +398,6 @@ impl Driver {
         let mut messages = std::mem::take(&mut self.outbox.messages);
         self.send(&mut messages);
         self.outbox.messages = messages;
-        self.write()
-    }
-
-    fn write(&mut self) -> bool {
         self.outbox.writes.is_empty() || self.store.write(self.outbox.writes.drain(..)).is_ok()
     }
 

@@ -1,8 +1,9 @@
 //! The driver's bounded mailbox, and the way its answers go back to each connection.
 //!
-//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread. **Invariants:** posting never blocks; calls beyond the limit come
-//! back to whoever posted them, while everything that frees something (a cancel, a vanished connection, a
-//! finished write) always gets in; an answer to a call that was cancelled is dropped here.
+//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread. **Invariants:** posting
+//! never blocks; calls beyond the limit come back to whoever posted them, while everything that frees something (a
+//! cancel, a vanished connection, a finished write) always gets in; an answer to a call that was cancelled is dropped
+//! here.
 
 use crate::forming::News;
 use crate::images::Fetched;

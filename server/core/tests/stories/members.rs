@@ -355,8 +355,8 @@ fn a_server_behind_the_cut_log_gets_an_image() {
     cluster.assert_equal();
 }
 
-#[test]
-fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
+/// Three servers, one of which was told of an image and has not got it yet; and who leads.
+fn with_a_follower_that_fetches_slowly() -> (Cluster, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
@@ -366,6 +366,12 @@ fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
     cluster.down.clear();
     cluster.fetches_slowly = true;
     cluster.run(8 * SECOND);
+    (cluster, leader)
+}
+
+#[test]
+fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
+    let (mut cluster, leader) = with_a_follower_that_fetches_slowly();
     let (_, _, image, _) = cluster.fetching.as_ref().expect("it fetches");
     let image = image.index;
     for number in 0..50 {
@@ -387,15 +393,7 @@ fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
 
 #[test]
 fn the_log_is_not_kept_for_ever_for_a_follower_that_fetches() {
-    let mut cluster = Cluster::start(3);
-    let leader = cluster.leader();
-    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
-    cluster.down.insert(slow);
-    (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
-    cluster.checkpoint(leader);
-    cluster.down.clear();
-    cluster.fetches_slowly = true;
-    cluster.run(8 * SECOND);
+    let (mut cluster, leader) = with_a_follower_that_fetches_slowly();
     (0..500).for_each(|number| cluster.put(&format!("later-{number}")));
     cluster.checkpoint(leader);
     let bytes = cluster.servers[&leader].core.log_status().log_bytes;
