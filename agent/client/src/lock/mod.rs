@@ -89,7 +89,8 @@ impl Lock {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future gives up and leaves nothing held.
+    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future gives up and leaves
+    /// nothing held.
     ///
     /// # Errors
     /// A session cannot be created, the request is refused, or the key is something else than a lock. Transient
