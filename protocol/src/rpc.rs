@@ -143,6 +143,15 @@ pub enum Unavailable {
     /// Unknown: it was on its way when the server lost the leadership, its disk or its peer.
     #[error("{0}")]
     Unknown(String),
+    /// Certainly not done, and never will be: the answer does not fit a frame. Ask for less at a time.
+    #[error(
+        "the answer is longer than {limit} bytes: ask for less at a time, by a longer prefix, or by ?keys for the \
+         names alone"
+    )]
+    AnswerTooLong {
+        /// The most bytes that an answer may have, encoded.
+        limit: u64,
+    },
 }
 
 impl Unavailable {

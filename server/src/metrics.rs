@@ -66,6 +66,7 @@ pub(crate) fn count_response(response: &Response) {
         Response::Unavailable(Unavailable::Disk(_)) => "disk",
         Response::Unavailable(Unavailable::Denied(_)) => "denied",
         Response::Unavailable(Unavailable::Unknown(_)) => "unknown",
+        Response::Unavailable(Unavailable::AnswerTooLong { .. }) => "too_long",
         _ => "done",
     };
     WRITES.with_label_values(&[outcome]).inc();

@@ -56,6 +56,20 @@ fn requests_that_make_no_sense() {
 }
 
 #[test]
+fn a_listing_that_is_longer_than_a_frame() {
+    let (_server, client, _) = server();
+    let value = "x".repeat(500 << 10);
+    for number in 0..17 {
+        client.set(&format!("bad/long/{number:02}"), &value);
+    }
+    let before = client.get("/v1/kv/bad/long/16").expect(200).json();
+    let refused = client.get("/v1/kv/bad/long/?recurse").expect(413);
+    assert!(refused.text().contains("ask for less at a time"), "{refused:?}");
+    assert_eq!(client.get("/v1/kv/bad/long/?keys").expect(200).json().as_array().map(Vec::len), Some(17));
+    assert_eq!(client.get("/v1/kv/bad/long/1?recurse").expect(200).json()[6], before[0]);
+}
+
+#[test]
 fn bodies_that_make_no_sense() {
     let (_server, client, before) = server();
     let set = |rest: &str| format!(r#"[{{"KV":{{"Verb":"set","Key":"bad/new"{rest}}}}}]"#);

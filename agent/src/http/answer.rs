@@ -81,11 +81,16 @@ impl Failure {
     }
 }
 
-/// No answer could be had: 500, since clients try again after that and no other status.
+/// No answer could be had: 500, since clients try again after that and no other status; but 413 where trying again
+/// only costs the servers the same work once more.
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Self {
         crate::metrics::UNAVAILABLE.with_label_values(&[unavailable_kind(&unavailable)]).inc();
-        Self::internal(unavailable.to_string())
+        let status = match unavailable {
+            Unavailable::AnswerTooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, unavailable.to_string())
     }
 }
 
@@ -104,6 +109,7 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
         Unavailable::Disk(_) => "disk",
         Unavailable::Denied(_) => "denied",
         Unavailable::Unknown(_) => "unknown",
+        Unavailable::AnswerTooLong { .. } => "too_long",
     }
 }
 

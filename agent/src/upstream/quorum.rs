@@ -217,9 +217,10 @@ impl Quorum {
                     Failure::Again(Unavailable::NotLeader { leader })
                 }
                 Unavailable::Unknown(_) => Failure::Sent,
-                Unavailable::Overloaded(_) | Unavailable::Disk(_) | Unavailable::Denied(_) => {
-                    Failure::Final(reason)
-                }
+                Unavailable::Overloaded(_)
+                | Unavailable::Disk(_)
+                | Unavailable::Denied(_)
+                | Unavailable::AnswerTooLong { .. } => Failure::Final(reason),
             }),
             // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
             Ok(Response::Status(status)) if lane == Lane::Leader && status.leader != Some(status.server) => {

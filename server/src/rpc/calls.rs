@@ -7,7 +7,7 @@ use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, LinkError, Role};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use std::sync::atomic::Ordering;
 
 /// A peer that lets so many answers wait is not asked for more calls until it has read some.
@@ -142,10 +142,10 @@ impl Stream {
 
     fn encode(&self, queue: &mut FrameQueue, answer: &(CallId, Response)) {
         one_more(&self.service.counters.replies);
-        if let Err(error) = queue.push(answer) {
+        if queue.push(answer).is_err() {
             one_more(&self.service.counters.too_long);
-            let reason = format!("the answer is {error}: ask for less at a time");
-            let refusal = Response::Unavailable(Unavailable::Denied(reason));
+            let refusal = Unavailable::AnswerTooLong { limit: MAX_FRAME_BYTES as u64 };
+            let refusal = Response::Unavailable(refusal);
             queue.push(&(answer.0, refusal)).expect("a refusal is short");
         }
     }

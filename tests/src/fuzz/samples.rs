@@ -333,6 +333,7 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::Disk("no space".into())),
         Response::Unavailable(Unavailable::Denied("no".into())),
         Response::Unavailable(Unavailable::Unknown("lost".into())),
+        Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 }),
     ];
     applied.chain(answers).chain(others).collect()
 }

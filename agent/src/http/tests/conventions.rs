@@ -100,6 +100,18 @@ async fn parameters_of_reads_are_judged() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_too_long_is_final_and_says_what_to_ask_instead() {
+    let stand = Stand::new();
+    stand.break_with(Unavailable::AnswerTooLong { limit: 8 << 20 });
+    for path in ["/v1/kv/?recurse", "/v1/kv/?recurse&stale", "/v1/session/list", "/v1/catalog/nodes"] {
+        let refused = stand.get(path).await;
+        assert_eq!(refused.status, 413, "{path}: Go's clients ask again after a 500");
+        let text = refused.text();
+        assert!(text.contains("8388608 bytes") && text.contains("longer prefix"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn headers_of_requests_are_judged() {
     let stand = Stand::new();
     let ask = |name: &'static str, value: &'static str| {
