@@ -9,6 +9,7 @@
 //! | [`wire`] | the bytes of these protocols |
 //! | [`cluster`] | how each service is started, asked, killed |
 //! | [`large`] | Lockmesh alone, with very many sessions and locks |
+//! | [`bystanders`] | Lockmesh alone: how long others wait while somebody lists or deletes very much |
 //! | [`process`], [`machine`] | what runs, and on what |
 //! | [`latency`], [`report`], [`targets`] | what was found |
 //!
@@ -16,6 +17,7 @@
 //! it is the next one's turn. One thread makes the load of all three, since it shares the machine with them; the report
 //! says how much of it that took.
 
+mod bystanders;
 mod client;
 mod cluster;
 mod contest;
@@ -63,6 +65,11 @@ fn measure(options: &Options) -> io::Result<bool> {
                 let findings = large::run(options, args, folder.path(), &progress).await?;
                 print(options.json, &findings, findings.render())?;
                 Ok(findings.failures.is_empty())
+            }
+            Some(Command::Bystanders(args)) => {
+                let findings = bystanders::run(options, args, folder.path(), &progress).await?;
+                print(options.json, &findings, findings.render())?;
+                Ok(true)
             }
             None => {
                 let mut report = contest::run(options, folder.path(), &progress).await?;

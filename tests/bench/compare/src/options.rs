@@ -67,6 +67,8 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Lockmesh alone, with very many sessions and locks
     Large(LargeArgs),
+    /// Lockmesh alone: how long others wait while somebody lists or deletes very many keys
+    Bystanders(BystandersArgs),
 }
 
 /// How much is a lot.
@@ -84,6 +86,35 @@ pub(crate) struct LargeArgs {
     /// How many elections are measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) elections: u32,
+}
+
+/// How much is listed and deleted.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct BystandersArgs {
+    /// How many keys are listed
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
+    pub(crate) keys: u32,
+    /// How many keys one request deletes; 0 leaves that out
+    #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u32).range(0..=5_000_000))]
+    pub(crate) deleted: u32,
+    /// How many bytes their values have
+    #[arg(long, value_name = "BYTES", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=6_000))]
+    pub(crate) value: u32,
+    /// How many of the deleted keys are locked
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) held: u32,
+    /// How many of the deleted keys are watched
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(crate) watched: u32,
+    /// How many clients list
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) listers: u32,
+    /// How many of the others write
+    #[arg(long = "writers", value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) clients: u32,
+    /// How long they do while nothing is deleted
+    #[arg(long = "window", value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
 }
 
 /// One measurement, made in every round.

@@ -49,6 +49,12 @@ impl Wire {
 
     /// Sends a request and waits for the answer; anything but 200 and 404 is an error.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Head> {
+        let head = self.ask(request).await?;
+        if matches!(head.status, 200 | 404) { Ok(head) } else { Err(self.refused(head)) }
+    }
+
+    /// Sends a request and waits for the answer, whatever it is.
+    pub(crate) async fn ask(&mut self, request: &[u8]) -> io::Result<Head> {
         let begun = Instant::now();
         self.stream.write_all(request).await?;
         self.buffer.clear();
@@ -57,7 +63,7 @@ impl Wire {
                 && self.buffer.len() >= head.end
             {
                 self.longest = self.longest.max(begun.elapsed());
-                return if matches!(head.status, 200 | 404) { Ok(head) } else { Err(self.refused(head)) };
+                return Ok(head);
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the agent closed the connection"));
@@ -68,6 +74,14 @@ impl Wire {
     /// The body of the answer that came last.
     pub(crate) fn body(&self, head: Head) -> &[u8] {
         &self.buffer[head.body..head.end]
+    }
+
+    /// A header of the answer that came last, by its name in lower case.
+    pub(crate) fn header(&self, head: Head, name: &str) -> Option<String> {
+        let text = std::str::from_utf8(&self.buffer[..head.body]).ok()?;
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.trim().to_owned())
     }
 
     /// Sends a request whose answer must be `true`.

@@ -75,7 +75,8 @@ impl Lockmesh {
             let config = server_config(folder, &node, address, &addresses, log_level);
             programs.push(role(program, folder, "server", &node, &config)?);
         }
-        programs.push(role(program, folder, "agent", "a1", &agent_config(folder, &socket, &addresses))?);
+        let config = agent_config(folder, "a1", &socket, &addresses);
+        programs.push(role(program, folder, "agent", "a1", &config)?);
         for program in &mut programs {
             program.start()?;
         }
@@ -85,7 +86,17 @@ impl Lockmesh {
         Ok(cluster)
     }
 
-    /// The agent's Unix socket.
+    /// Starts one more agent, and gives its Unix socket.
+    pub(crate) fn add_agent(&mut self, tools: &Tools, name: &str) -> io::Result<PathBuf> {
+        let socket = self.folder.join(format!("{name}.sock"));
+        let config = agent_config(&self.folder, name, &socket, &self.addresses);
+        let mut agent = role(&tools.lockmesh, &self.folder, "agent", name, &config)?;
+        agent.start()?;
+        self.programs.push(agent);
+        Ok(socket)
+    }
+
+    /// The first agent's Unix socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -215,8 +226,8 @@ fn server_config(folder: &Path, node: &str, address: &str, all: &[String], log_l
     config
 }
 
-fn agent_config(folder: &Path, socket: &Path, servers: &[String]) -> String {
-    let mut config = common_config(folder, "agent", "a1");
+fn agent_config(folder: &Path, node: &str, socket: &Path, servers: &[String]) -> String {
+    let mut config = common_config(folder, "agent", node);
     config += &format!(
         "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = {servers:?}\n",
         socket.display()

@@ -1,0 +1,154 @@
+//! Lockmesh alone: how long others wait while somebody lists or deletes very much.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`fill`] | many keys, locks on some of them, readers that are parked on others |
+//! | [`others`] | those who write and read meanwhile |
+//! | [`abuse`] | those who list, on a thread of their own |
+//! | [`findings`] | how long the others waited |
+//!
+//! The others and those who list have different agents, so that only servers and processors are shared.
+
+mod abuse;
+mod fill;
+mod findings;
+mod others;
+
+use crate::client::lockmesh::{Wire, session_request_with_ttl};
+use crate::cluster::Cluster;
+use crate::cluster::lockmesh::Lockmesh;
+use crate::options::{BystandersArgs, Options};
+use crate::progress::Progress;
+use crate::wire::http1::request;
+use abuse::Listers;
+use findings::Findings;
+use others::Others;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long everything rests before something is measured: checkpoints of what was loaded are over.
+const REST: Duration = Duration::from_secs(5);
+
+/// How long the others work before a delete begins, and after it was answered.
+const AROUND: Duration = Duration::from_secs(3);
+
+/// The agents whose stale reads are measured. Each asks a server of its own choice, so that followers are among these.
+const READERS: usize = 4;
+
+/// All that takes part.
+struct Stage<'a> {
+    cluster: Lockmesh,
+    /// The agent of those who list, delete and wait.
+    abused: PathBuf,
+    others: Others,
+    args: &'a BystandersArgs,
+    progress: &'a Progress,
+    findings: Findings,
+}
+
+/// Everything in turn.
+pub(crate) async fn run(
+    options: &Options,
+    args: &BystandersArgs,
+    folder: &Path,
+    progress: &Progress,
+) -> io::Result<Findings> {
+    progress.say("starting Lockmesh");
+    let tools = options.tools()?;
+    let mut cluster = Lockmesh::start(&tools, &folder.join("Lockmesh"), options.servers(), "info").await?;
+    let abused = cluster.add_agent(&tools, "a2")?;
+    let names = (1..=READERS).map(|number| format!("reader-{number}"));
+    let readers = names.map(|name| cluster.add_agent(&tools, &name)).collect::<io::Result<Vec<_>>>()?;
+    cluster.settle().await?;
+    for socket in readers.iter().chain([&abused]) {
+        fill::wait_for(socket).await?;
+    }
+    let findings = Findings::new(folder, cluster.version(), args)?;
+    let others = Others { writers: cluster.socket().into(), writer_count: args.clients, readers };
+    let mut stage = Stage { cluster, abused, others, args, progress, findings };
+    stage.lists().await?;
+    stage.deletes().await?;
+    progress.say("done");
+    Ok(stage.findings)
+}
+
+impl Stage<'_> {
+    /// What is felt of listings.
+    async fn lists(&mut self) -> io::Result<()> {
+        self.load(self.args.keys).await?;
+        let length = Duration::from_secs(u64::from(self.args.seconds));
+        self.progress.say("quiet");
+        let quiet = self.others.work(tokio::time::sleep(length)).await?;
+        self.findings.tell("quiet", &quiet.1, String::new());
+        for (name, words) in [
+            ("others list ?recurse", "?recurse"),
+            ("others list ?recurse&stale", "?recurse&stale"),
+            ("others list ?keys", "?keys"),
+        ] {
+            self.progress.say(name);
+            let target = format!("{}{words}", fill::PREFIX);
+            let listers = Listers::start(&self.abused, self.args.listers, request("GET", &target, b""));
+            let (_, seen) = self.others.work(tokio::time::sleep(length)).await?;
+            self.findings.tell(name, &seen, listers.stop()?);
+            tokio::time::sleep(REST).await;
+        }
+        self.delete("delete of as many keys", self.args.keys).await
+    }
+
+    /// What is felt of deletes.
+    async fn deletes(&mut self) -> io::Result<()> {
+        if self.args.deleted == 0 {
+            return Ok(());
+        }
+        self.load(self.args.deleted).await?;
+        self.delete("delete", self.args.deleted).await?;
+        self.load(self.args.deleted).await?;
+        let (held, watched) = (self.args.held, self.args.watched);
+        self.progress.say(&format!("{held} keys are locked and {watched} are watched"));
+        fill::lock(&self.abused, self.args.deleted, held).await?;
+        let watchers = fill::watch(&self.abused, self.args.deleted, watched).await?;
+        tokio::time::sleep(REST).await;
+        self.delete(&format!("delete, {held} of them locked, {watched} watched"), self.args.deleted).await?;
+        let woken = watchers.woken().await?;
+        self.findings.note(format!("{woken} of {watched} watchers were woken by the delete"));
+        Ok(())
+    }
+
+    async fn load(&mut self, count: u32) -> io::Result<()> {
+        self.progress.say(&format!("writing {count} keys of {} bytes", self.args.value));
+        let begun = Instant::now();
+        fill::fill(&self.abused, count, self.args.value, self.progress).await?;
+        self.findings.note(format!("{count} keys were written in {:.1} s", begun.elapsed().as_secs_f64()));
+        self.cluster.settle().await?;
+        tokio::time::sleep(REST).await;
+        self.findings.note_memory(&mut self.cluster, &format!("with {count} keys"));
+        Ok(())
+    }
+
+    async fn delete(&mut self, name: &str, count: u32) -> io::Result<()> {
+        self.progress.say(&format!("{name}: {count} keys"));
+        let delete = async {
+            tokio::time::sleep(AROUND).await;
+            let begun = Instant::now();
+            let delete = request("DELETE", &format!("{}?recurse", fill::PREFIX), b"");
+            let outcome = Wire::connect(&self.abused).await?.succeed(&delete).await;
+            let took = begun.elapsed();
+            tokio::time::sleep(AROUND).await;
+            outcome.map(|()| took)
+        };
+        let (took, seen) = self.others.work(delete).await?;
+        let took = took?;
+        let name = format!("{name}: {count} keys");
+        self.findings.tell(&name, &seen, format!("answered after {:.0} ms", took.as_secs_f64() * 1e3));
+        self.cluster.settle().await?;
+        tokio::time::sleep(REST).await;
+        self.findings.note_memory(&mut self.cluster, &format!("after the {name}"));
+        Ok(())
+    }
+}
+
+/// The request that makes a session for locks.
+fn session() -> Vec<u8> {
+    session_request_with_ttl("24h", "")
+}

@@ -1,0 +1,118 @@
+//! Those who write and read while somebody lists or deletes: how long each of their requests takes.
+
+use crate::client::Client;
+use crate::client::lockmesh::{Lockmesh as Worker, Site};
+use crate::latency::Latencies;
+use crate::work::Work;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// A reader rests for so long between two reads: it looks, and is no load.
+const READER_REST: Duration = Duration::from_millis(2);
+
+/// After a request that failed.
+const FAILURE_REST: Duration = Duration::from_millis(20);
+
+/// What they do, in the order of the findings.
+pub(super) const WORKS: [Work; 3] = [Work::Puts, Work::Reads, Work::StaleReads];
+
+/// Who they are.
+#[derive(Debug)]
+pub(super) struct Others {
+    /// The agent of those who write in closed loops, and of one who reads.
+    pub(super) writers: PathBuf,
+    pub(super) writer_count: u32,
+    /// The agents of those who read whatever the server at hand has.
+    pub(super) readers: Vec<PathBuf>,
+}
+
+/// How long one kind of work took.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) latencies: Latencies,
+    pub(super) failures: u64,
+    pub(super) time: Duration,
+}
+
+struct Meter {
+    latencies: RefCell<Latencies>,
+    failures: Cell<u64>,
+}
+
+impl Others {
+    /// Lets them work until something is over; what came of that, and what they saw, by [`WORKS`].
+    pub(super) async fn work<T>(&self, something: impl Future<Output = T>) -> io::Result<(T, [Seen; 3])> {
+        let meters = WORKS
+            .map(|_| Rc::new(Meter { latencies: RefCell::new(Latencies::new()), failures: Cell::new(0) }));
+        let over = Rc::new(Cell::new(false));
+        let mut loops = JoinSet::new();
+        for (number, (work, socket)) in self.everybody().into_iter().enumerate() {
+            let at = WORKS.iter().position(|known| *known == work).expect("it is one of these");
+            let (over, meter, site) = (Rc::clone(&over), Rc::clone(&meters[at]), Rc::new(Site { socket }));
+            let mut client = connect(&site, number, work).await?;
+            loops.spawn_local(async move {
+                while !over.get() {
+                    let begun = Instant::now();
+                    let done = one(&mut client, work).await;
+                    meter.latencies.borrow_mut().record(begun.elapsed());
+                    if done.is_err() {
+                        meter.failures.set(meter.failures.get() + 1);
+                        tokio::time::sleep(FAILURE_REST).await;
+                        client = connect(&site, number, work).await?;
+                    } else if work != Work::Puts {
+                        tokio::time::sleep(READER_REST).await;
+                    }
+                }
+                io::Result::Ok(())
+            });
+        }
+        let begun = Instant::now();
+        let outcome = something.await;
+        over.set(true);
+        while let Some(done) = loops.join_next().await {
+            done.map_err(io::Error::other)??;
+        }
+        let time = begun.elapsed();
+        let seen = meters.map(|meter| Seen {
+            latencies: meter.latencies.borrow().clone(),
+            failures: meter.failures.get(),
+            time,
+        });
+        Ok((outcome, seen))
+    }
+
+    fn everybody(&self) -> Vec<(Work, PathBuf)> {
+        let writers = (0..self.writer_count).map(|_| (Work::Puts, self.writers.clone()));
+        let reader = [(Work::Reads, self.writers.clone())];
+        let stale = self.readers.iter().map(|socket| (Work::StaleReads, socket.clone()));
+        writers.chain(reader).chain(stale).collect()
+    }
+}
+
+/// Connects, also while nobody leads: a client for reads writes its key first.
+async fn connect(site: &Rc<Site>, number: usize, work: Work) -> io::Result<Worker> {
+    let deadline = Instant::now() + crate::cluster::PATIENCE;
+    loop {
+        match Worker::connect(site, number, work).await {
+            Ok(client) => return Ok(client),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => tokio::time::sleep(FAILURE_REST).await,
+        }
+    }
+}
+
+async fn one(client: &mut Worker, work: Work) -> io::Result<()> {
+    match work {
+        Work::Puts => client.put().await,
+        Work::Reads => client.read().await,
+        _ => match client.read_stale().await {
+            // A server that is behind has not heard of the key.
+            Err(error) if error.to_string().contains("not there") => Ok(()),
+            other => other,
+        },
+    }
+}
