@@ -14,7 +14,7 @@ use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use std::sync::Arc;
-use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, node};
+use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, contention, node};
 use storm::model::Model;
 
 /// A state with everything that is known of it.
@@ -66,9 +66,7 @@ proptest! {
             prop_assert_eq!(rows(&run.state, Query::Sessions), Rows::Sessions(model.sorted_sessions()));
             let delays: Vec<_> = run.state.delays().map(|(key, delay)| (key.clone(), *delay)).collect();
             prop_assert_eq!(delays, model.sorted_delays());
-            let waiters = run.state.waiters();
-            let waiters: Vec<_> = waiters.map(|(key, ticket, row)| (key.clone(), ticket, Waiter::clone(row))).collect();
-            prop_assert_eq!(waiters, model.sorted_waiters());
+            prop_assert_eq!(waiters(&run.state), model.sorted_waiters());
         }
     }
 
@@ -86,6 +84,20 @@ proptest! {
         let mut from_rows = State::new();
         run.state.rows().for_each(|row| from_rows.load(row));
         prop_assert_eq!(&run.state, &from_rows);
+    }
+
+    /// Where all want one lock, and transactions pass it on past its queue, nobody waits for what he holds.
+    #[test]
+    fn one_lock_has_one_holder_and_one_queue(actions in contention(1..40)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        for action in actions {
+            let command = action.command(&model);
+            let expected = model.apply(LogIndex(run.index + 1), TERM, &command);
+            let (applied, _) = run.apply(None, command.clone());
+            prop_assert_eq!(&applied.reply, &expected, "{:?}", command);
+            prop_assert_eq!(waiters(&run.state), model.sorted_waiters());
+            prop_assert_eq!(run.state.check(), Ok(()));
+        }
     }
 
     /// The same log gives the same answers, changes and state.
@@ -231,6 +243,10 @@ fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
 
 fn rows(state: &State, query: Query) -> Rows {
     state.query(&query).1
+}
+
+fn waiters(state: &State) -> Vec<(Key, LogIndex, Waiter)> {
+    state.waiters().map(|(key, ticket, row)| (key.clone(), ticket, Waiter::clone(row))).collect()
 }
 
 /// An answer as clients see it: whether somebody knows of a hold is between the state and an agent.

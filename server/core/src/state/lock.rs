@@ -52,7 +52,7 @@ impl Step<'_> {
                 self.make_known(existing.as_ref());
                 return Ok(Acquired::Granted(self.set_entry(new)));
             }
-            None => self.grant(existing.as_ref(), session, LogIndex(0)),
+            None => self.grant(&new.key, existing.as_ref(), session, LogIndex(0)),
         };
         Ok(Acquired::Granted(self.write_entry(existing, new, hold)))
     }
@@ -93,12 +93,17 @@ impl Step<'_> {
     }
 
     /// What an entry says of its lock once that is granted, and for which waiting request; 0 for none.
+    ///
+    /// Every way to a lock leads through here, and out of the lock's queue: a transaction may free a lock and take it
+    /// for a session that waits for it, and a holder that still waited would be granted its own release.
     pub(super) fn grant(
         &mut self,
+        key: &Key,
         existing: Option<&Arc<Entry>>,
         session: &SessionId,
         awaited: LogIndex,
     ) -> Hold {
+        self.leave_queue(key, session);
         let fence = Fence(self.state.fence.0 + 1);
         self.set(Change::Fence(fence));
         let lock_index = existing.map_or(0, |entry| entry.lock_index) + 1;

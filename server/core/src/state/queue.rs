@@ -46,7 +46,7 @@ impl Step<'_> {
         match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
             Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
             None if !is_delayed => {
-                let hold = self.grant(existing.as_ref(), session, self.index);
+                let hold = self.grant(&new.key, existing.as_ref(), session, self.index);
                 return Ok(Acquired::Granted(self.write_entry(existing, new, hold)).reply());
             }
             _ => {}
@@ -87,6 +87,13 @@ impl Step<'_> {
         Reply::Done
     }
 
+    /// Whoever is granted a lock no longer waits for it.
+    pub(super) fn leave_queue(&mut self, key: &Key, session: &SessionId) {
+        if let Some(ticket) = self.state.ticket(key, session) {
+            self.set(Change::Waiter(key.clone(), ticket, None));
+        }
+    }
+
     /// A session that ends waits for nothing.
     pub(super) fn leave_all_queues(&mut self, session: &SessionId) {
         if self.state.seam.breaks(Rule::TheDeadDoNotWait) {
@@ -117,11 +124,9 @@ impl Step<'_> {
                 false => queue.and_then(|queue| queue.first_key_value()),
                 true => queue.and_then(|queue| queue.last_key_value()),
             };
-            let Some((ticket, waiter)) = next else { continue };
-            let (ticket, waiter) = (*ticket, waiter.clone());
+            let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
             let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
-            self.set(Change::Waiter(new.key.clone(), ticket, None));
-            let hold = self.grant(existing.as_ref(), &waiter.session, waiter.mark);
+            let hold = self.grant(&new.key, existing.as_ref(), &waiter.session, waiter.mark);
             self.write_entry(existing, &new, hold);
         }
     }

@@ -84,6 +84,60 @@ pub(crate) fn actions(count: Range<usize>) -> impl Strategy<Value = Vec<Action>>
     })
 }
 
+/// Some actions of sessions that all want one lock, and of transactions that pass it on.
+pub(crate) fn contention(count: Range<usize>) -> impl Strategy<Value = Vec<Action>> {
+    let node = Action::Ready(register("n1", vec![("alive", CheckStatus::Passing)], false));
+    let session = |(id, delay)| {
+        let session = new_session(id, "n1", vec!["alive"], delay, Behavior::Release);
+        Action::Ready(Command::CreateSession(session))
+    };
+    let begin: Vec<_> =
+        std::iter::once(node).chain(SESSIONS.into_iter().zip([0, 0, 0, 9]).map(session)).collect();
+    prop::collection::vec(contender(), count).prop_map(move |mut actions| {
+        actions.splice(0..0, begin.iter().cloned());
+        actions
+    })
+}
+
+fn contender() -> BoxedStrategy<Action> {
+    let kv = |command: KvCommand| Action::Ready(Command::Kv(command));
+    let new = || {
+        (Just(Key::from("c")), 0u8..3).prop_map(|(key, value)| NewEntry {
+            key,
+            value: Bytes::from(value.to_string()),
+            flags: 0,
+        })
+    };
+    let wait = Duration::from_secs(30);
+    prop_oneof![
+        8 => (new(), session_id()).prop_map(move |(new, session)| kv(KvCommand::Enqueue { new, session, wait })),
+        2 => (new(), session_id()).prop_map(move |(new, id)| kv(KvCommand::Acquire(new, id))),
+        4 => (new(), session_id()).prop_map(move |(new, id)| kv(KvCommand::Release(new, id))),
+        6 => hand_over(new()),
+        1 => any::<bool>().prop_map(|holds| Action::EndWait(Key::from("c"), holds)),
+        1 => any::<bool>().prop_map(|holds| Action::EndDelay(Key::from("c"), holds)),
+        1 => (session_id(), any::<bool>()).prop_map(|(id, holds)| Action::Leave(Key::from("c"), id, holds)),
+        1 => session_command().prop_map(Action::Ready),
+    ]
+    .boxed()
+}
+
+/// A transaction that frees a lock in one of the ways there are, and takes it for somebody.
+fn hand_over(new: impl Strategy<Value = NewEntry>) -> impl Strategy<Value = Action> {
+    let verbs = vec![KvVerb::Unlock, KvVerb::Delete, KvVerb::DeleteCas, KvVerb::DeleteTree];
+    (new, prop::sample::select(verbs), session_id(), session_id()).prop_map(|(new, verb, from, to)| {
+        let op = |verb, session| TxnKv {
+            verb,
+            key: new.key.clone(),
+            value: new.value.clone(),
+            flags: new.flags,
+            index: LogIndex(0),
+            session,
+        };
+        Action::Txn(vec![(op(verb, from), true), (op(KvVerb::Lock, to), true)])
+    })
+}
+
 fn action() -> BoxedStrategy<Action> {
     let ready = |command: BoxedStrategy<Command>| command.prop_map(Action::Ready);
     prop_oneof![

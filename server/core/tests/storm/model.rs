@@ -262,6 +262,7 @@ impl Model {
     }
 
     fn grant(&mut self, new: &NewEntry, session: &SessionId, awaited: LogIndex) {
+        self.waiters.retain(|waiter| waiter.new.key != new.key || waiter.session != *session);
         self.write(new);
         self.fence += 1;
         let (fence, now) = (self.fence, self.now);
