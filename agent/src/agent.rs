@@ -3,6 +3,7 @@
 use crate::checks::{CheckLimits, Checks};
 use crate::config::load::Sources;
 use crate::config::{AgentConfig, CheckConfig, HttpConfig};
+use crate::data_folder;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::metrics;
 use crate::node::NodeIdentity;
@@ -55,6 +56,9 @@ pub enum AgentError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] lockmesh_net::CertificateError),
+    /// The data folder can be neither made nor closed to other users.
+    #[error(transparent)]
+    Folder(#[from] lockmesh_net::files::FileError),
     /// Applications cannot reach it.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
@@ -181,6 +185,10 @@ impl Agent {
 /// it is asked to reload.
 pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), AgentError> {
     let (signals, reload) = Signals::new()?;
+    // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.
+    if config.node.id.is_empty() || config.data_dir.exists() {
+        data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
+    }
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let identity = Identity::load(&crate::server::files(&config.tls))?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());

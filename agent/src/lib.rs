@@ -4,6 +4,7 @@ pub mod agent;
 pub mod checks;
 pub mod cli;
 pub mod config;
+mod data_folder;
 pub mod dev;
 pub mod http;
 pub mod metrics;

@@ -1,13 +1,15 @@
 //! Who this machine is: its node's name, and the UUID that it keeps for life.
 
 use crate::config::NodeConfig;
+use lockmesh_net::files::FileError;
+use lockmesh_net::private;
 use lockmesh_protocol::id::NodeName;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file in the data folder that keeps the UUID.
-const FILE: &str = "node-id";
+pub(crate) const FILE: &str = "node-id";
 
 /// A machine's name and UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +89,8 @@ fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
 /// Writes a file whole or not at all.
 fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
+    private::make_folder(folder).map_err(FileError::into_source)?;
+    // Such a file is its owner's alone from the first moment.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
     file.as_file().sync_all()?;

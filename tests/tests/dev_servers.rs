@@ -1,8 +1,10 @@
 //! `lockmesh dev --servers 3`: servers that can be killed one by one, and that never outlive the command.
 
+use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::{Fleet, gone, is_alive, shell, wait_until};
 use lockmesh_tests::process::{Process, run};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 #[test]
@@ -96,4 +98,61 @@ fn a_server_that_cannot_begin_is_named_with_its_reason() {
     let data = folder.path().to_str().expect("text");
     let (code, _, said) = run(&["dev", "--http", "127.0.0.1:0", "--servers", "3", "--data-dir", data]);
     assert!(code == 1 && said.contains("unknown field `nonsense`"), "{code} {said}");
+}
+
+/// What other users may read or enter of all that lies below a folder; but a socket says by itself who may use it, a
+/// certificate or a process number is no secret.
+fn open_to_others(folder: &Path) -> Vec<String> {
+    let mut open = Vec::new();
+    for entry in fs::read_dir(folder).expect("it can be listed") {
+        let path = entry.expect("it can be listed").path();
+        let name = path.to_str().expect("text").to_owned();
+        let is_public = (name.ends_with(".pem") && !name.ends_with("-key.pem")) || name.ends_with("/pid");
+        let found = fs::symlink_metadata(&path).expect("it is there");
+        if (found.is_dir() || found.is_file()) && !is_public && found.permissions().mode() & 0o077 != 0 {
+            open.push(name);
+        }
+        if found.is_dir() {
+            open.extend(open_to_others(&path));
+        }
+    }
+    open
+}
+
+#[test]
+fn other_users_read_nothing_of_what_is_kept_also_where_they_once_could() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().join("data");
+    let first = Fleet::start(&data, "3");
+    first.client().set("secret", "of the owner");
+    assert_eq!(open_to_others(&data), [] as [String; 0]);
+    first.stop();
+    assert!(shell(&format!("chmod -R go+rX {}", data.display())));
+    assert!(open_to_others(&data).len() > 10);
+
+    let second = Fleet::start(&data, "3");
+    assert_eq!(open_to_others(&data), [] as [String; 0]);
+    let reachable = fs::metadata(&data).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(reachable, 0o755, "applications find the socket in it");
+    let log = fs::read_to_string(data.join("s1/log")).expect("it has a log");
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("other users could look into")).collect();
+    assert!(told.len() == 1 && told[0].contains("state.redb"), "{told:?}");
+    second.stop();
+}
+
+#[test]
+fn one_server_in_one_process_keeps_its_folder_to_itself() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let data = folder.path().join("data");
+    let mut dev = Dev::start_with_data(&data, &[]);
+    let is_closed = || {
+        let mode = fs::metadata(&data).expect("it is there").permissions().mode();
+        (mode & 0o777, open_to_others(&data))
+    };
+    assert_eq!(is_closed(), (0o700, Vec::new()), "the socket is elsewhere");
+    dev.kill();
+    assert!(shell(&format!("chmod -R go+rX {}", data.display())));
+    let dev = dev.restart();
+    assert_eq!(is_closed(), (0o700, Vec::new()));
+    dev.client().set("it", "serves");
 }

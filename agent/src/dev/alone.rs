@@ -14,7 +14,7 @@ use std::path::Path;
 /// Runs both until the process is told to stop.
 pub(super) async fn run(options: DevOptions) -> Result<(), AgentError> {
     let (signals, asking) = Signals::new()?;
-    let folder = DataFolder::open(options.data_dir.as_deref())?;
+    let folder = DataFolder::open(&options)?;
     super::member::refuse_fleet(&folder.path)?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;

@@ -3,9 +3,10 @@
 use super::member::Member;
 use crate::agent::AgentError;
 use crate::config::LogFormat;
+use lockmesh_net::private;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -52,7 +53,8 @@ impl Child {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
         }
-        let log = File::options().create(true).append(true).open(member.log_file()).map_err(cannot)?;
+        let log =
+            private::file_options().create(true).append(true).open(member.log_file()).map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.args(arguments(member, log_format));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 /// Runs all of it until the process is told to stop.
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), AgentError> {
     let (signals, asking) = Signals::new()?;
-    let folder = DataFolder::open(options.data_dir.as_deref())?;
+    let folder = DataFolder::open(&options)?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
     let members = member::prepare(&folder.path, count, &options.node.datacenter, &certificates)?;

@@ -5,10 +5,12 @@
 use crate::agent::AgentError;
 use crate::config::load::{self, Sources};
 use crate::config::{NodeConfig, ServerConfig, TlsConfig};
-use lockmesh_net::{Development, Peer, Role};
+use crate::data_folder;
+use lockmesh_net::{Development, Peer, Role, private};
 use lockmesh_server::config::{QuorumConfig, RpcConfig};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
@@ -118,6 +120,7 @@ fn prepare_one(
     certificates: &Development,
 ) -> Result<(), AgentError> {
     let peer = Peer { role: Role::Server, node: member.name.as_str().into() };
+    data_folder::prepare_for_member(&member.folder)?;
     let files = certificates.prepare_in(&member.folder.join("tls"), &peer)?;
     let keep = member.config_file().exists() && (with_data > 0 || member.has_data());
     if keep {
@@ -148,7 +151,8 @@ fn prepare_one(
         load::text_of(&config)
     );
     let (file, part) = (member.config_file(), member.folder.join("server.toml.part"));
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &file));
+    let write = |mut part: fs::File| part.write_all(text.as_bytes());
+    let written = private::create_file(&part).and_then(write).and_then(|()| fs::rename(&part, &file));
     written.map_err(|error| AgentError::system(format!("cannot write {}", file.display()), error))
 }
 

@@ -15,6 +15,7 @@ mod member;
 
 use crate::agent::{Agent, AgentError};
 use crate::config::{AgentConfig, DevOptions, HttpConfig, UpstreamConfig};
+use crate::data_folder;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
@@ -35,15 +36,14 @@ struct DataFolder {
 }
 
 impl DataFolder {
-    fn open(wanted: Option<&Path>) -> Result<Self, AgentError> {
-        let Some(path) = wanted else {
+    fn open(options: &DevOptions) -> Result<Self, AgentError> {
+        let Some(path) = &options.data_dir else {
             let temporary = tempfile::Builder::new().prefix("lockmesh-dev-").tempdir();
             let temporary =
                 temporary.map_err(|error| AgentError::system("cannot make a temporary folder", error))?;
             return Ok(Self { path: temporary.path().into(), temporary: Some(temporary) });
         };
-        std::fs::create_dir_all(path)
-            .map_err(|error| AgentError::system(format!("cannot make {}", path.display()), error))?;
+        data_folder::prepare_for_dev(path, &socket(options, path))?;
         Ok(Self { path: path.into(), temporary: None })
     }
 
@@ -51,6 +51,10 @@ impl DataFolder {
     fn kept(&self) -> &'static str {
         if self.temporary.is_some() { "until this process ends" } else { "for the next start" }
     }
+}
+
+fn socket(options: &DevOptions, folder: &Path) -> PathBuf {
+    options.socket.clone().unwrap_or_else(|| folder.join("agent.sock"))
 }
 
 fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<String>) -> AgentConfig {
@@ -61,7 +65,7 @@ fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<String>) -> Ag
         http: HttpConfig {
             tcp: Some(options.http),
             allow_non_loopback: options.allow_non_loopback,
-            socket: options.socket.clone().unwrap_or_else(|| folder.join("agent.sock")),
+            socket: socket(options, folder),
             session_ttl_min: options.session_ttl_min,
             ..HttpConfig::default()
         },

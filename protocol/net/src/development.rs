@@ -5,8 +5,8 @@
 
 use crate::certificate::{Authority, CertificateError};
 use crate::expiry::WARNING_TIME;
-use crate::files;
 use crate::peer::{Peer, Role};
+use crate::private::{self, Entry};
 use crate::tls::{Identity, IdentityFiles};
 use lockmesh_protocol::id::NodeName;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub struct Development {
 impl Development {
     /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its `-key.pem`.
     pub fn prepare(folder: &Path, node: &NodeName) -> Result<Self, CertificateError> {
-        files::make_private_folder(folder)?;
+        make_folder(folder)?;
         let this = Self { folder: folder.into() };
         if !this.authority().exists() {
             let authority = Authority::create("Lockmesh development authority", AUTHORITY_LIFE)?;
@@ -43,7 +43,7 @@ impl Development {
 
     /// Makes a certificate for a further member under another folder, unless there is a good one already.
     pub fn prepare_in(&self, folder: &Path, member: &Peer) -> Result<IdentityFiles, CertificateError> {
-        files::make_private_folder(folder)?;
+        make_folder(folder)?;
         let files = IdentityFiles { authorities: self.authority(), ..member_files(folder, member.role) };
         self.prepare_files(member, &files)?;
         Ok(files)
@@ -74,6 +74,17 @@ impl Development {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
+}
+
+/// Makes the folder, or closes an older one: whoever has a key of it is the server, or the agent.
+fn make_folder(folder: &Path) -> Result<(), CertificateError> {
+    private::make_folder(folder)?;
+    let kind = |name: &str| match name {
+        _ if name.ends_with("-key.pem") => Entry::Secret,
+        _ if name.ends_with(".pem") || name.ends_with(".tmp") => Entry::Public,
+        _ => Entry::Foreign,
+    };
+    Ok(private::close(folder, false, kind)?)
 }
 
 /// Where a member's files lie in a folder.

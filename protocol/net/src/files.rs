@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file that could not be read or written.
@@ -15,6 +15,16 @@ pub struct FileError {
 }
 
 impl FileError {
+    /// What could not be done to a file or folder, as a verb.
+    pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
+        Self { verb, path: path.into(), source }
+    }
+
+    /// What the system said.
+    pub fn into_source(self) -> io::Error {
+        self.source
+    }
+
     /// Whether the file is not there at all.
     pub fn is_absent(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
@@ -34,12 +44,6 @@ pub(crate) fn write_public(path: &Path, content: &[u8]) -> Result<(), FileError>
 /// Writes what only its owner may read.
 pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o600)
-}
-
-/// Makes a folder that only its owner may enter; one that is there already is left as it is.
-pub(crate) fn make_private_folder(path: &Path) -> Result<(), FileError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|source| FileError { verb: "make the folder", path: path.into(), source })
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
@@ -69,14 +73,15 @@ fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32) ->
 
 #[cfg(test)]
 mod tests {
-    use super::{make_private_folder, read_text, write_public, write_secret};
+    use super::{read_text, write_public, write_secret};
+    use crate::private::make_folder;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn secrets_are_their_owners_alone_and_nothing_is_left_beside() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("tls");
-        make_private_folder(&inner).unwrap();
+        make_folder(&inner).unwrap();
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&inner), 0o700);
         let (secret, public) = (inner.join("key.pem"), inner.join("cert.pem"));

@@ -8,6 +8,7 @@ pub mod expiry;
 pub mod files;
 pub mod frame;
 pub mod peer;
+pub mod private;
 pub mod quic;
 pub mod tls;
 

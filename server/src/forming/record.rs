@@ -3,6 +3,8 @@
 //! **Invariant:** what it says is durable before anybody hears of it or acts on it: a birth before the first
 //! introduction, a promise before it is given, membership before Raft begins.
 
+use lockmesh_net::files::FileError;
+use lockmesh_net::private;
 use lockmesh_protocol::forming::Formation;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::Server;
@@ -78,6 +80,8 @@ pub enum RecordError {
 impl Record {
     /// The file's name in the data folder.
     pub(crate) const FILE: &str = "quorum.json";
+    /// The file's name while it is being written.
+    pub(crate) const NEW_FILE: &str = "quorum.json.new";
 
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
@@ -123,11 +127,11 @@ impl Record {
     }
 
     fn write_and_rename(&self, folder: &Path, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
+        private::make_folder(folder).map_err(FileError::into_source)?;
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        let temporary = folder.join(format!("{}.new", Self::FILE));
-        let mut file = File::create(&temporary)?;
+        let temporary = folder.join(Self::NEW_FILE);
+        let mut file = private::create_file(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;

@@ -1,6 +1,9 @@
 //! Where the files are: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
+use super::open::{IMAGE, LOG, NEW_IMAGE, NEW_LOG};
+use crate::forming::Record;
+use lockmesh_net::private::{self, Entry};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 use std::fmt::Debug;
@@ -10,6 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// The file whose lock says that the folder is in use.
 const LOCK_FILE: &str = "lockmesh.lock";
+/// The file in which the process keeps its node's UUID.
+const NODE_FILE: &str = "node-id";
+/// How the names of files begin that were never finished.
+const DRAFT_PREFIX: &str = ".tmp";
 
 /// A place for files. What it did is durable after [`Disk::sync`] only.
 pub(super) trait Disk: Debug + Send + Sync {
@@ -39,9 +46,11 @@ impl Folder {
     /// Makes the folder where it is missing, and takes hold of it.
     pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
         let fault = |doing| move |source| StoreError::Io { path: path.to_path_buf(), doing, source };
-        fs::create_dir_all(path).map_err(fault("cannot make the folder"))?;
+        private::make_folder(path).map_err(|error| fault("cannot make the folder")(error.into_source()))?;
+        private::close(path, false, kind)
+            .map_err(|error| fault("cannot take other users' access from the folder")(error.into_source()))?;
         let lock_path = path.join(LOCK_FILE);
-        let lock = OpenOptions::new()
+        let lock = private::file_options()
             .create(true)
             .truncate(false)
             .write(true)
@@ -62,6 +71,18 @@ impl Folder {
     }
 }
 
+/// What a server has in its folder: all values, and the ids of sessions, which are all it takes to release a lock.
+fn kind(name: &str) -> Entry {
+    let ours = [LOCK_FILE, LOG, IMAGE, NEW_LOG, NEW_IMAGE, Record::FILE, Record::NEW_FILE, NODE_FILE];
+    match name {
+        _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => Entry::Secret,
+        // The process's number may lie here too, and the root of a file system of its own has a folder for what it finds.
+        "pid" | "lost+found" => Entry::Public,
+        _ if name.ends_with(".pid") => Entry::Public,
+        _ => Entry::Foreign,
+    }
+}
+
 impl Disk for Folder {
     fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -77,7 +98,7 @@ impl Disk for Folder {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
         let path = self.path(name);
-        Self::backend(OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?)
+        Self::backend(private::file_options().read(true).write(true).create(true).truncate(true).open(path)?)
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {

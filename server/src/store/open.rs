@@ -22,9 +22,9 @@ pub(super) const LOG: &str = "log.redb";
 /// The image's file.
 pub(super) const IMAGE: &str = "state.redb";
 /// The log while it is made.
-const NEW_LOG: &str = "log.redb.new";
+pub(super) const NEW_LOG: &str = "log.redb.new";
 /// The image while it is made.
-const NEW_IMAGE: &str = "state.redb.new";
+pub(super) const NEW_IMAGE: &str = "state.redb.new";
 
 /// Opens the pair in a place that nobody else uses, or makes it where there is none.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {

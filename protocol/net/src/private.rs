@@ -1,0 +1,206 @@
+//! Folders and files that nobody but their owner may enter or read, whatever the process's umask is.
+//!
+//! **Invariant:** what is not ours is never touched: a folder that holds a file of somebody else's, or is a shared one
+//! such as `/tmp`, keeps its permissions; then only our own files in it are closed.
+
+use crate::files::FileError;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// The permissions of a private folder.
+const FOLDER_MODE: u32 = 0o700;
+
+/// The permissions of a private file.
+const FILE_MODE: u32 = 0o600;
+
+/// The bits that let other users and groups in.
+const OTHERS: u32 = 0o077;
+
+/// The bit of a folder in which everybody may make files of their own.
+const STICKY: u32 = 0o1000;
+
+/// What may lie in a private folder, judged by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A file or folder of ours that only its owner may read or enter.
+    Secret,
+    /// A file of ours that everybody may know.
+    Public,
+    /// Not ours.
+    Foreign,
+}
+
+/// Makes a folder that only its owner may enter, and the missing ones above it by the usual rules. One that is there
+/// is left as it is: see [`close`].
+pub fn make_folder(path: &Path) -> Result<(), FileError> {
+    let made = || {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            made => made,
+        }
+    };
+    made().map_err(|source| FileError::new("make the folder", path, source))
+}
+
+/// How a file is opened that only its owner may read, if this makes it.
+pub fn file_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(FILE_MODE);
+    options
+}
+
+/// Makes an empty file that only its owner may read, in place of any that is there.
+pub fn create_file(path: &Path) -> io::Result<File> {
+    file_options().write(true).create(true).truncate(true).open(path)
+}
+
+/// Takes from a folder that is there, and from the secrets in it, what lets other users in: earlier versions and
+/// copies left it open. Says so in one line of the log, where there was something to close or where it cannot be.
+///
+/// A folder that is to stay `reachable`, because others have something to find in it, keeps its permissions.
+pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> Entry) -> Result<(), FileError> {
+    let result = close_all(folder, reachable, kind);
+    let (closed, in_the_way) =
+        result.map_err(|source| FileError::new("take other users' access from", folder, source))?;
+    let folder = folder.display();
+    if !closed.is_empty() {
+        let closed = closed.join(", ");
+        tracing::warn!("other users could look into {folder}: closed to them now: {closed}");
+    }
+    if let Some(reason) = in_the_way {
+        tracing::warn!("{folder} stays open to other users, because {reason}: use a folder for this alone");
+    }
+    Ok(())
+}
+
+/// What was closed, and why the folder itself was not although it is open.
+fn close_all(
+    folder: &Path,
+    reachable: bool,
+    kind: impl Fn(&str) -> Entry,
+) -> io::Result<(Vec<String>, Option<String>)> {
+    let (mut closed, mut in_the_way) = (Vec::new(), None);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // A symbolic link shows what was meant for another place, and has no permissions of its own.
+        let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
+        match kind(&name) {
+            Entry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
+            Entry::Secret | Entry::Public => {}
+            Entry::Foreign => in_the_way = Some(format!("{name} in it is not lockmesh's")),
+        }
+    }
+    let mode = fs::metadata(folder)?.permissions().mode();
+    if reachable || mode & OTHERS == 0 {
+        return Ok((closed, None));
+    }
+    if mode & STICKY != 0 {
+        in_the_way = Some("everybody shares it".into());
+    }
+    if in_the_way.is_none() && closed_to_others(folder)? {
+        closed.insert(0, "the folder".into());
+    }
+    Ok((closed, in_the_way))
+}
+
+/// Closes a file or folder; whether it was open.
+fn closed_to_others(path: &Path) -> io::Result<bool> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & OTHERS == 0 {
+        return Ok(false);
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode & 0o7777 & !OTHERS))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn kind(name: &str) -> Entry {
+        match name {
+            "secret" | "inner" => Entry::Secret,
+            "public" => Entry::Public,
+            _ => Entry::Foreign,
+        }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    /// A folder that everybody may read with all that is in it.
+    fn open_folder(folder: &Path, names: &[&str]) {
+        fs::create_dir_all(folder.join("inner")).unwrap();
+        for name in names {
+            fs::write(folder.join(name), "").unwrap();
+            fs::set_permissions(folder.join(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        for folder in [folder, &folder.join("inner")] {
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    fn modes(folder: &Path) -> BTreeMap<String, u32> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), mode(&entry.path()))).collect()
+    }
+
+    fn of(modes: &[(&str, u32)]) -> BTreeMap<String, u32> {
+        modes.iter().map(|(name, mode)| ((*name).to_owned(), *mode)).collect()
+    }
+
+    #[test]
+    fn what_is_made_is_its_owners_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("above/data");
+        make_folder(&folder).unwrap();
+        make_folder(&folder).expect("it is there");
+        create_file(&folder.join("secret")).unwrap();
+        assert_eq!((mode(&folder), modes(&folder)), (0o700, of(&[("secret", 0o600)])));
+        fs::write(root.path().join("file"), "").unwrap();
+        let error = make_folder(&root.path().join("file")).unwrap_err();
+        assert!(error.to_string().contains("cannot make the folder"), "{error}");
+    }
+
+    #[test]
+    fn what_was_left_open_is_closed_once() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("data");
+        open_folder(&folder, &["secret", "public"]);
+        let (mut closed, in_the_way) = close_all(&folder, false, kind).unwrap();
+        closed.sort();
+        assert_eq!((closed, in_the_way), (["inner", "secret", "the folder"].map(String::from).into(), None));
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(modes(&folder), of(&[("inner", 0o700), ("public", 0o644), ("secret", 0o600)]));
+        assert_eq!(close_all(&folder, false, kind).unwrap(), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_folder_that_others_need_keeps_its_permissions() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("data");
+        open_folder(&folder, &["secret"]);
+        assert_eq!(close_all(&folder, true, kind).unwrap().1, None, "it is wanted so");
+        assert_eq!((mode(&folder), mode(&folder.join("secret"))), (0o755, 0o600));
+
+        let shared = root.path().join("shared");
+        open_folder(&shared, &["secret", "somebody's"]);
+        let (closed, in_the_way) = close_all(&shared, false, kind).unwrap();
+        assert_eq!(closed.len(), 2);
+        assert_eq!(in_the_way.unwrap(), "somebody's in it is not lockmesh's");
+        assert_eq!((mode(&shared), mode(&shared.join("somebody's"))), (0o755, 0o644));
+
+        fs::remove_file(shared.join("somebody's")).unwrap();
+        fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(close_all(&shared, false, kind).unwrap().1.unwrap(), "everybody shares it");
+        assert_eq!(mode(&shared), 0o1777);
+    }
+}
