@@ -15,6 +15,7 @@
 //! | `images` | the way of an image to a server that is too far behind |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
+//! | [`inspect`] | what a stopped server's data folder holds |
 //! | [`recover`] | begins anew from one server that survived |
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
@@ -25,6 +26,7 @@ pub mod config;
 mod driver;
 pub mod forming;
 mod images;
+pub mod inspect;
 pub mod mailbox;
 mod metrics;
 mod opening;

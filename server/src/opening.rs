@@ -53,8 +53,9 @@ pub enum OpeningError {
     },
     /// Log and state are there, and nothing says whose they are.
     #[error(
-        "{folder} holds a log and a state, but no {file}, which says whose they are: put it back, or empty the whole \
-         folder"
+        "{folder} holds a log and a state, but no {file}, which says whose they are; if this is one of several \
+         servers, empty the whole folder and start it: it joins as a new one; if it is alone, move the folder away, \
+         start it, and restore a saved backup into it"
     )]
     Unknown {
         /// The data folder.

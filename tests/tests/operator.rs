@@ -125,6 +125,19 @@ fn servers_come_lead_and_go() {
     fleet.stop();
 }
 
+/// What `raft inspect` tells of a stopped server of a fleet, whose folder it leaves as it is.
+fn inspected(folder: &std::path::Path, node: &str) -> serde_json::Value {
+    let data = folder.join(node).join("data");
+    let contents =
+        || ["log.redb", "state.redb"].map(|name| std::fs::read(data.join(name)).expect("it is there"));
+    let before = contents();
+    let place = data.to_str().expect("it is text");
+    let (code, told, said) = run(&["operator", "raft", "inspect", "--json", "--data-dir", place]);
+    assert_eq!(code, 0, "{said}");
+    assert!(before == contents(), "nothing is written");
+    serde_json::from_str(&told).expect("JSON")
+}
+
 #[test]
 fn a_lost_majority_is_begun_anew_from_one_server() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -148,9 +161,22 @@ fn a_lost_majority_is_begun_anew_from_one_server() {
     assert!(code == 2 && said.contains("nothing was done yet"), "{said}");
     let (code, _, said) = run(&sure);
     assert!(code == 1 && said.contains("another lockmesh runs on this folder"), "{said}");
+    let inspect = ["operator", "raft", "inspect", "--data-dir", data];
+    let (code, _, said) = run(&inspect);
+    assert!(code == 1 && said.contains("another lockmesh runs on this folder"), "{said}");
     fleet.stop();
+    let (code, told, said) = run(&inspect);
+    assert!(code == 0 && told.contains(&format!("({survivor}, 127.0.0.1:")), "{told} {said}");
+    assert_eq!(inspected(folder.path(), &survivor)["Voters"], json!([1, 2, 3]));
+    let position = |node: &&str| {
+        let found = inspected(folder.path(), node);
+        ["LastLogTerm", "LastLogIndex"].map(|name| found[name].as_u64().expect("a number"))
+    };
+    let most = ["s1", "s2", "s3"].iter().map(position).max();
+    assert_eq!(Some(position(&survivor.as_str())), most, "nobody has more than the leader had");
     let (code, told, said) = run(&sure);
     assert!(code == 0 && told.contains("NEVER start it again"), "{told} {said}");
+    assert_eq!(inspected(folder.path(), &survivor)["Voters"].as_array().map(Vec::len), Some(1));
     assert_eq!(told.matches("empty the data folder").count(), 2, "{told}");
 
     for lost in ["s1", "s2", "s3"].iter().filter(|node| **node != survivor) {

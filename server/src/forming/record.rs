@@ -66,8 +66,9 @@ pub enum RecordError {
     },
     /// The file holds something else.
     #[error(
-        "{path} is damaged or of another version ({reason}): put a good copy back, or empty the whole data folder \
-             to make this server join as a new one"
+        "{path} is damaged or of another version ({reason}); if this is one of several servers, empty its whole data \
+             folder and start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a \
+             saved backup into it"
     )]
     Damaged {
         /// The file.
@@ -86,6 +87,11 @@ impl Record {
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
         Self { version: VERSION, birth, place: Place::Free }
+    }
+
+    /// The version of the file's format.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// Reads the record of a data folder; none where there is no file.

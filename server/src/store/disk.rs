@@ -9,6 +9,7 @@ use redb::backends::FileBackend;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The file whose lock says that the folder is in use.
@@ -56,11 +57,8 @@ impl Folder {
             .write(true)
             .open(&lock_path)
             .map_err(fault("cannot open the lock file in the folder"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_path_buf(), _held: lock }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Held(path.to_path_buf())),
-            Err(TryLockError::Error(source)) => Err(fault("cannot lock the folder")(source)),
-        }
+        take_lock(path, &lock)?;
+        Ok(Self { path: path.to_path_buf(), _held: lock })
     }
 
     fn backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
@@ -81,6 +79,101 @@ fn kind(name: &str) -> Entry {
         _ if name.ends_with(".pid") => Entry::Public,
         _ => Entry::Foreign,
     }
+}
+
+/// Takes the lock that says that the folder is in use.
+fn take_lock(folder: &Path, lock: &File) -> Result<(), StoreError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Held(folder.to_path_buf())),
+        Err(TryLockError::Error(source)) => {
+            Err(StoreError::Io { path: folder.to_path_buf(), doing: "cannot lock the folder", source })
+        }
+    }
+}
+
+/// A folder that is only read, and that no server can use meanwhile.
+#[derive(Debug)]
+pub(super) struct ReadOnlyFolder {
+    path: PathBuf,
+    /// Its lock is the hold; none in a folder that no server ever ran on, such as a copy of some files.
+    _held: Option<File>,
+}
+
+impl ReadOnlyFolder {
+    /// Takes hold of a folder, where nothing is made and nothing will be written.
+    pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
+        let held = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => Some(lock),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => {
+                let doing = "cannot open the lock file in the folder";
+                return Err(StoreError::Io { path: path.to_path_buf(), doing, source });
+            }
+        };
+        held.as_ref().map_or(Ok(()), |lock| take_lock(path, lock))?;
+        Ok(Self { path: path.to_path_buf(), _held: held })
+    }
+}
+
+impl Disk for ReadOnlyFolder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        match File::open(self.path(name)) {
+            Ok(file) => Ok(Some(Box::new(ReadOnlyFile(file)))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, _: &str) -> io::Result<Box<dyn StorageBackend>> {
+        Err(read_only())
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        self.path(name).try_exists()
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Err(read_only())
+    }
+}
+
+/// A file that is only read. The folder's lock keeps others from it.
+#[derive(Debug)]
+struct ReadOnlyFile(File);
+
+impl StorageBackend for ReadOnlyFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Err(read_only())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(read_only())
+    }
+}
+
+fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only looked at")
 }
 
 impl Disk for Folder {

@@ -8,8 +8,10 @@ use std::io;
 use std::path::PathBuf;
 
 /// What to do about a file that cannot be used.
-const HOW_TO_GO_ON: &str = "nothing was changed; restore the folder from a copy, or move the folder away and start \
-     the server anew: it then begins empty, and a saved backup can be restored into it";
+///
+/// Never to put an older copy back: a server of a quorum would forget what it voted and acknowledged.
+const HOW_TO_GO_ON: &str = "nothing was changed; if this is one of several servers, empty its whole data folder and \
+     start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a saved backup into it";
 
 /// Why the store cannot be opened or written.
 ///
@@ -80,7 +82,7 @@ pub enum StoreError {
     /// The log does not reach back to the image.
     #[error(
         "{} and {}: the image ends at index {image_index}, but the log begins behind index {base} (term {base_term}): \
-         the image is an older copy; {HOW_TO_GO_ON}", .log.display(), .image.display()
+         the image is older than its log; {HOW_TO_GO_ON}", .log.display(), .image.display()
     )]
     Gap {
         /// The log.

@@ -151,21 +151,27 @@ impl RedbFile {
         self.disk.path(self.name)
     }
 
-    /// What the file says of itself.
-    pub(super) fn identity(&self) -> Result<Identity, StoreError> {
+    /// The version of the file's format.
+    pub(super) fn format(&self) -> Result<u32, StoreError> {
         let path = self.path();
         let foreign = |reason: &str| StoreError::Foreign { path: path.clone(), reason: reason.to_owned() };
-        let damaged = |reason: String| StoreError::Damaged { path: path.clone(), reason };
-        let reading = self.read()?;
-        let format = reading.get(TableName(META), FORMAT_KEY).map_err(|fault| self.fault(fault))?;
+        let format = self.read()?.get(TableName(META), FORMAT_KEY).map_err(|fault| self.fault(fault))?;
         let format = format.ok_or_else(|| foreign("it is a redb file of something else"))?;
         let format: [u8; 4] =
             format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
         let found = u32::from_le_bytes(format);
         if found > FORMAT_VERSION {
-            return Err(StoreError::NewerFormat { path: path.clone(), found, known: FORMAT_VERSION });
+            return Err(StoreError::NewerFormat { path, found, known: FORMAT_VERSION });
         }
-        let identity = reading.get(TableName(META), IDENTITY_KEY).map_err(|fault| self.fault(fault))?;
+        Ok(found)
+    }
+
+    /// What the file says of itself.
+    pub(super) fn identity(&self) -> Result<Identity, StoreError> {
+        let path = self.path();
+        let damaged = |reason: String| StoreError::Damaged { path: path.clone(), reason };
+        self.format()?;
+        let identity = self.read()?.get(TableName(META), IDENTITY_KEY).map_err(|fault| self.fault(fault))?;
         let identity = identity.ok_or_else(|| damaged("it has no identity".to_owned()))?;
         wire::decode::<Identity, 1024>(&identity).map_err(|error| damaged(error.to_string()))
     }

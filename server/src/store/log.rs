@@ -142,13 +142,7 @@ impl LogStore {
 
     /// Begins the log anew behind an image: the term and the vote stay.
     pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
-        let HardState { term, vote, .. } = self.head.hard_state;
-        let hard_state = match term < base.1 {
-            // Nobody was voted for in a term that was never seen.
-            true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
-            false => HardState { term, vote, commit: base.0 },
-        };
-        let plan = Plan { head: Head { hard_state, base }, ..Plan::default() };
+        let plan = Plan { head: self.head.begun_anew(base), ..Plan::default() };
         let rows = &self.rows;
         self.file.write(|writing| plan.write(rows, writing))?;
         self.adopt(plan);
@@ -223,6 +217,19 @@ impl LogStore {
         }
         self.rows.drain(..plan.cut);
         self.rows.extend(plan.added.into_iter().map(|(row, _)| row));
+    }
+}
+
+impl Head {
+    /// What is left of it where the log begins anew behind an image: the term and the vote.
+    pub(super) fn begun_anew(self, base: (LogIndex, Term)) -> Self {
+        let HardState { term, vote, .. } = self.hard_state;
+        let hard_state = match term < base.1 {
+            // Nobody was voted for in a term that was never seen.
+            true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
+            false => HardState { term, vote, commit: base.0 },
+        };
+        Self { hard_state, base }
     }
 }
 

@@ -39,6 +39,7 @@ mod threads;
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
 pub use image::{Backup, Part, RawPart};
+pub use open::Formats;
 pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
@@ -90,6 +91,17 @@ impl Store {
     /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is dropped.
     pub fn hold(folder: &Path) -> Result<HeldFolder, StoreError> {
         Ok(HeldFolder(disk::Folder::hold(folder)?))
+    }
+
+    /// Reads what a server would begin with in a folder, and the versions of its formats; none where there is no store.
+    /// Nothing is written, and no server can use the folder meanwhile.
+    pub fn inspect(
+        folder: &Path,
+        server: ServerId,
+        cache_bytes: usize,
+    ) -> Result<Option<(Recovered, Formats)>, StoreError> {
+        let disk: Arc<dyn disk::Disk> = Arc::new(disk::ReadOnlyFolder::hold(folder)?);
+        open::inspect(&disk, server, cache_bytes)
     }
 
     /// Opens the store in a folder, or makes a new one where there is none, and reads all that it holds.

@@ -11,6 +11,7 @@ use super::file::{Identity, Kind, RedbFile, io_error};
 use super::image::ImageStore;
 use super::log::{Head, LogStore};
 use super::{Store, StoreOptions};
+use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, Recovered};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::hash::{BuildHasher, RandomState};
@@ -37,12 +38,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
             return Err(StoreError::Missing { missing: disk.path(IMAGE), present: disk.path(LOG) });
         }
     }
-    let log = open_file(&disk, LOG, IMAGE, options.cache_bytes)?;
-    let image = open_file(&disk, IMAGE, LOG, options.cache_bytes)?;
-    check_pair(&log, &image, options.server)?;
-    let (image, mark, state) = ImageStore::load(image)?;
-    let (mut log, mut entries) = LogStore::load(log)?;
-    let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), image.file().path()))?;
+    let Pair { mut log, image, mut entries, mark, state, reset } =
+        Pair::load(&disk, options.server, options.cache_bytes)?;
     // From here on both are trusted.
     log.file().release()?;
     image.file().release()?;
@@ -60,6 +57,59 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     );
     let recovered = Recovered { hard_state, image: mark, entries, base, state };
     Ok((Store { log, image, durable_image: recovered.image.index }, recovered))
+}
+
+/// Reads what a server would begin with, and the versions of the two formats; none where there is no store. Nothing is
+/// written.
+pub(super) fn inspect(
+    disk: &Arc<dyn Disk>,
+    server: ServerId,
+    cache_bytes: usize,
+) -> Result<Option<(Recovered, Formats)>, StoreError> {
+    if !has_store(&**disk)? {
+        return Ok(None);
+    }
+    let Pair { log, image, mut entries, mark, state, reset } = Pair::load(disk, server, cache_bytes)?;
+    let formats = Formats { log: log.file().format()?, state: image.file().format()? };
+    let mut head = log.head();
+    if reset {
+        head = head.begun_anew((mark.index, mark.term));
+        entries.clear();
+    }
+    let hard_state = HardState { commit: head.hard_state.commit.max(mark.index), ..head.hard_state };
+    Ok(Some((Recovered { hard_state, image: mark, entries, base: head.base, state }, formats)))
+}
+
+/// The formats of the two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formats {
+    /// Of `log.redb`.
+    pub log: u32,
+    /// Of `state.redb`.
+    pub state: u32,
+}
+
+/// The two files as they were found: ours, whole and of one pair. Nothing was written to them yet.
+struct Pair {
+    log: LogStore,
+    image: ImageStore,
+    entries: Vec<LogEntry>,
+    mark: ImageMark,
+    state: State,
+    /// Whether the log does not lead to the image, so that it must begin anew behind it.
+    reset: bool,
+}
+
+impl Pair {
+    fn load(disk: &Arc<dyn Disk>, server: ServerId, cache_bytes: usize) -> Result<Self, StoreError> {
+        let log = open_file(disk, LOG, IMAGE, cache_bytes)?;
+        let image = open_file(disk, IMAGE, LOG, cache_bytes)?;
+        check_pair(&log, &image, server)?;
+        let (image, mark, state) = ImageStore::load(image)?;
+        let (log, entries) = LogStore::load(log)?;
+        let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), image.file().path()))?;
+        Ok(Self { log, image, entries, mark, state, reset })
+    }
 }
 
 /// Makes a new pair.

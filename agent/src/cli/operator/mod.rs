@@ -2,6 +2,8 @@
 
 mod add;
 pub mod autopilot;
+mod folder;
+mod inspect;
 pub mod raft;
 mod recover;
 pub mod snapshot;

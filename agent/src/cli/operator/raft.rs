@@ -3,7 +3,7 @@
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::output::{Table, print_json, print_line, warn};
-use super::{add, recover};
+use super::{add, inspect, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ enum Command {
         consistency: ConsistencyArgs,
     },
     Add(add::Args),
+    Inspect(inspect::Args),
     /// Take a server out of the quorum for good
     ///
     /// The others must be a quorum without it. The sessions of its node are not touched. Its process may be gone; one
@@ -59,14 +60,16 @@ enum Command {
 
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    if let Command::Recover(args) = &args.command {
-        recover::run(args)?;
-        return Ok(ExitCode::SUCCESS);
+    // These work on the folder of a server that is stopped, without an agent.
+    match &args.command {
+        Command::Inspect(args) => return inspect::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Recover(args) => return recover::run(args).map(|()| ExitCode::SUCCESS),
+        _ => {}
     }
     let client = context.client()?;
     let operator = client.operator();
     match args.command {
-        Command::Recover(_) => {}
+        Command::Inspect(_) | Command::Recover(_) => {}
         Command::ListPeers { json, consistency } => {
             let quorum = seen(&client, &consistency.read()).await?;
             match json {

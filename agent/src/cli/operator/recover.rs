@@ -2,10 +2,8 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
-use crate::config::ServerConfig;
-use crate::config::load::{Sources, load};
+use super::folder::DataFolder;
 use crate::server::{Recovery, recover};
-use std::path::PathBuf;
 
 /// Begin anew from this machine's server, where the majority of the servers is lost for good
 ///
@@ -13,14 +11,9 @@ use std::path::PathBuf;
 /// cluster. What only the lost servers had is lost, even where it was acknowledged. If one of the others still runs, or
 /// is ever started again with its data, there are two clusters, and two holders of one lock.
 #[derive(clap::Args, Debug)]
-#[command(group = clap::ArgGroup::new("place").required(true))]
 pub(super) struct Args {
-    /// The server's configuration file, which names its data folder
-    #[arg(long, value_name = "FILE", group = "place")]
-    config: Option<PathBuf>,
-    /// The server's data folder
-    #[arg(long, value_name = "DIR", group = "place")]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    folder: DataFolder,
     /// All other servers are stopped, and will never be started again with the data they have
     #[arg(long)]
     yes_the_other_servers_are_gone: bool,
@@ -28,29 +21,18 @@ pub(super) struct Args {
 
 /// Runs the command. It needs no agent.
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
-    let folder = args.folder()?;
+    let folder = args.folder.path()?;
     if !args.yes_the_other_servers_are_gone {
         return Err(CliError::usage(format!(
             "nothing was done yet. This would make the server in {} the only voter of its cluster, whatever the others \
-             have. Stop all others for good, make sure that this one has the most (`lockmesh operator raft list-peers \
-             --stale` shows the last index of each), keep a copy of its folder, and say so with \
+             have. Stop all others for good, make sure that this one has the most (`lockmesh operator raft inspect` on \
+             each: the highest last log term, and of those the highest last log index), and say so with \
              --yes-the-other-servers-are-gone",
             folder.display()
         )));
     }
     let recovery = recover(&folder).map_err(CliError::failed)?;
     print_line(&next_steps(&recovery))
-}
-
-impl Args {
-    fn folder(&self) -> Result<PathBuf, CliError> {
-        if let Some(folder) = &self.data_dir {
-            return Ok(folder.clone());
-        }
-        let config: ServerConfig =
-            load(&Sources::of_process(self.config.clone(), Vec::new())).map_err(CliError::usage)?;
-        Ok(config.data_dir)
-    }
 }
 
 fn next_steps(recovery: &Recovery) -> String {

@@ -17,7 +17,7 @@
 //! A panic of the engine means that memory can no longer be trusted: it is never caught.
 
 use crate::raft::Election;
-use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership};
+use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
 use crate::raft::memory_log::MemoryLog;
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::sabotage::{Rule, Seam};
@@ -345,23 +345,28 @@ impl Engine {
 
     /// The entry at `index` was applied; a membership change takes effect now.
     pub(crate) fn applied(&mut self, entry: &LogEntry) {
-        let changed = match entry.kind {
-            EntryKind::Normal => None,
-            EntryKind::Membership => {
-                Some(self.node.apply_conf_change(&parse_own::<eraftpb::ConfChange>(&entry.data)))
-            }
-            EntryKind::JointMembership => {
-                Some(self.node.apply_conf_change(&parse_own::<eraftpb::ConfChangeV2>(&entry.data)))
-            }
-        };
-        if let Some(state) = changed {
-            self.membership = membership_of(&state.expect("the change was legal when it was proposed"));
+        if self.change_membership(entry) {
             self.step_down_if_removed();
         }
         self.node.advance_apply_to(entry.index.0);
         if entry.kind != EntryKind::Normal && self.is_leader() {
             self.node.ping();
         }
+    }
+
+    /// Lets a membership change take effect; false where the entry is none.
+    fn change_membership(&mut self, entry: &LogEntry) -> bool {
+        let changed = match entry.kind {
+            EntryKind::Normal => return false,
+            EntryKind::Membership => {
+                self.node.apply_conf_change(&parse_own::<eraftpb::ConfChange>(&entry.data))
+            }
+            EntryKind::JointMembership => {
+                self.node.apply_conf_change(&parse_own::<eraftpb::ConfChangeV2>(&entry.data))
+            }
+        };
+        self.membership = membership_of(&changed.expect("the change was legal when it was proposed"));
+        true
     }
 
     /// Forgets entries up to an index whose image is durable.
@@ -667,6 +672,20 @@ fn to_engine_membership(membership: &Membership) -> eraftpb::ConfState {
         auto_leave: membership.auto_leave,
         ..Default::default()
     }
+}
+
+/// The membership after the whole log that a disk held, committed or not: the last that its server knew of.
+pub fn membership_after(recovered: &Recovered) -> Membership {
+    let Recovered { hard_state, image, base, entries, .. } = recovered;
+    // Whose engine it is has no meaning: it never runs.
+    let nobody = ServerId(u64::MAX);
+    let seed = (0, Election::default());
+    let mut engine = Engine::new(nobody, *hard_state, image, *base, entries.clone(), seed);
+    let changes = entries.iter().filter(|entry| entry.index > image.index && entry.kind != EntryKind::Normal);
+    for entry in changes {
+        engine.change_membership(entry);
+    }
+    engine.membership
 }
 
 fn image_mark_of(snapshot: &eraftpb::Snapshot) -> ImageMark {

@@ -15,7 +15,7 @@ pub mod log;
 pub(crate) mod memory_log;
 pub mod message;
 
-pub use engine::Progress;
+pub use engine::{Progress, membership_after};
 use std::time::Duration;
 
 /// The engine's unit of time.

@@ -1,0 +1,83 @@
+//! What a stopped server's data folder holds of the consensus: nothing is written, and no server can run meanwhile.
+//!
+//! It tells which of several survivors has the most, before one of them begins anew alone.
+
+use crate::forming::{Record, RecordError};
+use crate::store::{Formats, Store, StoreError};
+use lockmesh_core::raft::log::{HardState, ImageMark, Membership};
+use lockmesh_core::raft::membership_after;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::record::Server;
+use std::path::{Path, PathBuf};
+
+/// How much of each file is kept in memory meanwhile.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// Whose folder it is.
+    pub server: ServerId,
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Term, vote and commit index.
+    pub hard_state: HardState,
+    /// The last entry of the log. Of two servers the one with the higher pair has more.
+    pub last: (Term, LogIndex),
+    /// The index and the term that the checkpoint of the state stands for.
+    pub checkpoint: (LogIndex, Term),
+    /// The last membership in the log, committed or not.
+    pub membership: Membership,
+    /// All servers that it knows of.
+    pub servers: Vec<Server>,
+    /// The formats of log and state.
+    pub formats: Formats,
+    /// The format of the record of the cluster.
+    pub record_format: u32,
+}
+
+/// Why there is nothing to tell. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// The files cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What the folder says of the cluster cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// There is nothing to look at.
+    #[error("{folder}: {problem}")]
+    Nothing {
+        /// The data folder.
+        folder: PathBuf,
+        /// What is missing.
+        problem: &'static str,
+    },
+}
+
+/// Looks into the data folder of a server that is stopped.
+///
+/// # Errors
+/// Nothing is changed whatever happens.
+pub fn inspect(folder: &Path) -> Result<Inspection, InspectError> {
+    let nothing = |problem| InspectError::Nothing { folder: folder.into(), problem };
+    let record = Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"))?;
+    let membership = record.membership();
+    let membership = membership.ok_or_else(|| nothing("its server never belonged to a cluster"))?;
+    let found = Store::inspect(folder, membership.server, CACHE_BYTES)?;
+    let (recovered, formats) = found.ok_or_else(|| nothing("its log and its state are gone"))?;
+    let ImageMark { index, term, .. } = recovered.image;
+    let last = recovered.entries.last().map_or(recovered.base, |entry| (entry.index, entry.term));
+    let rows: Vec<Server> = recovered.state.servers().map(|row| (**row).clone()).collect();
+    Ok(Inspection {
+        server: membership.server,
+        cluster_id: membership.cluster_id,
+        hard_state: recovered.hard_state,
+        last: (last.1, last.0),
+        checkpoint: (index, term),
+        membership: membership_after(&recovered),
+        servers: if rows.is_empty() { membership.servers } else { rows },
+        formats,
+        record_format: record.version(),
+    })
+}
