@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::connection::{Call, Download, Outgoing, Pool, Reply, Verb};
 use crate::duration::format_duration;
 use crate::error::Error;
+use crate::outcome;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
@@ -178,7 +179,7 @@ pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
             text: "a key with an empty, `.` or `..` part cannot be reached over HTTP: choose another name"
                 .into(),
         }),
-        status => Err(Error::from_status(status, reply.text())),
+        status => Err(Error::from_answer(status, reply.header(outcome::HEADER), reply.text())),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::address::Address;
 use crate::loss::Loss;
+use crate::outcome::Outcome;
 use std::io;
 
 /// Why a call failed.
@@ -30,9 +31,18 @@ pub enum Error {
         /// How it ended.
         reason: String,
     },
-    /// The agent or the cluster cannot answer at present: retry later. A write may have been done after all.
+    /// The agent or the cluster cannot do it at present; certainly nothing was done. Try again later.
     #[error("unavailable, try again later ({status}): {text}")]
     Unavailable {
+        /// The HTTP status.
+        status: u16,
+        /// The agent's words.
+        text: String,
+    },
+    /// It failed on its way, or the agent is Consul's and does not say: a write may or may not have been done. Look
+    /// before trying again, unless it may be done twice.
+    #[error("failed, and it may have been done all the same ({status}): {text}")]
+    UnknownOutcome {
         /// The HTTP status.
         status: u16,
         /// The agent's words.
@@ -86,6 +96,7 @@ impl Error {
             Self::Unreachable { .. }
                 | Self::Unanswered { .. }
                 | Self::Unavailable { .. }
+                | Self::UnknownOutcome { .. }
                 | Self::Saturated { .. }
         )
     }
@@ -94,19 +105,18 @@ impl Error {
     pub fn certainly_not_done(&self) -> bool {
         !matches!(
             self,
-            Self::Unanswered { .. } | Self::Unavailable { .. } | Self::Garbled { .. } | Self::Copy(_)
+            Self::Unanswered { .. } | Self::UnknownOutcome { .. } | Self::Garbled { .. } | Self::Copy(_)
         )
     }
 
-    /// Sorts an answer that is not a success.
-    pub(crate) fn from_status(status: u16, text: String) -> Self {
-        // Consul's dialect says 500 both for "cannot at present" and for a good many refusals.
-        let refused = match status {
-            429 => false,
-            500.. => is_refusal(&text),
-            _ => true,
-        };
-        if refused { Self::Refused { status, text } } else { Self::Unavailable { status, text } }
+    /// Sorts an answer that is not a success: by what it says of its outcome, or else, as Consul's answers, by status
+    /// and words.
+    pub(crate) fn from_answer(status: u16, outcome: Option<&str>, text: String) -> Self {
+        match outcome.and_then(Outcome::parse).unwrap_or_else(|| guessed(status, &text)) {
+            Outcome::Refused => Self::Refused { status, text },
+            Outcome::NotDone => Self::Unavailable { status, text },
+            Outcome::Unknown => Self::UnknownOutcome { status, text },
+        }
     }
 
     /// Whether the server refused because a session named in the request does not exist.
@@ -115,8 +125,19 @@ impl Error {
     }
 }
 
-/// What a 500 says when asking again is pointless. An unknown text is taken for unavailability: a holder that asks
-/// again in vain gives up at its own deadline, one that gives up in vain has lost a lock.
+/// What became of a request whose answer does not say so: Consul says 500 both for "cannot at present" and for a good
+/// many refusals.
+fn guessed(status: u16, text: &str) -> Outcome {
+    match status {
+        429 => Outcome::NotDone,
+        500.. if is_refusal(text) => Outcome::Refused,
+        500.. => Outcome::Unknown,
+        _ => Outcome::Refused,
+    }
+}
+
+/// What a 500 of Consul's says when asking again is pointless. An unknown text is taken for unavailability: a holder
+/// that asks again in vain gives up at its own deadline, one that gives up in vain has lost a lock.
 fn is_refusal(text: &str) -> bool {
     const REFUSALS: [&str; 14] = [
         "invalid session",
@@ -153,8 +174,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_sorted_by_who_must_act() {
-        let transient = |status, text: &str| Error::from_status(status, text.into()).is_transient();
+    fn an_answer_that_tells_its_outcome_is_believed_whatever_its_words() {
+        let error = |word, text: &str| Error::from_answer(500, Some(word), text.into());
+        assert!(matches!(error("refused", "No cluster leader"), Error::Refused { status: 500, .. }));
+        assert!(matches!(error("not-done", "invalid session"), Error::Unavailable { status: 500, .. }));
+        assert!(error("not-done", "x").is_transient() && error("not-done", "x").certainly_not_done());
+        assert!(matches!(error("unknown", "Missing check"), Error::UnknownOutcome { status: 500, .. }));
+        assert!(error("unknown", "x").is_transient() && !error("unknown", "x").certainly_not_done());
+        // A word of a later build tells nothing to this one.
+        assert!(error("postponed", "No cluster leader").is_transient());
+        assert!(!error("postponed", "No cluster leader").certainly_not_done());
+    }
+
+    #[test]
+    fn an_answer_of_consuls_is_sorted_by_status_and_words() {
+        let transient = |status, text: &str| Error::from_answer(status, None, text.into()).is_transient();
+        assert!(Error::from_answer(429, None, "slow down".into()).certainly_not_done());
+        assert!(!Error::from_answer(500, None, "No cluster leader".into()).certainly_not_done());
         assert!(transient(500, "No cluster leader"));
         assert!(transient(500, "some words that nobody foresaw"));
         assert!(transient(503, ""));

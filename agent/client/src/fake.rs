@@ -5,6 +5,7 @@
 
 use crate::address::Address;
 use crate::client::Client;
+use crate::outcome::Outcome;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +22,8 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) enum Fault {
     /// Answers with this status and words.
     Status(u16, &'static str),
+    /// The same, and says what became of the request.
+    Outcome(u16, Outcome, &'static str),
     /// Takes the request and never answers.
     Silence,
     /// Does what was asked, and closes the connection instead of answering.
@@ -167,6 +170,10 @@ async fn converse(mut stream: UnixStream, world: Arc<World>) {
             }
             Some(Fault::Status(status, text)) => {
                 Response { status, headers: String::new(), body: text.to_owned() }
+            }
+            Some(Fault::Outcome(status, outcome, text)) => {
+                let headers = format!("X-Lockmesh-Outcome: {}\r\n", outcome.word());
+                Response { status, headers, body: text.to_owned() }
             }
             None => world.answer(&request).await,
         };

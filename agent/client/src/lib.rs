@@ -28,6 +28,7 @@
 //! |---|---|
 //! | `address` | where the agent is, and what the environment says about it |
 //! | `error`, `loss` | what can go wrong, by who must act; why something held is held no longer |
+//! | [`outcome`] | what became of a request that failed, in the words of both ends |
 //! | `connection` | HTTP/1.1 connections that are kept alive |
 //! | `client` | the handle, consistency and blocking of reads |
 //! | `kv`, `session`, `txn`, `catalog`, `agent`, `operator` | the plain requests |
@@ -57,6 +58,7 @@ mod kv;
 mod lock;
 mod loss;
 mod operator;
+pub mod outcome;
 mod semaphore;
 mod session;
 pub mod shape;

@@ -1,8 +1,9 @@
 //! For operators: the quorum, backups, and who holds what.
 
 use crate::client::{Answer, Client, Read, Target, accept};
-use crate::connection::{Outgoing, Verb};
+use crate::connection::{Download, Outgoing, Verb};
 use crate::error::Error;
+use crate::outcome;
 use crate::shape::lockmesh::{Lock, Loss, Quorum};
 use crate::shape::operator::{AutopilotConfiguration, AutopilotHealth, RaftConfiguration, Transferred};
 use bytes::Bytes;
@@ -118,7 +119,7 @@ impl Operator<'_> {
         let mut download = self.unstalled(opened).await??;
         if download.status != 200 {
             let words = self.unstalled(download.whole(self.client.address())).await??;
-            return Err(Error::from_status(download.status, String::from_utf8_lossy(&words).into_owned()));
+            return Err(failed(&download, &words));
         }
         let index = download.headers.get("x-consul-index").and_then(|value| value.to_str().ok());
         let index = index.and_then(|text| text.parse().ok()).unwrap_or_default();
@@ -141,7 +142,7 @@ impl Operator<'_> {
             let words = download.whole(self.client.address()).await?;
             match download.status {
                 200 => Ok(()),
-                status => Err(Error::from_status(status, String::from_utf8_lossy(&words).into_owned())),
+                _ => Err(failed(&download, &words)),
             }
         };
         let mut reply = std::pin::pin!(reply);
@@ -167,6 +168,12 @@ impl Operator<'_> {
     fn broken(&self, reason: &str) -> Error {
         Error::Unanswered { address: self.client.address().clone(), reason: reason.to_owned() }
     }
+}
+
+/// Why a transfer failed, in the words that came instead of it.
+fn failed(download: &Download, words: &[u8]) -> Error {
+    let outcome = download.headers.get(outcome::HEADER).and_then(|value| value.to_str().ok());
+    Error::from_answer(download.status, outcome, String::from_utf8_lossy(words).into_owned())
 }
 
 /// Passes a backup on, piece by piece; an unreadable source breaks the request off instead of ending it.

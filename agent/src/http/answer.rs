@@ -3,6 +3,7 @@
 use super::body::Body;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use lockmesh_client::outcome::{self, Outcome};
 use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Consistency};
@@ -20,16 +21,19 @@ const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
 const OUR_QUEUED: HeaderName = HeaderName::from_static("x-lockmesh-queued");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
 const OUR_CHANGES: HeaderName = HeaderName::from_static("x-lockmesh-reloaded");
+const OUR_OUTCOME: HeaderName = HeaderName::from_static(outcome::HEADER);
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// A request that is answered with an error. Nothing was changed, unless the text says that this is unknown.
+/// A request that is answered with an error.
 #[derive(Debug)]
 pub(super) struct Failure {
     status: StatusCode,
     text: String,
+    /// What became of the request.
+    outcome: Outcome,
     /// Whether the headers of a read that found nothing go with it.
     with_meta: Option<MetaKind>,
 }
@@ -44,9 +48,9 @@ pub(super) enum MetaKind {
 }
 
 impl Failure {
-    /// Any status with a text, which is the whole body.
+    /// A refusal with any status and a text, which is the whole body.
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), with_meta: None }
+        Self { status, text: text.into(), outcome: Outcome::Refused, with_meta: None }
     }
 
     /// 400: the client has to change its request.
@@ -59,9 +63,24 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, text)
     }
 
-    /// 500: what Consul answers wherever nobody thought of a better status.
-    pub(super) fn internal(text: impl Into<String>) -> Self {
+    /// 500 for a refusal: what Consul answers wherever nobody thought of a better status.
+    pub(super) fn refused(text: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    /// 500 for what could not be done, and was not, for a reason that passes.
+    pub(super) fn not_done(text: impl Into<String>) -> Self {
+        Self::refused(text).with_outcome(Outcome::NotDone)
+    }
+
+    /// 500 for what may have been done all the same.
+    pub(super) fn unknown(text: impl Into<String>) -> Self {
+        Self::refused(text).with_outcome(Outcome::Unknown)
+    }
+
+    /// The same, with another outcome than a refusal.
+    pub(super) fn with_outcome(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
     }
 
     /// Adds the headers of a read that had no answer: index 1, no known leader.
@@ -72,7 +91,7 @@ impl Failure {
 
     /// The response.
     pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = text(self.status, self.text);
+        let mut response = with_outcome(text(self.status, self.text), self.outcome);
         if let Some(kind) = self.with_meta {
             write_meta(response.headers_mut(), LogIndex(1), false, Duration::ZERO);
             write_effective(response.headers_mut(), kind);
@@ -86,11 +105,15 @@ impl Failure {
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Self {
         crate::metrics::UNAVAILABLE.with_label_values(&[unavailable_kind(&unavailable)]).inc();
-        let status = match unavailable {
-            Unavailable::AnswerTooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Self::new(status, unavailable.to_string())
+        let text = unavailable.to_string();
+        match unavailable {
+            Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
+            Unavailable::Denied(_) => Self::refused(text),
+            Unavailable::NotLeader { .. } | Unavailable::Overloaded(_) | Unavailable::Disk(_) => {
+                Self::not_done(text)
+            }
+            Unavailable::Unknown(_) => Self::unknown(text),
+        }
     }
 }
 
@@ -98,7 +121,14 @@ impl From<Unavailable> for Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         crate::metrics::REFUSALS.with_label_values(&[refusal_kind(&refusal)]).inc();
-        Self::internal(refusal.to_string())
+        let failure = Self::refused(refusal.to_string());
+        match refusal {
+            // Room comes, and another id is drawn: the same request may well succeed.
+            Refusal::QueueFull(_) | Refusal::SessionIdInUse(_) => failure.with_outcome(Outcome::NotDone),
+            // An earlier attempt was answered, and nobody knows any more how.
+            Refusal::Forgotten => failure.with_outcome(Outcome::Unknown),
+            _ => failure,
+        }
     }
 }
 
@@ -193,6 +223,12 @@ pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) ->
 /// Where a lock was asked for that was granted after a wait.
 pub(super) fn with_queued(mut response: Response<Body>, asked: LogIndex) -> Response<Body> {
     response.headers_mut().insert(OUR_QUEUED, asked.0.into());
+    response
+}
+
+/// What became of a request that failed.
+pub(super) fn with_outcome(mut response: Response<Body>, outcome: Outcome) -> Response<Body> {
+    response.headers_mut().insert(OUR_OUTCOME, HeaderValue::from_static(outcome.word()));
     response
 }
 

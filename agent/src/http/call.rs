@@ -10,11 +10,13 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::Applied;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,7 +155,7 @@ impl Call<'_> {
     /// Refuses a filter: the language is not there yet, and to ignore it would give wrong answers.
     pub(super) fn refuse_filter(&self) -> Result<(), Failure> {
         match self.params.non_empty("filter") {
-            Some(_) => Err(Failure::internal(
+            Some(_) => Err(Failure::refused(
                 "Failed to create boolean expression evaluator: filters are not supported yet: \
                  leave ?filter out and select from the whole answer",
             )),
@@ -186,7 +188,8 @@ impl Call<'_> {
         let read = tokio::time::timeout(self.api.limits.body_read_timeout, reading).await;
         let read = read.unwrap_or_else(|_| {
             crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
-            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body took too long to arrive"))
+            let text = "the request's body took too long to arrive";
+            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, text).with_outcome(Outcome::NotDone))
         })?;
         match read {
             Some(bytes) => Ok(bytes),
@@ -227,7 +230,12 @@ pub(super) fn check_datacenter(api: &Api, named: &str) -> Result<(), Failure> {
     if named.is_empty() || named == api.identity.datacenter {
         return Ok(());
     }
-    Err(Failure::internal("No path to datacenter"))
+    Err(Failure::refused("No path to datacenter"))
+}
+
+/// 400 for a body whose rest will never come.
+pub(super) fn broken_off(what: &str, error: &io::Error) -> Failure {
+    Failure::bad_request(format!("the {what} broke off: {error}")).with_outcome(Outcome::NotDone)
 }
 
 fn refused_size(text: String) -> Failure {
@@ -240,7 +248,7 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
     let mut whole = Bytes::new();
     let mut pieces: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Failure::bad_request(format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| broken_off("body", &error))?;
         let Ok(data) = frame.into_data() else { continue };
         let length = whole.len() + pieces.as_ref().map_or(0, BytesMut::len) + data.len();
         if length > limit {

@@ -40,10 +40,11 @@ pub async fn respond(api: &Api, request: Request<Body>) -> Response<Body> {
 /// The response, and the name under which it is counted.
 async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
     let Some(decoded) = path::decode(head.uri.path()) else {
-        return (text(StatusCode::BAD_REQUEST, "400 Bad Request: invalid URL escape"), "invalid");
+        let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
+        return (failure.into_response(), "invalid");
     };
     if !path::is_printable(&decoded) {
-        return (text(StatusCode::BAD_REQUEST, ""), "invalid");
+        return (Failure::bad_request("").into_response(), "invalid");
     }
     if let Some(clean) = path::cleaned(&decoded) {
         return (redirect(head, &clean), "redirect");
@@ -62,14 +63,14 @@ async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'stati
 /// What comes before an endpoint: query string, `OPTIONS`, method.
 async fn guarded(api: &Api, head: &Parts, route: &Route, tail: &str, body: Body) -> Response<Body> {
     let Ok(params) = query::parse(head.uri.query().unwrap_or_default()) else {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, "");
+        return Failure::refused("").into_response();
     };
     if head.method == Method::OPTIONS {
         return allowing(nothing(), route);
     }
     if !route.methods.contains(&head.method) {
         let words = format!("method {} not allowed", head.method);
-        return allowing(text(StatusCode::METHOD_NOT_ALLOWED, words), route);
+        return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     }
     if params.non_empty("token").is_some()
         || head.headers.contains_key("x-consul-token")
@@ -134,7 +135,7 @@ fn unknown(path: &str) -> Response<Body> {
         return text(StatusCode::OK, NO_UI);
     }
     let words = if path.contains("/v1/") { NO_SUCH_ENDPOINT } else { NO_VERSION };
-    let mut response = text(StatusCode::NOT_FOUND, words);
+    let mut response = Failure::not_found(words).into_response();
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -29,10 +29,10 @@ use tokio::task::JoinSet;
 /// How long an accept loop rests after the system could not give it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
-     Connection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
+     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
 /// 500 and not 503: holders of locks give up at any other status.
 const TOO_MANY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\
-     Connection: close\r\n\r\nthe agent has as many connections as it may have: try again\n";
+     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nthe agent has as many connections as it may have: try again\n";
 
 /// Serves until `shutdown` holds `true` and the requests under way are done or out of grace.
 pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receiver<bool>) {

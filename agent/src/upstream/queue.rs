@@ -82,15 +82,18 @@ impl Wish {
             Ok(Applied { index: mark, reply: Reply::Queued { ticket } }) => {
                 let place =
                     Query::Place { key: self.key.clone(), session: self.session.clone(), ticket, mark };
-                let applied = tokio::select! {
+                let mut applied = tokio::select! {
                     applied = self.outcome(place, ticket, mark, wait) => applied,
                     () = tokio::time::sleep(wait + GRACE) => self.leave(mark).await,
                     () = self.upstream.hurried() => self.leave(mark).await,
                     () = answer.closed() => self.leave(mark).await,
                 };
-                if applied.is_err() {
-                    // Nobody will hear what becomes of the place, so it is worth one more attempt to give it up.
-                    let _ = self.leave(mark).await;
+                // Nobody will hear what becomes of the place, so it is worth one more attempt to give it up; while
+                // it stands, the lock may be granted in it.
+                if let Err(reason) = &applied
+                    && self.leave(mark).await.is_err()
+                {
+                    applied = Err(Unavailable::Unknown(reason.to_string()));
                 }
                 (Some(mark), applied)
             }

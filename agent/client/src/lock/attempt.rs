@@ -127,13 +127,15 @@ impl<'a> Pending<'a> {
                 return Ok(Turn::Held(seen.index));
             }
         }
-        self.perhaps_granted = true;
+        let was_perhaps_granted = std::mem::replace(&mut self.perhaps_granted, true);
         let begun = clock.now();
         let asked = match queues {
             true => kv.acquire_waiting(&lock.key, session, lock.value.clone(), lock.flags, wait).await,
             false => kv.acquire(&lock.key, session, lock.value.clone(), lock.flags).await,
         };
-        self.perhaps_granted = asked.as_ref().is_err_and(|error| !error.certainly_not_done());
+        // That this attempt did nothing says nothing of one before it.
+        self.perhaps_granted =
+            asked.as_ref().is_err_and(|error| was_perhaps_granted || !error.certainly_not_done());
         match asked? {
             Acquired::Granted { fence } => Ok(Turn::Granted(fence)),
             Acquired::Refused { .. } if queues && clock.now().since(begun) >= wait.mul_f64(0.9) => {
@@ -167,7 +169,7 @@ impl<'a> Pending<'a> {
     fn outlives(&mut self, error: &Error, patience: Patience) -> bool {
         if error.is_invalid_session() && self.lock.source.is_own() {
             // It held nothing, so its end costs nothing: the next turn makes another.
-            self.keeper = None;
+            (self.keeper, self.perhaps_granted) = (None, false);
             return patience != Patience::Once;
         }
         error.is_transient() && patience != Patience::Once

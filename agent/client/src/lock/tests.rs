@@ -3,6 +3,7 @@
 use super::*;
 use crate::fake::{Fake, Fault};
 use crate::loss::Loss;
+use crate::outcome::Outcome;
 use tokio::time::{Instant, sleep};
 
 fn lock(fake: &Fake) -> Lock {
@@ -143,6 +144,26 @@ async fn a_grant_whose_answer_is_lost_is_found_again() {
     let error = lock(&fake).try_acquire().await.expect_err("the answer is lost");
     assert!(!error.certainly_not_done());
     assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_did_nothing_says_nothing_of_the_one_before() {
+    let fake = Fake::start();
+    let keeper = SessionKeeper::create(&fake.client(), &SessionOptions::default()).await.expect("a session");
+    fake.fail("acquire=", Fault::DoneUnheard, 1);
+    fake.fail("acquire=", Fault::Outcome(500, Outcome::NotDone, "No cluster leader"), usize::MAX);
+    let waiting = lock(&fake).shared_session(&keeper);
+    assert!(waiting.acquire_within(Duration::from_secs(3)).await.expect("no error").is_none());
+    assert_eq!(fake.holder("job"), None, "the first attempt was granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_the_wait_whatever_its_words() {
+    let fake = Fake::start();
+    fake.fail("acquire=", Fault::Outcome(500, Outcome::Refused, "words that nobody foresaw"), usize::MAX);
+    let error = lock(&fake).acquire().await.expect_err("refused");
+    assert!(matches!(error, Error::Refused { status: 500, .. }), "{error}");
+    assert_eq!((fake.count("acquire="), fake.sessions()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]

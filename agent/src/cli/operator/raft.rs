@@ -101,7 +101,9 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 /// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest server does.
 async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
     match client.operator().servers(read).await {
-        Err(error) if *read == Read::default() && matches!(error, Error::Unavailable { .. }) => {
+        Err(error @ (Error::Unavailable { .. } | Error::UnknownOutcome { .. }))
+            if *read == Read::default() =>
+        {
             let quorum = client.operator().servers(&Read::stale()).await?;
             warn(&format!("{error}; this is what the nearest server knows"));
             Ok(quorum)

@@ -251,7 +251,7 @@ pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 /// Reads certificates and the log level anew; what changed is said in a header, since the body is empty in Consul's.
 pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    let changes = call.api.reload.reload().await.map_err(Failure::internal)?;
+    let changes = call.api.reload.reload().await.map_err(Failure::refused)?;
     Ok(answer::with_changes(answer::nothing(), &changes))
 }
 

@@ -70,7 +70,7 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
             other => return Err(super::wrong_reply(&other)),
         }
     }
-    Err(Failure::internal("others change the same configuration all the time: try again"))
+    Err(Failure::not_done("others change the same configuration all the time: try again"))
 }
 
 /// Takes over what a body says.

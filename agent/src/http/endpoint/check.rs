@@ -191,7 +191,7 @@ async fn written(call: &Call<'_>, outcome: Result<u64, CheckError>) -> Result<Re
         CheckError::Unknown(_) => Failure::not_found(error.to_string()),
         CheckError::TooMany(_) => {
             crate::metrics::LIMITS.with_label_values(&["checks"]).inc();
-            Failure::internal(error.to_string())
+            Failure::refused(error.to_string())
         }
     })?;
     call.api.checks.told(version, CATALOG_PATIENCE).await;

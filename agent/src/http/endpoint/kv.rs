@@ -146,7 +146,7 @@ fn missing_key() -> Failure {
 }
 
 fn number(text: &str) -> Result<u64, Failure> {
-    parse_u64(text).map_err(|error| Failure::internal(error.to_string()))
+    parse_u64(text).map_err(|error| Failure::refused(error.to_string()))
 }
 
 fn refuse_conflict(call: &Call<'_>, flags: &[&str]) -> Result<(), Failure> {

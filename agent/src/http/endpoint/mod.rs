@@ -185,12 +185,12 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
 
 /// A server that answers a query with other rows is of another build.
 fn wrong_rows() -> Failure {
-    Failure::internal(
+    Failure::refused(
         "the server answered with other rows than were asked for: agent and server differ in version",
     )
 }
 
 /// A server that answers a command with a reply of another kind is of another build.
 fn wrong_reply(reply: &Reply) -> Failure {
-    Failure::internal(format!("the server answered with another reply than expected: {reply:?}"))
+    Failure::unknown(format!("the server answered with another reply than expected: {reply:?}"))
 }

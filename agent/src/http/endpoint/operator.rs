@@ -145,7 +145,7 @@ fn the_one<'s>(status: &'s Status, what: &str, name: &str) -> Result<&'s ServerS
     let meant: Vec<&ServerStatus> = status.servers.iter().filter(is_meant).collect();
     match meant.as_slice() {
         [server] => Ok(server),
-        [] => Err(Failure::internal(format!("{what} {name:?} was not found in the Raft configuration"))),
+        [] => Err(Failure::refused(format!("{what} {name:?} was not found in the Raft configuration"))),
         several => {
             let ids: Vec<String> = several.iter().map(|server| server.id.to_string()).collect();
             let text = format!("{what} {name:?} stands for the servers {}", ids.join(" and "));

@@ -152,20 +152,20 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
             other => return Err(super::wrong_reply(&other)),
         }
     }
-    Err(Failure::internal("no free session id was found: the random source of this machine repeats itself"))
+    Err(Failure::not_done("no free session id was found: the random source of this machine repeats itself"))
 }
 
 /// Checks what only the creator can have wrong; the state checks the rest.
 fn judged(call: &Call<'_>, draft: Draft) -> Result<NewSession, Failure> {
     let node = match draft.node.as_deref() {
-        Some("") => return Err(Failure::internal("Must provide Node")),
+        Some("") => return Err(Failure::refused("Must provide Node")),
         Some(named) => NodeName::from(named),
         None => call.api.identity.node.clone(),
     };
     let behavior = match draft.behavior.as_str() {
         "" | "release" => Behavior::Release,
         "delete" => Behavior::Delete,
-        other => return Err(Failure::internal(format!("Invalid Behavior setting '{other}'"))),
+        other => return Err(Failure::refused(format!("Invalid Behavior setting '{other}'"))),
     };
     let ttl = judged_ttl(&draft.ttl, call.api.limits.session_ttl_min)?;
     let ids = |names: Vec<String>| names.into_iter().map(CheckId::from).collect::<Vec<_>>();
@@ -189,11 +189,11 @@ fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
         return Ok(Duration::ZERO);
     }
     let nanoseconds = duration::parse(text)
-        .map_err(|error| Failure::internal(format!("Session TTL '{text}' invalid: {error}")))?;
+        .map_err(|error| Failure::refused(format!("Session TTL '{text}' invalid: {error}")))?;
     let ttl = clamped(nanoseconds);
     if nanoseconds != 0 && (ttl < least || ttl > TTL_MAX) {
         let (least, most) = (duration::format_duration(least), duration::format_duration(TTL_MAX));
-        return Err(Failure::internal(format!(
+        return Err(Failure::refused(format!(
             "Invalid Session TTL '{nanoseconds}', must be between [{least}={most}]"
         )));
     }
@@ -203,7 +203,7 @@ fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
 fn fresh_id() -> Result<SessionId, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::internal(format!("this machine has no random numbers: {error}")))?;
+        .map_err(|error| Failure::not_done(format!("this machine has no random numbers: {error}")))?;
     Ok(SessionId::from_random(bytes))
 }
 

@@ -6,11 +6,12 @@
 use super::super::answer::{self, Failure};
 use super::super::archive::{self, ArchiveError, Meta};
 use super::super::body::Body;
-use super::super::call::Call;
+use super::super::call::{Call, broken_off};
 use super::super::file_body::FileBody;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
+use lockmesh_client::outcome::Outcome;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -49,7 +50,7 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
         // Servers count their backups each for itself: after an election another one's may have the same number.
         let whole = (part.backup, part.index, part.term);
         if part.number != number || *backup.get_or_insert(whole) != whole {
-            return Err(Failure::internal("the server sent a part of another backup: begin again"));
+            return Err(Failure::not_done("the server sent a part of another backup: begin again"));
         }
         let rows = part.rows;
         writer = blocking(move || {
@@ -75,7 +76,7 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
 
 async fn restore(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     if call.params.has("stale") {
-        return Err(Failure::internal("stale not allowed for restore"));
+        return Err(Failure::refused("stale not allowed for restore"));
     }
     let mut file = receive(call, body).await?;
     let (verified, file) = tokio::task::spawn_blocking(move || {
@@ -83,8 +84,8 @@ async fn restore(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure>
         (outcome.and_then(|()| archive::verify(BufReader::new(&file))), file)
     })
     .await
-    .map_err(|_| Failure::internal("the agent is shutting down"))?;
-    let meta = verified.map_err(|error| Failure::internal(error.to_string()))?;
+    .map_err(|_| Failure::not_done("the agent is shutting down"))?;
+    let meta = verified.map_err(unusable)?;
     let index = put_in_place(call, file, &meta).await?;
     Ok(answer::with_write_index(answer::nothing(), index))
 }
@@ -98,10 +99,11 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
         let frame = tokio::time::timeout(limits.body_read_timeout, body.frame()).await;
         let frame = frame.map_err(|_| {
             crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
-            Failure::new(StatusCode::REQUEST_TIMEOUT, "the backup took too long to arrive")
+            let text = "the backup took too long to arrive";
+            Failure::new(StatusCode::REQUEST_TIMEOUT, text).with_outcome(Outcome::NotDone)
         })?;
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| Failure::bad_request(format!("the backup broke off: {error}")))?;
+        let frame = frame.map_err(|error| broken_off("backup", &error))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len() as u64;
         if length > limits.max_snapshot_size {
@@ -118,7 +120,7 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
 /// Sends a verified backup to the quorum, part by part; the state changes at the last step.
 async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<LogIndex, Failure> {
     let id = getrandom::u64()
-        .map_err(|error| Failure::internal(format!("this machine has no random numbers: {error}")))?;
+        .map_err(|error| Failure::not_done(format!("this machine has no random numbers: {error}")))?;
     step(call, RestoreStep::Begin { id }).await?;
     let (sender, mut parts) = mpsc::channel::<(u32, Vec<Change>)>(2);
     let reading = tokio::task::spawn_blocking(move || {
@@ -133,8 +135,8 @@ async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<Lo
     while let Some((number, rows)) = parts.recv().await {
         step(call, RestoreStep::Part { id, number, rows }).await?;
     }
-    let read = reading.await.map_err(|_| Failure::internal("the agent is shutting down"))?;
-    read.map_err(|error| Failure::internal(error.to_string()))?;
+    let read = reading.await.map_err(|_| Failure::not_done("the agent is shutting down"))?;
+    read.map_err(unusable)?;
     step(call, RestoreStep::Commit { id, parts: meta.parts }).await
 }
 
@@ -146,19 +148,27 @@ async fn step(call: &Call<'_>, step: RestoreStep) -> Result<LogIndex, Failure> {
     }
 }
 
+/// A backup that cannot be read: by its own fault, or by that of the disk on which it waits.
+fn unusable(error: ArchiveError) -> Failure {
+    match error {
+        ArchiveError::Io(error) => spool_failed(error),
+        damaged => Failure::refused(damaged.to_string()),
+    }
+}
+
 /// Runs file work where it holds up nobody.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map_err(spool_failed),
-        Err(_) => Err(Failure::internal("the agent is shutting down")),
+        Err(_) => Err(Failure::not_done("the agent is shutting down")),
     }
 }
 
 fn spool_failed(error: io::Error) -> Failure {
     let folder = std::env::temp_dir();
-    Failure::internal(format!(
+    Failure::not_done(format!(
         "no room for the backup in {}: {error}: free some, or set TMPDIR",
         folder.display()
     ))

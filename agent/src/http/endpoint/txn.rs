@@ -8,6 +8,7 @@ use super::super::shapes;
 use super::registration::{parse_check, parse_node, parse_service};
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::blob::decode_base64;
 use lockmesh_client::shape::json::render;
 use lockmesh_client::shape::txn::{TxnAnswer, TxnError as TxnErrorShape, TxnReadAnswer};
@@ -105,7 +106,8 @@ fn failed(call: &Call<'_>, errors: &[TxnError]) -> Response<Body> {
     crate::metrics::REFUSALS.with_label_values(&["txn"]).inc();
     let shape = |error: &TxnError| TxnErrorShape { op_index: error.op_index, what: error.what.clone() };
     let answer = TxnAnswer { results: None, errors: Some(errors.iter().map(shape).collect()) };
-    answer::json_bytes(StatusCode::CONFLICT, render(&answer, call.layout()))
+    let response = answer::json_bytes(StatusCode::CONFLICT, render(&answer, call.layout()));
+    answer::with_outcome(response, Outcome::Refused)
 }
 
 /// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then it is dropped.

@@ -67,6 +67,8 @@ async fn headers_are_spelt_as_clients_know_them() {
     ] {
         assert!(answer.contains(line), "{line:?} in {answer}");
     }
+    let refused = exchange(&mut served.connect().await, &closing("BREW", "/v1/kv/a", "\r\n")).await;
+    assert!(refused.contains("\r\nX-Lockmesh-Outcome: refused\r\n"), "{refused}");
     let session = served.stand.session("").await;
     let path = format!("/v1/kv/a?acquire={session}");
     let answer =

@@ -112,6 +112,46 @@ async fn an_answer_that_is_too_long_is_final_and_says_what_to_ask_instead() {
 }
 
 #[tokio::test]
+async fn every_failure_says_what_became_of_the_request() {
+    let stand = Stand::new();
+    for (method, path, body, status) in [
+        ("GET", "/v1/nonsense", "", 404),
+        ("GET", "/nonsense", "", 404),
+        ("GET", "/v1/kv/a%zz", "", 400),
+        ("GET", "/v1/kv/a?x=%zz", "", 500),
+        ("PUT", "/v1/catalog/nodes", "", 405),
+        ("PUT", "/v1/kv/a?cas=x", "", 500),
+        ("PUT", "/v1/kv/", "", 400),
+        ("GET", "/v1/kv/a?dc=elsewhere", "", 500),
+        ("PUT", "/v1/kv/a?acquire=none", "", 500),
+        ("PUT", "/v1/session/create", r#"{"Node": "elsewhere"}"#, 500),
+        ("PUT", "/v1/session/create", r#"{"TTL": "1s"}"#, 500),
+        ("PUT", "/v1/session/renew/none", "", 404),
+        ("PUT", "/v1/agent/check/pass/none", "", 404),
+        ("PUT", "/v1/txn", r#"[{"KV": {"Verb": "get", "Key": "none"}}]"#, 409),
+        ("PUT", "/v1/txn", r#"[{"KV": {"Verb": "cas", "Key": "none", "Index": 7}}]"#, 409),
+        ("PUT", "/v1/snapshot", "no archive", 500),
+        ("DELETE", "/v1/operator/raft/peer?id=77", "", 500),
+    ] {
+        stand.call(method, path, body).await.failed(status, "refused");
+    }
+    let text = String::from("x");
+    for (unavailable, status, outcome) in [
+        (Unavailable::NotLeader { leader: None }, 500, "not-done"),
+        (Unavailable::Overloaded(text.clone()), 500, "not-done"),
+        (Unavailable::Disk(text.clone()), 500, "not-done"),
+        (Unavailable::Denied(text.clone()), 500, "refused"),
+        (Unavailable::Unknown(text), 500, "unknown"),
+        (Unavailable::AnswerTooLong { limit: 1 }, 413, "refused"),
+    ] {
+        stand.break_with(unavailable);
+        stand.put("/v1/kv/a", "x").await.failed(status, outcome);
+        stand.get("/v1/session/list").await.failed(status, outcome);
+        stand.put("/v1/session/renew/none", "").await.failed(status, outcome);
+    }
+}
+
+#[tokio::test]
 async fn headers_of_requests_are_judged() {
     let stand = Stand::new();
     let ask = |name: &'static str, value: &'static str| {

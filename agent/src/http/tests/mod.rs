@@ -222,7 +222,9 @@ impl Stand {
     pub(super) async fn send(&self, request: Request<Body>) -> Reply {
         let (head, body) = respond(&self.api, request).await.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Reply { status: head.status, headers: head.headers, body }
+        let reply = Reply { status: head.status, headers: head.headers, body };
+        reply.tells_its_outcome();
+        reply
     }
 
     pub(super) async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Reply {
@@ -294,6 +296,24 @@ impl Reply {
 
     pub(super) fn index(&self) -> u64 {
         self.header("x-consul-index").unwrap_or_else(|| panic!("no index: {self:?}")).parse().unwrap()
+    }
+
+    /// Every failure says what became of the request. A key that is not there, and servers that are not well, are
+    /// answers and no failures.
+    fn tells_its_outcome(&self) {
+        let is_answer = match self.status.as_u16() {
+            404 => self.header("x-consul-index").is_some(),
+            429 => self.body.starts_with(b"{"),
+            status => status < 400,
+        };
+        assert_eq!(self.header("x-lockmesh-outcome").is_none(), is_answer, "{self:?}");
+    }
+
+    /// Holds a status and what became of the request.
+    #[track_caller]
+    pub(super) fn failed(&self, status: u16, outcome: &str) {
+        let told = self.header("x-lockmesh-outcome");
+        assert_eq!((self.status.as_u16(), told), (status, Some(outcome)), "{self:?}");
     }
 
     /// Holds a status and a whole body at once.

@@ -3,6 +3,7 @@
 use super::{Quorum, Reply, Stand};
 use lockmesh_protocol::id::Key;
 use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::rpc::Unavailable;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +108,20 @@ async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
         assert_eq!(begun.elapsed(), Duration::ZERO, "{none}");
     }
     acquire(&stand, &second, "&wait=soon").await.is(400, "Invalid wait time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_cannot_be_given_up_leaves_the_outcome_unknown() {
+    let (stand, [first, second, _]) = held().await;
+    let waiting = wait(&stand, &second, "5s");
+    stand.quorum.parked(1).await;
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    let reply = waiting.await.unwrap();
+    reply.failed(500, "unknown");
+    assert!(reply.text().contains("No cluster leader"), "{reply:?}");
+    stand.mend();
+    release(&stand, &first).await;
+    stand.quorum.comes_to(Some(&second), 0).await;
 }
 
 #[tokio::test]
