@@ -11,6 +11,7 @@ use lockmesh_server::{Server, ServerOptions};
 use std::path::PathBuf;
 
 pub use lockmesh_server::inspect::{Inspection, inspect};
+pub use lockmesh_server::moved::moved;
 pub use lockmesh_server::recover::{Recovery, recover};
 
 /// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on

@@ -16,6 +16,7 @@
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
 //! | [`inspect`] | what a stopped server's data folder holds |
+//! | [`moved`] | takes a folder that was moved for the original |
 //! | [`recover`] | begins anew from one server that survived |
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
@@ -29,6 +30,7 @@ mod images;
 pub mod inspect;
 pub mod mailbox;
 mod metrics;
+pub mod moved;
 mod opening;
 pub mod peers;
 pub mod recover;

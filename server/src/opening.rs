@@ -5,9 +5,10 @@ use crate::driver::{Driver, DriverLimits, DriverParts};
 use crate::forming::{Membership, Place, Record, RecordError};
 use crate::mailbox::{Inbox, Mail, Mailbox};
 use crate::peers::{Me, Peers};
-use crate::store::{HeldFolder, StoreError, StoreOptions};
-use lockmesh_core::raft::Election;
-use lockmesh_core::raft::log::ImageMark;
+use crate::recover::{RecoverError, begin_anew};
+use crate::store::{HeldFolder, Origins, StoreError, StoreOptions};
+use lockmesh_core::raft::log::{self, ImageMark};
+use lockmesh_core::raft::{Election, membership_after};
 use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::{NewServer, Server};
@@ -73,6 +74,28 @@ pub enum OpeningError {
         /// Whose it should be.
         expected: String,
     },
+    /// The files are copies, and the server is one of several.
+    #[error(
+        "{folder} is a copy: the log that server {server} of the cluster {cluster_id} left was {left}, the state {}, but \
+         these are {}, {}; a copy has forgotten what was voted and acknowledged since it was taken, and the original may \
+         still run; nothing was changed. Empty the whole folder and start the server: it joins as a new one. Only if it \
+         was stopped, then moved here whole, and nothing has run on the original since, say so with `lockmesh operator \
+         raft moved --data-dir {folder}`", .files.0.state, .files.1.log, .files.1.state, left = .files.0.log,
+         folder = .folder.display()
+    )]
+    Copied {
+        /// The data folder.
+        folder: PathBuf,
+        /// Whose copy it is.
+        server: ServerId,
+        /// Of which cluster.
+        cluster_id: String,
+        /// What the files should be, and what they are.
+        files: Box<(Origins, Origins)>,
+    },
+    /// A lone server's folder was copied, and cannot begin anew.
+    #[error("the data folder is a copy, and cannot begin anew: {0}")]
+    Copy(Box<RecoverError>),
     /// No thread could be had.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -89,6 +112,9 @@ impl Opening {
         let first_image = self.first_image(&record, &membership)?;
         let cache_bytes = usize::try_from(self.config.storage.cache_bytes).unwrap_or(usize::MAX);
         let options = StoreOptions { server: membership.server, first_image, cache_bytes };
+        if let Some(files) = record.copied(self.folder.origins()?) {
+            self.take_copy(&membership, &options, files)?;
+        }
         let (store, recovered) = self.folder.open(&options)?;
         let Membership { server: id, cluster_id, servers } = membership.clone();
         let found = recovered.state.cluster_id();
@@ -98,6 +124,7 @@ impl Opening {
         }
         // A crash before this line finds a store in which nothing has happened yet.
         record.place = Place::Member(membership);
+        record.files = self.folder.origins()?;
         record.write(&path)?;
         let post = self.mailbox.clone();
         let store = store.start(move |event| {
@@ -124,6 +151,33 @@ impl Opening {
         let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers) = (self.config.storage, self.peers);
         Ok(Driver::new(DriverParts { core, inbox, store, portrait, limits, storage, peers }))
+    }
+
+    /// Goes on with a copy of a lone server's folder, above all that the original may have given; refuses that of one
+    /// of several servers, and changes nothing then.
+    ///
+    /// May be repeated: until the record names the new files, a crash only makes the server begin anew once more.
+    fn take_copy(
+        &self,
+        membership: &Membership,
+        options: &StoreOptions,
+        files: (Origins, Origins),
+    ) -> Result<(), OpeningError> {
+        let folder = &self.config.data_dir;
+        let found = self.folder.inspect(options)?;
+        let voters = found.map(|(recovered, _)| membership_after(&recovered));
+        if voters != Some(log::Membership::of_voters(&[membership.server])) {
+            let Membership { server, cluster_id, .. } = membership.clone();
+            let (folder, files) = (folder.clone(), Box::new(files));
+            return Err(OpeningError::Copied { folder, server, cluster_id, files });
+        }
+        tracing::warn!(
+            folder = %folder.display(),
+            "the data folder is a copy: indexes and fencing tokens go on far above all that the original has given; if \
+             a server still runs on the original, stop it"
+        );
+        begin_anew(&self.folder, folder, membership).map_err(|error| OpeningError::Copy(Box::new(error)))?;
+        Ok(())
     }
 
     /// What a new store begins with.

@@ -4,8 +4,10 @@
 //! may have been acknowledged; so indexes and fencing tokens go on far above all that may have been given. **Nothing
 //! here can know whether the others are really lost**: if they still run, or are started again, there are two clusters.
 
-use crate::forming::{Place, Record, RecordError};
-use crate::store::{DirtyRows, Store, StoreError, StoreEvent, StoreHandle, StoreHealth, StoreOptions};
+use crate::forming::{self, Place, Record, RecordError};
+use crate::store::{
+    DirtyRows, HeldFolder, Store, StoreError, StoreEvent, StoreHandle, StoreHealth, StoreOptions,
+};
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
@@ -86,6 +88,23 @@ pub fn recover(folder: &Path) -> Result<Recovery, RecoverError> {
     if !held.has_store()? {
         return Err(nothing("its log and its state are gone"));
     }
+    let recovery = begin_anew(&held, folder, membership)?;
+    tracing::warn!("{recovery}");
+    membership.servers = vec![recovery.server.clone()];
+    // A copy that begins anew is an original from here on.
+    record.files = held.origins()?;
+    record.write(folder)?;
+    Ok(recovery)
+}
+
+/// Writes what the only server of a cluster begins anew with: indexes and fencing tokens far above all that its store,
+/// or the original that it is a copy of, can have given.
+pub(crate) fn begin_anew(
+    held: &HeldFolder,
+    folder: &Path,
+    membership: &forming::Membership,
+) -> Result<Recovery, RecoverError> {
+    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
     let id = membership.server;
     let options = StoreOptions { server: id, first_image: ImageMark::default(), cache_bytes: CACHE_BYTES };
     let (store, recovered) = held.open(&options)?;
@@ -103,10 +122,7 @@ pub fn recover(folder: &Path) -> Result<Recovery, RecoverError> {
         removed: others.map(|row| (**row).clone()).collect(),
         server,
     };
-    tracing::warn!("{recovery}");
-    membership.servers = vec![recovery.server.clone()];
     survivor.write(store, &recovery)?;
-    record.write(folder)?;
     Ok(recovery)
 }
 

@@ -66,7 +66,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("raft", &["server/core/src/raft/engine.rs"]),
     ("rcgen", &["protocol/net/src/certificate.rs"]),
     ("redb", &["server/src/store/"]),
-    ("rustix", &["agent/src/", "agent/client/src/"]),
+    ("rustix", &["agent/src/", "agent/client/src/", "server/src/store/origin.rs"]),
     ("rustls", &["protocol/net/src/tls.rs"]),
     ("sha2", &["agent/src/http/", "server/src/images/digest.rs"]),
     ("slog", &["server/core/src/raft/engine.rs"]),

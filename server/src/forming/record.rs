@@ -3,6 +3,7 @@
 //! **Invariant:** what it says is durable before anybody hears of it or acts on it: a birth before the first
 //! introduction, a promise before it is given, membership before Raft begins.
 
+use crate::store::Origins;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
 use lockmesh_protocol::forming::Formation;
@@ -25,6 +26,10 @@ pub(crate) struct Record {
     /// The server's birth: drawn with the data folder.
     pub(crate) birth: String,
     pub(crate) place: Place,
+    /// The store's files, as this server made or last used them: others are copies. None until it was first a member,
+    /// and in folders of versions that did not look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<Origins>,
 }
 
 /// Where a server stands.
@@ -86,7 +91,7 @@ impl Record {
 
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
-        Self { version: VERSION, birth, place: Place::Free }
+        Self { version: VERSION, birth, place: Place::Free, files: None }
     }
 
     /// The version of the file's format.
@@ -121,6 +126,12 @@ impl Record {
             path,
             source,
         })
+    }
+
+    /// What the store's files should be and are, where they are others than this server left: copies.
+    pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
+        let pair = matches!(self.place, Place::Member(_)).then_some(self.files?).zip(found)?;
+        (pair.0 != pair.1).then_some(pair)
     }
 
     /// Who this server is in its cluster, as soon as it has promised to found it or was taken in.
@@ -164,6 +175,7 @@ impl From<Joined> for Membership {
 #[cfg(test)]
 mod tests {
     use super::{Membership, Place, Record, RecordError};
+    use crate::store::{Origin, Origins};
     use lockmesh_protocol::id::ServerId;
 
     #[test]
@@ -177,8 +189,32 @@ mod tests {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         record.place = Place::Member(membership);
         record.write(&data).unwrap();
+        assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
+        record.files = Some(files(1));
+        record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record));
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1);
+    }
+
+    fn files(made: i64) -> Origins {
+        Origins { log: Origin::Made(made, 7), state: Origin::Made(made, 8) }
+    }
+
+    #[test]
+    fn other_files_of_a_member_are_copies_and_unknown_ones_are_not() {
+        let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
+        let mut record = Record::fresh("b".into());
+        // Files are made before the record says that their server is a member: a crash between the two is no copy.
+        record.place = Place::Admitted(membership.clone());
+        assert_eq!(record.copied(Some(files(2))), None);
+        record.place = Place::Member(membership);
+        assert_eq!(record.copied(Some(files(2))), None, "an older version noted nothing");
+        record.files = Some(files(1));
+        assert_eq!(record.copied(Some(files(1))), None);
+        assert_eq!(record.copied(None), None, "that they are gone is another error");
+        assert_eq!(record.copied(Some(files(2))), Some((files(1), files(2))));
+        let log_alone = Origins { log: Origin::Inode(5), ..files(1) };
+        assert_eq!(record.copied(Some(log_alone)), Some((files(1), log_alone)));
     }
 
     #[test]

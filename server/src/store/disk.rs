@@ -2,6 +2,7 @@
 
 use super::error::StoreError;
 use super::open::{IMAGE, LOG, NEW_IMAGE, NEW_LOG};
+use super::origin::Origin;
 use crate::forming::Record;
 use lockmesh_net::private::{self, Entry};
 use redb::StorageBackend;
@@ -59,6 +60,16 @@ impl Folder {
             .map_err(fault("cannot open the lock file in the folder"))?;
         take_lock(path, &lock)?;
         Ok(Self { path: path.to_path_buf(), _held: lock })
+    }
+
+    /// Where a file comes from; none where it is missing.
+    pub(super) fn origin(&self, name: &str) -> Result<Option<Origin>, StoreError> {
+        let path = self.path(name);
+        match File::open(&path).and_then(|file| Origin::of(&file)) {
+            Ok(origin) => Ok(Some(origin)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StoreError::Io { path, doing: "cannot tell when the file was made", source }),
+        }
     }
 
     fn backend(file: File) -> io::Result<Box<dyn StorageBackend>> {

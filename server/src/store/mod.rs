@@ -32,6 +32,7 @@ mod guard;
 mod image;
 mod log;
 mod open;
+mod origin;
 mod pieces;
 mod rows;
 mod threads;
@@ -40,6 +41,7 @@ pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
 pub use image::{Backup, Part, RawPart};
 pub use open::Formats;
+pub use origin::{Origin, Origins};
 pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
@@ -71,26 +73,38 @@ pub struct Store {
     durable_image: LogIndex,
 }
 
-/// A folder that this process holds.
-#[derive(Debug)]
-pub struct HeldFolder(disk::Folder);
+/// A folder that this process holds; the clones are one hold.
+#[derive(Clone, Debug)]
+pub struct HeldFolder(Arc<disk::Folder>);
 
 impl HeldFolder {
     /// Whether any of a store's files is there.
     pub fn has_store(&self) -> Result<bool, StoreError> {
-        open::has_store(&self.0)
+        open::has_store(&*self.0)
+    }
+
+    /// Where the two files come from; none where one of them is missing.
+    pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
+        let [log, state] = [open::LOG, open::IMAGE].map(|name| self.0.origin(name));
+        Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
+    }
+
+    /// See [`Store::inspect`].
+    pub fn inspect(&self, options: &StoreOptions) -> Result<Option<(Recovered, Formats)>, StoreError> {
+        let disk: Arc<dyn disk::Disk> = Arc::clone(&self.0) as _;
+        open::inspect(&disk, options.server, options.cache_bytes)
     }
 
     /// See [`Store::open`].
-    pub fn open(self, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-        open::open(Arc::new(self.0), options)
+    pub fn open(&self, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
+        open::open(Arc::clone(&self.0) as _, options)
     }
 }
 
 impl Store {
     /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is dropped.
     pub fn hold(folder: &Path) -> Result<HeldFolder, StoreError> {
-        Ok(HeldFolder(disk::Folder::hold(folder)?))
+        Ok(HeldFolder(Arc::new(disk::Folder::hold(folder)?)))
     }
 
     /// Reads what a server would begin with in a folder, and the versions of its formats; none where there is no store.

@@ -4,6 +4,7 @@ mod add;
 pub mod autopilot;
 mod folder;
 mod inspect;
+mod moved;
 pub mod raft;
 mod recover;
 pub mod snapshot;

@@ -3,7 +3,7 @@
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::output::{Table, print_json, print_line, warn};
-use super::{add, inspect, recover};
+use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
@@ -27,6 +27,7 @@ enum Command {
     },
     Add(add::Args),
     Inspect(inspect::Args),
+    Moved(moved::Args),
     /// Take a server out of the quorum for good
     ///
     /// The others must be a quorum without it. The sessions of its node are not touched. Its process may be gone; one
@@ -63,13 +64,14 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     // These work on the folder of a server that is stopped, without an agent.
     match &args.command {
         Command::Inspect(args) => return inspect::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Moved(args) => return moved::run(args).map(|()| ExitCode::SUCCESS),
         Command::Recover(args) => return recover::run(args).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
     let client = context.client()?;
     let operator = client.operator();
     match args.command {
-        Command::Inspect(_) | Command::Recover(_) => {}
+        Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
         Command::ListPeers { json, consistency } => {
             let quorum = seen(&client, &consistency.read()).await?;
             match json {

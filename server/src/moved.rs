@@ -1,0 +1,40 @@
+//! Takes a data folder that was moved while its server was stopped for the original, which it is.
+//!
+//! **Nothing here can know whether anything ran on the original since**: if it did, the server has forgotten what it voted
+//! and acknowledged there.
+
+use crate::forming::{Membership, Place, Record};
+use crate::recover::RecoverError;
+use crate::store::Store;
+use std::path::Path;
+
+/// Whose folder was taken.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    /// The server's id.
+    pub server: u64,
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Whether the folder had been moved, as far as can be seen.
+    pub was_moved: bool,
+}
+
+/// Notes that the files in a folder are the ones that its server left, wherever they lie now.
+///
+/// # Errors
+/// Nothing was changed.
+pub fn moved(folder: &Path) -> Result<Moved, RecoverError> {
+    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
+    let read = || Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"));
+    read()?;
+    let held = Store::hold(folder)?;
+    let mut record = read()?;
+    let Place::Member(Membership { server, cluster_id, .. }) = record.place.clone() else {
+        return Err(nothing("its server never belonged to a cluster"));
+    };
+    let found = held.origins()?.ok_or_else(|| nothing("its log and its state are gone"))?;
+    let was_moved = record.copied(Some(found)).is_some();
+    record.files = Some(found);
+    record.write(folder)?;
+    Ok(Moved { server: server.0, cluster_id, was_moved })
+}

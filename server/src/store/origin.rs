@@ -1,0 +1,75 @@
+//! Where a file comes from: a copy of it is another file, though every byte is the same.
+//!
+//! A server whose data folder was copied may have an original that ran on, and knows nothing of what that one voted and
+//! acknowledged. Deleting a file and copying it back keeps its path and its device, and often its inode, but never the
+//! time at which the file was made.
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io;
+
+/// Where the two files of a store come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origins {
+    /// The log.
+    pub log: Origin,
+    /// The image of the state.
+    pub state: Origin,
+}
+
+/// What tells a file from its copies. Never the path or the device: both may change when a machine starts anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// When it was made: seconds since 1970, and nanoseconds.
+    Made(i64, u32),
+    /// Its inode, where the file system keeps no times of birth.
+    Inode(u64),
+}
+
+impl Origin {
+    /// The origin of an open file.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME | StatxFlags::INO)?;
+        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        let birth = found.stx_btime;
+        Ok(match has_birth && birth.tv_sec != 0 {
+            true => Self::Made(birth.tv_sec, birth.tv_nsec),
+            false => Self::Inode(found.stx_ino),
+        })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Made(seconds, nanoseconds) => write!(f, "made at {seconds}.{nanoseconds:09} (Unix time)"),
+            Self::Inode(inode) => write!(f, "inode {inode}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Origin;
+    use std::fs::{self, File};
+
+    #[test]
+    fn a_file_keeps_its_origin_and_a_copy_never_has_it() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let [path, other] = ["a", "b"].map(|name| folder.path().join(name));
+        fs::write(&path, "x").expect("the disk is good");
+        let origin = |path| Origin::of(&File::open(path).expect("it is there")).expect("it has one");
+        let before = origin(&path);
+        fs::write(&path, "changed in place").expect("the disk is good");
+        fs::rename(&path, &other).expect("the disk is good");
+        assert_eq!(origin(&other), before);
+        fs::copy(&other, &path).expect("the disk is good");
+        fs::remove_file(&other).expect("the disk is good");
+        fs::copy(&path, &other).expect("the disk is good");
+        assert_ne!(origin(&other), before);
+    }
+}
