@@ -128,3 +128,37 @@ fn assertion_41_a_transaction_is_told_of_the_delay() {
     assert_eq!(answer.expect(409).json(), json!({"Results": null, "Errors": [{"OpIndex": 1, "What": what}]}));
     client.get("/v1/kv/a41/beside").expect(404);
 }
+
+/// What the header says is left of a lock-delay.
+fn told(header: &str) -> Duration {
+    let number = |text: &str| text.parse::<f64>().expect("a number before the unit");
+    let seconds = match header.strip_suffix("ms") {
+        Some(milliseconds) => number(milliseconds) / 1e3,
+        None => number(header.strip_suffix('s').expect("a duration")),
+    };
+    Duration::from_secs_f64(seconds)
+}
+
+#[test]
+fn whoever_is_refused_is_told_when_to_ask_again() {
+    let server = shared();
+    if server.is_foreign() {
+        return;
+    }
+    let client = server.client();
+    for (number, milliseconds) in [1, 1, 1, 5, 30, 30].into_iter().enumerate() {
+        let (key, delay) = (format!("told/{number}"), Duration::from_millis(milliseconds));
+        let next = client.session();
+        let destroyed = destroyed_holder(&client, &key, &format!("{milliseconds}ms"), "delete");
+        loop {
+            let answer = client.put(&format!("/v1/kv/{key}?acquire={next}"), "x").expect(200);
+            if answer.text().trim() == "true" {
+                break;
+            }
+            let left = told(answer.header("X-Lockmesh-Lock-Delay").expect("nobody holds it"));
+            assert!(left >= Duration::from_millis(1) && left <= delay, "{left:?} left of {delay:?}");
+            let_pass(left);
+        }
+        assert!(destroyed.elapsed() >= delay, "the delay is a lower bound");
+    }
+}

@@ -1,34 +1,31 @@
 //! The server itself: takes one input after the other, and says what shall happen next.
 
+use crate::deadlines::DEADLINES_A_TICK;
 use crate::input::{Input, Proposal, Ticket};
 use crate::outbox::Outbox;
 use crate::quorum::Quorum;
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Recovered};
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::raft::{Election, Progress, TICK};
+use crate::raft::{Election, Progress};
 use crate::readers::{Reader, Readers};
 use crate::sabotage::Rule;
 use crate::state::State;
 use crate::timers::{Subject, TimerConfig, Timers};
 use bytes::Bytes;
-use lockmesh_protocol::command::{Command, KvCommand};
-use lockmesh_protocol::id::{Key, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A turn that comes later than this was not running: its deadlines move.
-const LATE: Duration = Duration::from_millis(200);
 /// The longest command that is taken: what is in the log must fit into a frame for the other servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
-/// How many deadlines a tick brings about: those of a node with many locks pass all at once.
-const DUE_A_TICK: usize = 200;
 /// How long the leader waits before it proposes an end again that came to nothing.
 const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
 
@@ -69,12 +66,14 @@ pub struct Core {
     pub(crate) engine: Engine,
     pub(crate) state: State,
     pub(crate) quorum: Quorum,
-    timers: Timers,
+    pub(crate) timers: Timers,
+    /// How many more deadlines may pass until the next tick.
+    pub(crate) may_pass: usize,
     readers: Readers,
     /// Entries that are committed and not yet applied: none outside a turn.
     committed: Vec<LogEntry>,
     /// Proposals of this turn, not yet in the log.
-    gathered: Vec<(Proposal, Asker)>,
+    pub(crate) gathered: Vec<(Proposal, Asker)>,
     /// Proposals in the log, in order, until they are applied.
     pending: VecDeque<Pending>,
     pub(crate) applied: (LogIndex, Term),
@@ -84,15 +83,16 @@ pub struct Core {
     /// Whether the engine led at the end of the last turn.
     led: bool,
     /// The term in which this server leads and serves.
-    serving: Option<Term>,
-    wall: WallTime,
-    last_tick: Option<Time>,
+    pub(crate) serving: Option<Term>,
+    pub(crate) wall: WallTime,
+    pub(crate) last_tick: Option<Time>,
 }
 
 /// Who wants to know what became of a proposal.
 #[derive(Debug)]
-enum Asker {
-    Client(Ticket),
+pub(crate) enum Asker {
+    /// A client, and when it asked.
+    Client(Ticket, Time),
     Timer(Subject),
     Nobody,
 }
@@ -117,6 +117,7 @@ impl Core {
         }
         Self {
             timers: Timers::new(config.timers),
+            may_pass: 0,
             config,
             engine,
             state,
@@ -154,7 +155,8 @@ impl Core {
             Input::Peer(sender, message) => self.peer(now, sender, message),
             Input::Install(sender, message, mark, state) => self.arrive(now, sender, message, (mark, state)),
             Input::Unreachable(server) => self.engine.unreachable(server),
-            Input::Propose(ticket, proposal) => self.propose(ticket, proposal, outbox),
+            Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
+            Input::Propose(ticket, proposal) => self.propose(now, ticket, proposal, outbox),
             Input::Read(ticket, Consistency::Stale) => outbox.readable.push(ticket),
             Input::Read(ticket, _) => self.read(Reader::Query(ticket), outbox),
             Input::Renew(ticket, session) => self.renew(now, ticket, session, outbox),
@@ -170,7 +172,7 @@ impl Core {
                 outbox.cut = Some(cut);
             }
             Input::TransferLeader(ticket, to) => self.transfer_leader(now, ticket, to, outbox),
-            Input::AddServer(ticket, server) => self.add_server(ticket, server, outbox),
+            Input::AddServer(ticket, server) => self.add_server(now, ticket, server, outbox),
             Input::RemoveServer(ticket, server) => self.remove_server(now, ticket, server, outbox),
         }
     }
@@ -228,7 +230,7 @@ impl Core {
     pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
         let (index, mut rows) = self.state.query(query);
         if let (Rows::Place(Reply::Delayed { remaining }), Query::Place { key, .. }) = (&mut rows, query) {
-            *remaining = self.timers.remaining(now, key).unwrap_or(*remaining);
+            *remaining = self.left_of_delay(now, key, *remaining);
         }
         (index, rows)
     }
@@ -334,44 +336,16 @@ impl Core {
 
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
         self.wall = wall;
-        let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        self.move_deadlines_if_late(now);
         self.last_tick = Some(now);
-        if gap > TICK + LATE {
-            tracing::warn!(?gap, "this server was not running for a while: its deadlines move");
-            self.timers.postpone(gap - TICK);
-        }
         self.engine.tick();
         self.readers.retry(now);
         if self.engine.leader().is_none() {
             self.readers.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
         }
-        for _ in 0..DUE_A_TICK {
-            let Some(subject) = self.timers.next_due(now) else { break };
-            match self.end_of(&subject) {
-                Some(command) => self.gathered.push((self.own(command), Asker::Timer(subject))),
-                None => self.timers.decided(&subject),
-            }
-        }
+        self.may_pass = DEADLINES_A_TICK;
+        self.pass_deadlines(now);
         self.look_after_servers(now, outbox);
-    }
-
-    /// The command that says that a deadline has passed.
-    fn end_of(&self, subject: &Subject) -> Option<Command> {
-        let base = self.state.index_base();
-        match subject {
-            Subject::Session(session) => {
-                Some(Command::ExpireSession { session: session.clone(), term: self.serving?, base })
-            }
-            Subject::LockDelay(key) => {
-                let mark = self.state.lock_delay(key)?.mark;
-                Some(Command::EndLockDelay { key: key.clone(), mark, base })
-            }
-            Subject::Wait(key, ticket) => {
-                let mark = self.state.waiter(key, *ticket)?.mark;
-                Some(Command::EndWait { key: key.clone(), ticket: *ticket, mark })
-            }
-            Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
-        }
     }
 
     /// Proposes a command of the leader's own, of which nobody wants to hear.
@@ -387,16 +361,16 @@ impl Core {
     }
 
     /// Notes who waits for the change of membership at `index`.
-    pub(crate) fn await_membership(&mut self, index: LogIndex, ticket: Option<Ticket>) {
-        let asker = ticket.map_or(Asker::Nobody, Asker::Client);
+    pub(crate) fn await_membership(&mut self, now: Time, index: LogIndex, ticket: Option<Ticket>) {
+        let asker = ticket.map_or(Asker::Nobody, |ticket| Asker::Client(ticket, now));
         self.pending.push_back(Pending { index, term: self.engine.term(), proposal: None, asker });
     }
 
-    fn own(&self, command: Command) -> Proposal {
+    pub(crate) fn own(&self, command: Command) -> Proposal {
         Proposal { request: None, at: self.wall, command }
     }
 
-    fn propose(&mut self, ticket: Ticket, proposal: Proposal, outbox: &mut Outbox) {
+    fn propose(&mut self, now: Time, ticket: Ticket, proposal: Proposal, outbox: &mut Outbox) {
         if !self.engine.is_leader() {
             return fail(outbox, ticket, not_leader());
         }
@@ -404,7 +378,8 @@ impl Core {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return fail(outbox, ticket, Unavailable::Overloaded(what));
         }
-        self.gathered.push((proposal, Asker::Client(ticket)));
+        self.end_delays_that_are_over(now, &proposal.command);
+        self.gathered.push((proposal, Asker::Client(ticket, now)));
     }
 
     fn propose_gathered(&mut self, now: Time, outbox: &mut Outbox) {
@@ -455,7 +430,7 @@ impl Core {
 
     fn disappoint(&mut self, now: Time, asker: Asker, why: Unavailable, outbox: &mut Outbox) {
         match asker {
-            Asker::Client(ticket) => fail(outbox, ticket, why),
+            Asker::Client(ticket, _) => fail(outbox, ticket, why),
             Asker::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
             Asker::Nobody => {}
         }
@@ -524,7 +499,7 @@ impl Core {
             self.membership_index = entry.index;
             let before = self.engine.membership().all();
             self.engine.applied(entry);
-            if let Some(Pending { asker: Asker::Client(ticket), .. }) = pending {
+            if let Some(Pending { asker: Asker::Client(ticket, _), .. }) = pending {
                 self.quorum.waits_for_membership.push(ticket);
             }
             self.notice_membership(&before, outbox);
@@ -545,22 +520,13 @@ impl Core {
             self.timers.note_all(now, &outbox.changes[news..]);
         }
         match asker {
-            Asker::Client(ticket) => {
-                let applied = self.with_remaining_delay(now, &proposal.command, &applied);
+            Asker::Client(ticket, came) => {
+                let applied = self.with_remaining_delay(came, &proposal.command, &applied);
                 outbox.replies.push((ticket, Response::Applied(applied)));
             }
             Asker::Timer(subject) => self.timers.decided(&subject),
             Asker::Nobody => {}
         }
-    }
-
-    /// The state knows how long a delay is; only the leader knows how much of it is left.
-    fn with_remaining_delay(&self, now: Time, command: &Command, applied: &Applied) -> Applied {
-        let mut applied = applied.clone();
-        if let (Reply::Delayed { remaining }, Some(key)) = (&mut applied.reply, acquired_key(command)) {
-            *remaining = self.timers.remaining(now, key).unwrap_or(*remaining);
-        }
-        applied
     }
 
     /// The pending proposal that this entry is, after those were disappointed that it overtook.
@@ -656,13 +622,6 @@ fn decode(entry: &LogEntry) -> Proposal {
     wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data).unwrap_or_else(|error| {
         panic!("log entry {} cannot be read ({error}): was it written by a newer version?", entry.index)
     })
-}
-
-fn acquired_key(command: &Command) -> Option<&Key> {
-    match command {
-        Command::Kv(KvCommand::Acquire(entry, _)) => Some(&entry.key),
-        _ => None,
-    }
 }
 
 pub(crate) fn not_leader() -> Unavailable {

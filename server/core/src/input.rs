@@ -29,6 +29,8 @@ pub enum Input {
     /// Time went on. The shell sends one every [`crate::raft::TICK`], late ones too, but
     /// never two for one; with it comes the wall clock, for people.
     Tick(WallTime),
+    /// Between two ticks: what [`crate::Core::next_deadline`] told is due. Consensus does not notice.
+    Deadline(WallTime),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
     /// The image that another server announced in this message was fetched, or a newer one of the same server: what

@@ -11,11 +11,13 @@
 //! | [`raft`] | consensus: one log, agreed on by a majority |
 //! | [`state`] | what the log means: keys, locks, sessions, catalog |
 //! | [`timers`] | the leader's deadlines, each a command when it is due |
+//! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
 //! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
 //! | [`sabotage`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
 pub mod core;
+mod deadlines;
 pub mod input;
 pub mod outbox;
 mod quorum;

@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn add_server(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
+    pub(crate) fn add_server(&mut self, now: Time, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
         let members = self.engine.membership();
         if !self.is_serving() {
             fail(outbox, ticket, not_leader());
@@ -162,7 +162,7 @@ impl Core {
         } else if self.engine.has_pending_membership() {
             deny(outbox, ticket, "another change of the membership is under way: try again");
         } else {
-            self.propose_membership(MemberChange::Learner(server), Some(ticket), outbox);
+            self.propose_membership(now, MemberChange::Learner(server), Some(ticket), outbox);
         }
     }
 
@@ -185,7 +185,7 @@ impl Core {
         } else if !self.can_do_without(now, server) {
             deny(outbox, ticket, "too few of the other servers are well to go on without it");
         } else {
-            self.propose_membership(MemberChange::Gone(server), Some(ticket), outbox);
+            self.propose_membership(now, MemberChange::Gone(server), Some(ticket), outbox);
         }
     }
 
@@ -206,9 +206,15 @@ impl Core {
         outbox.replies.push((ticket, Response::Done));
     }
 
-    fn propose_membership(&mut self, change: MemberChange, ticket: Option<Ticket>, outbox: &mut Outbox) {
+    fn propose_membership(
+        &mut self,
+        now: Time,
+        change: MemberChange,
+        ticket: Option<Ticket>,
+        outbox: &mut Outbox,
+    ) {
         match (self.engine.propose_membership(change), ticket) {
-            (Ok(index), ticket) => self.await_membership(index, ticket),
+            (Ok(index), ticket) => self.await_membership(now, index, ticket),
             (Err(_), Some(ticket)) => fail(outbox, ticket, not_leader()),
             (Err(_), None) => {}
         }
@@ -259,7 +265,7 @@ impl Core {
             if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
                 self.note_replaced(now);
             }
-            self.propose_membership(change, None, outbox);
+            self.propose_membership(now, change, None, outbox);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::state::State;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// How many changes of one command are noted at once; more of them are noted turn by turn.
@@ -58,8 +58,8 @@ pub(crate) struct Timers {
     queue: BTreeMap<Place, Subject>,
     /// How many deadlines were ever set.
     armed: u64,
-    /// Subjects whose end was proposed and is not yet known.
-    deciding: BTreeSet<Subject>,
+    /// Subjects whose end was proposed and is not yet known, with the deadline that passed.
+    deciding: BTreeMap<Subject, Time>,
     /// The youngest bin of tombstones: its deadline and the last index in it.
     youngest_bin: Option<(Time, LogIndex)>,
     /// What is still to be noted, and when it happened. As long as there is any, nothing is due.
@@ -171,31 +171,43 @@ impl Timers {
 
     /// Whether the session's expiry was proposed, and its outcome is not known.
     pub(crate) fn is_deciding(&self, id: &SessionId) -> bool {
-        self.deciding.contains(&Subject::Session(id.clone()))
+        self.deciding.contains_key(&Subject::Session(id.clone()))
     }
 
-    /// How long a key stays closed.
+    /// How long a key stays closed; zero where that is over and only not applied yet.
     pub(crate) fn remaining(&self, now: Time, key: &Key) -> Option<Duration> {
-        let (deadline, _) = self.deadlines.get(&Subject::LockDelay(key.clone()))?;
-        Some(deadline.since(now))
+        let subject = Subject::LockDelay(key.clone());
+        let deadline = self.deadlines.get(&subject).map(|(deadline, _)| deadline);
+        Some(deadline.or_else(|| self.deciding.get(&subject))?.since(now))
+    }
+
+    /// The next deadline, unless something is still to be noted that may come before it.
+    pub(crate) fn next(&self) -> Option<Time> {
+        let (deadline, _) = self.queue.first_key_value().filter(|_| self.behind.is_empty())?.0;
+        Some(*deadline)
     }
 
     /// Takes the next subject whose time has come; it is being decided until [`Timers::failed`] or a change.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<Subject> {
-        let first = self.queue.first_entry()?;
-        let (deadline, _) = *first.key();
-        if deadline > now || !self.behind.is_empty() {
-            return None;
-        }
-        let subject = first.remove();
-        self.deadlines.remove(&subject);
-        self.deciding.insert(subject.clone());
-        Some(subject)
+        let subject = self.queue.first_key_value()?.1.clone();
+        self.take_due(now, &subject).then_some(subject)
+    }
+
+    /// Takes this subject, if its time has come: then it is being decided.
+    pub(crate) fn take_due(&mut self, now: Time, subject: &Subject) -> bool {
+        let place = self.deadlines.get(subject).copied();
+        let Some(place) = place.filter(|(deadline, _)| *deadline <= now && self.behind.is_empty()) else {
+            return false;
+        };
+        self.queue.remove(&place);
+        self.deadlines.remove(subject);
+        self.deciding.insert(subject.clone(), place.0);
+        true
     }
 
     /// A proposal about `subject` came to nothing: try again at `again`.
     pub(crate) fn failed(&mut self, subject: Subject, again: Time) {
-        if self.deciding.remove(&subject) {
+        if self.deciding.remove(&subject).is_some() {
             self.arm(subject, again);
         }
     }

@@ -1,0 +1,128 @@
+//! Deadlines become commands: with a tick, between two ticks, and in front of whoever asks for a lock.
+//!
+//! The state knows no time, so the end of a lock-delay is a command that the leader proposes. Whoever asks for a lock
+//! whose delay is over does not wait for the tick that would notice: the end goes into the log in front of the request,
+//! in the same batch. **Invariant:** a server that did not run for a while lets nothing pass before it has moved its
+//! deadlines, and only a tick does that.
+
+use crate::core::{Asker, Core};
+use crate::raft::TICK;
+use crate::timers::Subject;
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::id::{Key, WallTime};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at once.
+pub(crate) const DEADLINES_A_TICK: usize = 200;
+/// A tick that comes later than this means that the server was not running: its deadlines move.
+const LATE: Duration = Duration::from_millis(200);
+/// The least that is told of a lock-delay that still closes a key: "closed for 0 s" tells nobody when to ask again.
+const LEAST_REMAINING: Duration = Duration::from_millis(1);
+
+impl Core {
+    /// When [`crate::Input::Deadline`] is due; none before the next tick where nothing may pass until then.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.next().filter(|_| self.may_pass > 0)
+    }
+
+    /// Deadlines of a server that was not running move by the time that it missed.
+    pub(crate) fn move_deadlines_if_late(&mut self, now: Time) {
+        let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        if gap > TICK + LATE {
+            tracing::warn!(?gap, "this server was not running for a while: its deadlines move");
+            self.timers.postpone(gap - TICK);
+        }
+    }
+
+    /// Between two ticks. One that is late must come first: it may have to move the deadlines.
+    pub(crate) fn pass_deadlines_early(&mut self, now: Time, wall: WallTime) {
+        self.wall = wall;
+        if self.is_running(now) {
+            self.pass_deadlines(now);
+        }
+    }
+
+    /// Proposes the end of what is due.
+    pub(crate) fn pass_deadlines(&mut self, now: Time) {
+        while self.may_pass > 0
+            && let Some(subject) = self.timers.next_due(now)
+        {
+            self.may_pass -= 1;
+            self.decide_about(subject);
+        }
+    }
+
+    /// Proposes the end of every lock-delay that is over and that a command would run into.
+    pub(crate) fn end_delays_that_are_over(&mut self, now: Time, command: &Command) {
+        if !self.is_running(now) {
+            return;
+        }
+        for key in locks_of(command) {
+            let subject = Subject::LockDelay(key.clone());
+            if self.timers.take_due(now, &subject) {
+                self.decide_about(subject);
+            }
+        }
+    }
+
+    /// The state knows how long a delay is; only the leader knows how much of it was left when the request came.
+    pub(crate) fn with_remaining_delay(&self, came: Time, command: &Command, applied: &Applied) -> Applied {
+        let mut applied = applied.clone();
+        if let (Reply::Delayed { remaining }, Some(key)) = (&mut applied.reply, locks_of(command).next()) {
+            *remaining = self.left_of_delay(came, key, *remaining);
+        }
+        applied
+    }
+
+    /// How long a key is still closed, from `then` on, by a delay that lasts so long in all.
+    pub(crate) fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
+        self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(LEAST_REMAINING)
+    }
+
+    /// Whether no tick is so late that deadlines may have to move.
+    fn is_running(&self, now: Time) -> bool {
+        self.last_tick.is_some_and(|last| now.since(last) <= TICK + LATE)
+    }
+
+    fn decide_about(&mut self, subject: Subject) {
+        match self.end_of(&subject) {
+            Some(command) => self.gathered.push((self.own(command), Asker::Timer(subject))),
+            None => self.timers.decided(&subject),
+        }
+    }
+
+    /// The command that says that a deadline has passed.
+    pub(crate) fn end_of(&self, subject: &Subject) -> Option<Command> {
+        let base = self.state.index_base();
+        match subject {
+            Subject::Session(session) => {
+                Some(Command::ExpireSession { session: session.clone(), term: self.serving?, base })
+            }
+            Subject::LockDelay(key) => {
+                let mark = self.state.lock_delay(key)?.mark;
+                Some(Command::EndLockDelay { key: key.clone(), mark, base })
+            }
+            Subject::Wait(key, ticket) => {
+                let mark = self.state.waiter(key, *ticket)?.mark;
+                Some(Command::EndWait { key: key.clone(), ticket: *ticket, mark })
+            }
+            Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
+        }
+    }
+}
+
+/// The keys whose locks a command would take.
+fn locks_of(command: &Command) -> impl Iterator<Item = &Key> {
+    let (alone, operations): (_, &[TxnOp]) = match command {
+        Command::Kv(KvCommand::Acquire(new, _) | KvCommand::Enqueue { new, .. }) => (Some(&new.key), &[]),
+        Command::Txn(operations) => (None, operations),
+        _ => (None, &[]),
+    };
+    let locked = operations.iter().filter_map(|operation| match operation {
+        TxnOp::Kv(TxnKv { verb: KvVerb::Lock, key, .. }) => Some(key),
+        _ => None,
+    });
+    alone.into_iter().chain(locked)
+}

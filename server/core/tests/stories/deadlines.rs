@@ -1,0 +1,178 @@
+//! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a late tick.
+
+use crate::solo::{Solo, entry};
+use lockmesh_core::raft::TICK;
+use lockmesh_core::{Input, Ticket};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::id::{LogIndex, SessionId, WallTime};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Response;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A server with a lock that a delay closes from now on, and a session that wants it.
+fn closed_for(delay: Duration) -> (Solo, SessionId) {
+    let mut solo = Solo::start();
+    let holder = solo.session("1", Duration::ZERO, delay);
+    let next = solo.session("2", Duration::ZERO, Duration::ZERO);
+    assert!(matches!(solo.acquire("job", &holder), Reply::Granted { .. }));
+    solo.command(Command::DestroySession(holder));
+    (solo, next)
+}
+
+impl Solo {
+    /// Lets time go on without a tick.
+    fn wait(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+    }
+
+    fn deadline_comes(&mut self) {
+        self.input(Input::Deadline(WallTime(1)));
+    }
+
+    fn told(&self, ticket: Ticket) -> Option<Duration> {
+        match self.replies.get(&ticket) {
+            Some(Response::Applied(Applied { reply: Reply::Delayed { remaining }, .. })) => Some(*remaining),
+            _ => None,
+        }
+    }
+}
+
+fn acquire(session: &SessionId) -> Command {
+    Command::Kv(KvCommand::Acquire(entry("job"), session.clone()))
+}
+
+fn enqueue(session: &SessionId, wait: Duration) -> Command {
+    Command::Kv(KvCommand::Enqueue { new: entry("job"), session: session.clone(), wait })
+}
+
+fn lock_in_txn(session: &SessionId) -> Command {
+    let lock = TxnKv {
+        verb: KvVerb::Lock,
+        key: "job".into(),
+        value: Default::default(),
+        flags: 0,
+        index: LogIndex(0),
+        session: session.clone(),
+    };
+    Command::Txn(vec![TxnOp::Kv(lock)])
+}
+
+#[test]
+fn a_lock_delay_of_a_millisecond_lasts_a_millisecond() {
+    let (mut solo, next) = closed_for(MILLISECOND);
+    assert_eq!(solo.acquire("job", &next), Reply::Delayed { remaining: MILLISECOND });
+    solo.wait(MILLISECOND);
+    assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }), "no tick was needed");
+}
+
+#[test]
+fn a_wait_for_a_lock_whose_delay_is_over_is_no_wait() {
+    let (mut solo, next) = closed_for(5 * MILLISECOND);
+    solo.wait(5 * MILLISECOND);
+    assert!(matches!(solo.command(enqueue(&next, SECOND)), Reply::Granted { .. }));
+}
+
+#[test]
+fn a_transaction_takes_a_lock_whose_delay_is_over() {
+    let (mut solo, next) = closed_for(5 * MILLISECOND);
+    assert!(matches!(solo.command(lock_in_txn(&next)), Reply::TxnFailed(_)));
+    solo.wait(5 * MILLISECOND);
+    assert!(matches!(solo.command(lock_in_txn(&next)), Reply::Txn(_)));
+}
+
+#[test]
+fn whoever_waits_as_long_as_he_is_told_gets_the_lock() {
+    for delay in [MILLISECOND, 7 * MILLISECOND, TICK, TICK + MILLISECOND, SECOND] {
+        let (mut solo, next) = closed_for(delay);
+        let began = solo.now;
+        let Reply::Delayed { remaining } = solo.acquire("job", &next) else { panic!("it is closed") };
+        if remaining > 2 * TICK {
+            solo.run(remaining);
+        } else {
+            solo.wait(remaining);
+        }
+        assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }), "after {delay:?}");
+        assert_eq!(solo.now.since(began), delay, "the delay is a lower bound");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_delay_is_told_as_of_the_request_and_is_never_nothing() {
+    let (mut solo, next) = closed_for(TICK - MILLISECOND);
+    solo.flushes = false;
+    let early = solo.propose(acquire(&next));
+    solo.wait(12 * MILLISECOND);
+    let late = solo.propose(acquire(&next));
+    solo.run(10 * TICK);
+    solo.sync();
+    assert_eq!(solo.told(early), Some(TICK - MILLISECOND));
+    assert_eq!(solo.told(late), Some(TICK - 13 * MILLISECOND));
+
+    let (mut solo, next) = closed_for(TICK);
+    solo.wait(TICK - Duration::from_micros(1));
+    assert_eq!(solo.acquire("job", &next), Reply::Delayed { remaining: MILLISECOND });
+}
+
+#[test]
+fn a_wait_that_ends_with_the_delay_is_told_when_to_ask_again() {
+    let (mut solo, next) = closed_for(TICK);
+    let Reply::Queued { ticket } = solo.command(enqueue(&next, 15 * MILLISECOND)) else {
+        panic!("it is closed")
+    };
+    solo.wait(15 * MILLISECOND);
+    solo.deadline_comes();
+    solo.wait(5 * MILLISECOND);
+    let place = Query::Place { key: "job".into(), session: next, ticket, mark: ticket };
+    let (_, rows) = solo.core.query(solo.now, &place);
+    assert_eq!(rows, Rows::Place(Reply::Delayed { remaining: MILLISECOND }));
+}
+
+#[test]
+fn deadlines_pass_between_ticks_when_the_shell_says_so() {
+    let (mut solo, next) = closed_for(7 * MILLISECOND);
+    let began = solo.now;
+    assert!(matches!(solo.command(enqueue(&next, SECOND)), Reply::Queued { .. }));
+    let due = solo.core.next_deadline().expect("the delay ends");
+    assert_eq!(due, began + 7 * MILLISECOND);
+    solo.now = due;
+    solo.deadline_comes();
+    assert_eq!(solo.entry("job").and_then(|entry| entry.session.clone()), Some(next));
+    assert_eq!(solo.core.next_deadline(), None);
+}
+
+#[test]
+fn no_more_deadlines_pass_between_two_ticks_than_others_can_wait_for() {
+    const LOCKS: usize = 225;
+    let mut solo = Solo::start();
+    let holder = solo.session("1", Duration::ZERO, 10 * MILLISECOND);
+    for number in 0..LOCKS {
+        assert!(matches!(solo.acquire(&format!("lock-{number}"), &holder), Reply::Granted { .. }));
+    }
+    solo.command(Command::DestroySession(holder));
+    solo.now = solo.core.next_deadline().expect("the delays end");
+    for _ in 0..10 {
+        solo.deadline_comes();
+    }
+    assert_eq!(solo.core.state().delays().count(), LOCKS - 200);
+    assert_eq!(solo.core.next_deadline(), None, "the rest is the next tick's");
+    solo.run(2 * TICK);
+    assert_eq!(solo.core.state().delays().count(), 0);
+}
+
+#[test]
+fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
+    let (mut solo, next) = closed_for(SECOND);
+    let sleeper = solo.session("3", SECOND, Duration::ZERO);
+    solo.pause(100 * SECOND);
+    solo.deadline_comes();
+    assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }), "the tick comes first");
+    assert!(solo.lives(&sleeper), "nobody could renew meanwhile");
+    solo.run(500 * MILLISECOND);
+    assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
+    solo.run(SECOND);
+    assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
+}
