@@ -11,6 +11,7 @@
 //! | [`command`] | everything that may change the replicated state |
 //! | [`reply`] | what a command answers, and why it may refuse |
 //! | [`change`] | one typed fact that became true; feeds store, timers and watchers alike |
+//! | [`peer`] | role and node, as a certificate names them |
 //! | [`query`] | what can be asked of the state, and the answers |
 //! | [`forming`] | what servers tell each other before they are a quorum |
 //! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
@@ -23,6 +24,7 @@ pub mod command;
 pub mod duration;
 pub mod forming;
 pub mod id;
+pub mod peer;
 pub mod query;
 pub mod record;
 pub mod reply;

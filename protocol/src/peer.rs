@@ -1,6 +1,6 @@
 //! Who is at the other end of a connection, as its certificate says. Nothing else may decide that.
 
-use lockmesh_protocol::id::NodeName;
+use crate::id::NodeName;
 use std::fmt;
 
 /// What a certificate's owner may do.
