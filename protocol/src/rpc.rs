@@ -152,6 +152,9 @@ pub enum Unavailable {
         /// The most bytes that an answer may have, encoded.
         limit: u64,
     },
+    /// Certainly not done: this server was taken out of the quorum and serves nobody any more; another one does.
+    #[error("this server was removed from the quorum: ask another one")]
+    Removed,
 }
 
 impl Unavailable {

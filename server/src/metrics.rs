@@ -67,6 +67,7 @@ pub(crate) fn count_response(response: &Response) {
         Response::Unavailable(Unavailable::Denied(_)) => "denied",
         Response::Unavailable(Unavailable::Unknown(_)) => "unknown",
         Response::Unavailable(Unavailable::AnswerTooLong { .. }) => "too_long",
+        Response::Unavailable(Unavailable::Removed) => "removed",
         _ => "done",
     };
     WRITES.with_label_values(&[outcome]).inc();

@@ -40,6 +40,8 @@ pub enum Mood {
     DiskFull,
     /// It takes nothing out of its mailbox.
     Stuck,
+    /// It knows that it was taken out of the quorum.
+    Removed,
 }
 
 /// Who leads, as a server believes.
@@ -64,6 +66,8 @@ pub struct Book {
     pub views: BTreeMap<u64, View>,
     /// Where they are reached; one that stopped stays in here.
     pub servers: BTreeMap<u64, SocketAddr>,
+    /// Which of them were taken out of the quorum; what they believe, they go on to believe.
+    pub removed: BTreeSet<u64>,
     /// Every proposal's id, in order of arrival.
     pub proposals: Vec<RequestId>,
     /// Which of them was told each of these.
@@ -99,6 +103,7 @@ impl Default for Book {
             view: View { leader: Some(1), term: 1 },
             views: BTreeMap::new(),
             servers: BTreeMap::new(),
+            removed: BTreeSet::new(),
             proposals: Vec::new(),
             told: Vec::new(),
             ids: BTreeMap::new(),
@@ -266,6 +271,20 @@ impl Service {
         self.book.changed();
     }
 
+    /// Hears that it was taken out of the quorum: whoever waits is told so, and whoever asks from now on.
+    pub fn hears_of_its_removal(&self) {
+        let mut book = self.book.open();
+        book.moods.insert(self.id, Mood::Removed);
+        let mut postman = Postman::default();
+        let waiting: Vec<_> = book.parked.keys().filter(|key| key.0 == self.id).copied().collect();
+        for key in waiting {
+            let (_, replies) = book.parked.remove(&key).expect("it was just there");
+            postman.answer(&replies, key.2, Response::Unavailable(Unavailable::Removed));
+        }
+        postman.deliver();
+        self.book.changed();
+    }
+
     /// Stops, tells the connected agents, and gives the port back.
     pub async fn stop(self) {
         self.endpoint.close("the test stops the service").await;
@@ -377,6 +396,12 @@ impl Book {
         self.views.insert(laggard, old);
     }
 
+    /// A server is taken out of the quorum, and does not hear of it.
+    pub fn remove_unnoticed(&mut self, id: u64) {
+        self.views.insert(id, self.view);
+        self.removed.insert(id);
+    }
+
     fn forget_readers_of(&mut self, id: u64) {
         self.stopped.insert(id);
         self.parked.retain(|(server, ..), _| *server != id);
@@ -400,6 +425,9 @@ impl Book {
     }
 
     fn response(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink) -> Option<Response> {
+        if self.mood_of(id) == Mood::Removed {
+            return Some(Response::Unavailable(Unavailable::Removed));
+        }
         let view = self.view_of(id);
         let for_leader =
             !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
@@ -447,11 +475,16 @@ impl Book {
             last_contact: None,
             healthy: true,
         };
+        let is_removed = self.removed.contains(&id);
+        let knows = |id: &u64| is_removed || !self.removed.contains(id);
         Response::Status(Status {
             server: ServerId(id),
+            // Whoever was removed has applied nothing since.
+            applied_index: LogIndex(if is_removed { 0 } else { self.removed.len() as u64 }),
+            last_contact: is_removed.then_some(Duration::from_secs(4)),
             leader: view.leader.map(ServerId),
             term: Term(view.term),
-            servers: self.servers.iter().map(row).collect(),
+            servers: self.servers.iter().filter(|(id, _)| knows(id)).map(row).collect(),
             // A follower that lags has not heard of any agent yet.
             asker: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
             ..Status::default()

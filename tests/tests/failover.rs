@@ -269,6 +269,37 @@ async fn readers_move_when_their_home_server_stops() {
 }
 
 #[tokio::test]
+async fn readers_leave_a_home_server_that_was_removed_and_does_not_know_it() {
+    let story = Story::begin().await;
+    let (leader, home) = story.lead_away_from_home().await;
+    let reader = story.read(Consistency::Default, blocking(5));
+    story.book.reaches("a parked reader", move |book| book.parked.keys().any(|key| key.0 == home)).await;
+    story.book.open().remove_unnoticed(home);
+    story.book.reaches("the reader elsewhere", move |book| book.parked.keys().any(|key| key.0 != home)).await;
+    story.services[&leader].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+    assert_ne!(story.home().await, home, "stale reads of it would be frozen");
+}
+
+#[tokio::test]
+async fn what_a_removed_server_refuses_goes_elsewhere() {
+    let story = Story::begin().await;
+    let (leader, home) = story.lead_away_from_home().await;
+    let reader = story.read(Consistency::Stale, blocking(5));
+    story.book.reaches("a parked reader", move |book| book.parked.keys().any(|key| key.0 == home)).await;
+    story.services[&home].hears_of_its_removal();
+    story.book.reaches("the reader elsewhere", move |book| book.parked.keys().any(|key| key.0 != home)).await;
+    story.services[&leader].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+    // A leader that is removed hands over first; its commands go to the next one under their ids all the same.
+    story.services[&leader].hears_of_its_removal();
+    let proposed = story.propose_many();
+    story.book.open().elect(6 - leader - home);
+    assert_done_once(&story, proposed).await;
+    assert_ne!(story.home().await, home);
+}
+
+#[tokio::test]
 async fn readers_of_a_home_server_without_a_leader_are_served_by_the_leader() {
     let story = Story::begin().await;
     let (leader, home) = story.lead_away_from_home().await;

@@ -109,9 +109,10 @@ impl From<Unavailable> for Failure {
         match unavailable {
             Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
             Unavailable::Denied(_) => Self::refused(text),
-            Unavailable::NotLeader { .. } | Unavailable::Overloaded(_) | Unavailable::Disk(_) => {
-                Self::not_done(text)
-            }
+            Unavailable::NotLeader { .. }
+            | Unavailable::Overloaded(_)
+            | Unavailable::Disk(_)
+            | Unavailable::Removed => Self::not_done(text),
             Unavailable::Unknown(_) => Self::unknown(text),
         }
     }
@@ -140,6 +141,7 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
         Unavailable::Denied(_) => "denied",
         Unavailable::Unknown(_) => "unknown",
         Unavailable::AnswerTooLong { .. } => "too_long",
+        Unavailable::Removed => "removed",
     }
 }
 

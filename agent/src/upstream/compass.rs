@@ -36,6 +36,12 @@ const HOME_INTERVAL: Duration = Duration::from_secs(10);
 /// A home server that knows no leader for so long, although there is one, is left.
 const LONELY_TIME: Duration = Duration::from_secs(2);
 
+/// When a home server has not heard of its leader for so long, the leader is asked whether it still has that server.
+const DOUBT_SILENCE: Duration = Duration::from_secs(3);
+
+/// A home server that has not heard for so long of a leader that answers is cut off from it, and left.
+const CUT_OFF_SILENCE: Duration = Duration::from_secs(10);
+
 /// While the leader is looked for, one more server is dialled at such intervals.
 const DIAL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -125,6 +131,7 @@ impl Compass {
         server.failures = server.failures.saturating_add(1);
         (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
         (server.double_of, server.lonely_since, server.kept_until) = (None, None, None);
+        (server.silence, server.is_removed) = (Duration::ZERO, false);
         for (_, other) in self.roster.iter_mut() {
             other.double_of = other.double_of.filter(|double| *double != place);
         }
@@ -164,6 +171,20 @@ impl Compass {
         }
     }
 
+    /// A server refused a call because it was taken out of the quorum: it is of no use any more, whoever leads.
+    pub(super) fn removed(&mut self, place: Place, now: Instant) {
+        if self.roster.get(place).is_none() {
+            return;
+        }
+        let server = self.roster.server_mut(place);
+        (server.is_asked, server.is_removed) = (false, true);
+        self.is_no_leader(place, now);
+        self.claimed = self.claimed.filter(|(claimed, _)| *claimed != place);
+        if self.home == Some(place) {
+            self.home = None;
+        }
+    }
+
     /// A server answered a question with something else.
     pub(super) fn unheard(&mut self, place: Place) {
         if self.roster.get(place).is_some() {
@@ -178,6 +199,7 @@ impl Compass {
         }
         let server = self.roster.server_mut(place);
         (server.is_asked, server.is_heard) = (false, true);
+        server.silence = status.last_contact.unwrap_or_default();
         self.roster.learn(place, status);
         if self.roster.get(place).is_some_and(|server| server.double_of.is_some()) {
             return self.is_no_leader(place, now);
@@ -193,6 +215,7 @@ impl Compass {
             *count += 1;
         }
         self.look_whether_lonely(place, status, now);
+        self.look_at_home(place);
     }
 
     fn leads(&mut self, place: Place, term: Term, now: Instant) {
@@ -250,16 +273,36 @@ impl Compass {
     }
 
     fn look_whether_lonely(&mut self, place: Place, status: &Status, now: Instant) {
-        let is_lonely = self.leader.is_some() && (status.leader.is_none() || status.term < self.term);
+        let knows_less = status.leader.is_none() || status.term < self.term;
+        let is_lonely =
+            self.leader.is_some_and(|leader| leader != place && (knows_less || self.is_in_doubt(place)));
         let server = self.roster.server_mut(place);
         match (is_lonely, server.lonely_since) {
             (false, _) => server.lonely_since = None,
             (true, None) => server.lonely_since = Some(now),
-            (true, Some(since)) if self.home == Some(place) && now.duration_since(since) >= LONELY_TIME => {
+            (true, Some(since))
+                if knows_less && self.home == Some(place) && now.duration_since(since) >= LONELY_TIME =>
+            {
                 self.home = None;
             }
             (true, Some(_)) => {}
         }
+    }
+
+    /// The leader, by whose word the quorum is known and which has just answered, decides whether home is left: it may
+    /// have been taken out of the quorum without having heard of it, and may wait for its leader for ever.
+    fn look_at_home(&mut self, place: Place) {
+        let Some(home) = self.home.filter(|home| self.leader == Some(place) && *home != place) else {
+            return;
+        };
+        let silence = self.roster.get(home).map_or(Duration::ZERO, |server| server.silence);
+        if self.roster.is_outside(home) || silence >= CUT_OFF_SILENCE {
+            self.home = None;
+        }
+    }
+
+    fn is_in_doubt(&self, place: Place) -> bool {
+        self.roster.get(place).is_some_and(|server| server.silence >= DOUBT_SILENCE)
     }
 
     /// What shall be done now.
@@ -306,8 +349,10 @@ impl Compass {
         let is_well = |place: &Place| {
             self.roster.get(*place).is_some_and(|server| server.is_well() && !is_silent(server))
         };
-        let is_lonely =
-            |place: &Place| self.roster.get(*place).is_some_and(|server| server.lonely_since.is_some());
+        let is_lonely = |place: &Place| {
+            self.roster.is_outside(*place)
+                || self.roster.get(*place).is_some_and(|server| server.lonely_since.is_some())
+        };
         let well: Vec<_> = self.roster.ranked().into_iter().filter(is_well).collect();
         let best = well.iter().find(|place| !is_lonely(place)).or(well.first()).copied();
         self.home = best.or(self.home);
@@ -393,6 +438,9 @@ impl Compass {
             _ if is_slow => DOUBT_INTERVAL,
             (Some(since), _) => hunt_interval(now.duration_since(since)),
             _ if self.home == Some(place) && is_lonely => DOUBT_INTERVAL,
+            _ if self.leader == Some(place) && self.home.is_some_and(|home| self.is_in_doubt(home)) => {
+                DOUBT_INTERVAL
+            }
             _ if self.home == Some(place) => HOME_INTERVAL,
             _ => return None,
         };

@@ -178,6 +178,11 @@ impl Fleet {
         self.steer(|compass, now| compass.refused(link.place, hint, now));
     }
 
+    /// A server refused a call because it was taken out of the quorum.
+    pub(super) fn removed(self: &Arc<Self>, place: Place) {
+        self.steer(|compass, now| compass.removed(place, now));
+    }
+
     /// A server told its status, after it was asked in a certain life.
     pub(super) fn heard(self: &Arc<Self>, place: Place, status: &Status, life: Option<Life>) {
         // Only the leader's word counts: another server may not have applied the registration yet. And an answer to

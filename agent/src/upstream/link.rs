@@ -6,7 +6,7 @@ use super::roster::Place;
 use super::table::{CallTable, Lane};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError, Purpose, Role};
-use lockmesh_protocol::rpc::{ReplyFrame, Request, Response};
+use lockmesh_protocol::rpc::{ReplyFrame, Request, Response, Unavailable};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -244,6 +244,7 @@ impl Link {
             let life = fleet.window.life();
             match self.table.call(&Request::Status, Lane::Own, STATUS_TIME).await {
                 Ok(Response::Status(status)) => fleet.heard(self.place, &status, life),
+                Ok(Response::Unavailable(Unavailable::Removed)) => fleet.removed(self.place),
                 Ok(other) => {
                     tracing::debug!(server = %self.address, ?other, "no status");
                     fleet.unheard(self.place);

@@ -37,6 +37,8 @@ pub(super) struct Quorum {
 enum Failure {
     /// Try again; the request certainly did nothing.
     Again(Unavailable),
+    /// The same, at another server of the same kind: this one serves no more.
+    Elsewhere,
     /// Try again; it may have taken effect.
     Sent,
     /// It certainly did nothing, and trying again would do harm or no good.
@@ -92,6 +94,7 @@ impl Quorum {
                 Failure::Final(reason) if !was_sent => return Err(reason),
                 // Only a later attempt can tell what became of an earlier one.
                 Failure::Final(reason) | Failure::Again(reason) => reason,
+                Failure::Elsewhere => no_leader(),
                 Failure::Sent => {
                     was_sent = true;
                     no_leader()
@@ -122,6 +125,7 @@ impl Quorum {
                     addressee = Addressee::Leader;
                     reason
                 }
+                Err(Failure::Elsewhere) => no_leader(),
                 Err(Failure::Sent) if may_repeat(request) => no_leader(),
                 Err(Failure::Sent) => return Err(self.given_up(true, no_leader())),
             };
@@ -139,6 +143,7 @@ impl Quorum {
         let home = self.fleet.route_now(Routes::home).ok_or_else(no_leader)?;
         self.attempt(&home, request, Lane::Home).await.map_err(|failure| match failure {
             Failure::Again(reason) | Failure::Final(reason) => reason,
+            Failure::Elsewhere => no_leader(),
             Failure::Sent => self.given_up(true, no_leader()),
         })
     }
@@ -215,6 +220,10 @@ impl Quorum {
                 Unavailable::NotLeader { leader } => {
                     self.fleet.refused(link, leader.as_deref());
                     Failure::Again(Unavailable::NotLeader { leader })
+                }
+                Unavailable::Removed => {
+                    self.fleet.removed(link.place);
+                    Failure::Elsewhere
                 }
                 Unavailable::Unknown(_) => Failure::Sent,
                 Unavailable::Overloaded(_)

@@ -2,9 +2,9 @@
 
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Status;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many servers are taken from the servers' own list.
 const MOST_SERVERS: usize = 16;
@@ -38,8 +38,12 @@ pub(super) struct Server {
     pub(super) spread: f64,
     /// When it is asked again at the earliest, after it refused what a leader would take.
     pub(super) not_before: Option<Instant>,
-    /// Since when it has known no leader although there is one.
+    /// Since when it has known no leader although there is one, or has not heard of it.
     pub(super) lonely_since: Option<Instant>,
+    /// How long ago it had heard of its leader when it said so last; zero where that is none.
+    pub(super) silence: Duration,
+    /// Whether it said that it was taken out of the quorum.
+    pub(super) is_removed: bool,
     /// Until when the connection is kept although nothing needs it.
     pub(super) kept_until: Option<Instant>,
     /// Another place at which the same server is connected already.
@@ -55,14 +59,22 @@ pub(super) struct Roster {
     last_place: u32,
     /// The addresses that the servers have by their own word, as of an applied index of a cluster.
     rows: BTreeMap<ServerId, String>,
+    /// The servers of the quorum by the same word, also those whose address is not known.
+    members: BTreeSet<ServerId>,
     version: (String, LogIndex),
 }
 
 impl Roster {
     /// A roster of configured addresses; the agent's name decides which of them it prefers.
     pub(super) fn new(agent: &str, seeds: &[String]) -> Self {
-        let (servers, rows, version) = (BTreeMap::new(), BTreeMap::new(), Default::default());
-        let mut this = Self { agent: agent.into(), servers, last_place: 0, rows, version };
+        let mut this = Self {
+            agent: agent.into(),
+            servers: BTreeMap::new(),
+            last_place: 0,
+            rows: BTreeMap::new(),
+            members: BTreeSet::new(),
+            version: Default::default(),
+        };
         for seed in seeds {
             let place = this.place_at(seed);
             this.server_mut(place).is_seed = true;
@@ -149,6 +161,7 @@ impl Roster {
             return;
         }
         self.version = (status.cluster_id.clone(), status.applied_index);
+        self.members = status.servers.iter().map(|server| server.id).collect();
         if rows != self.rows {
             self.rows = rows;
             for id in self.rows.keys().copied().collect::<Vec<_>>() {
@@ -162,6 +175,12 @@ impl Roster {
         let double = self.connected(id).filter(|other| *other != place);
         let server = self.server_mut(place);
         (server.id, server.double_of) = (Some(id), double);
+    }
+
+    /// Whether the server at a place is one that the quorum does not have any more, or not yet.
+    pub(super) fn is_outside(&self, place: Place) -> bool {
+        let id = self.get(place).filter(|server| server.is_up).and_then(|server| server.id);
+        !self.members.is_empty() && id.is_some_and(|id| !self.members.contains(&id))
     }
 
     /// A place that is connected stays until it is not.
@@ -201,6 +220,8 @@ impl Server {
             spread: 1.0,
             not_before: None,
             lonely_since: None,
+            silence: Duration::ZERO,
+            is_removed: false,
             kept_until: None,
             double_of: None,
             preference,
@@ -209,6 +230,6 @@ impl Server {
 
     /// Whether it can be relied on for now.
     pub(super) fn is_well(&self) -> bool {
-        self.is_up && self.is_heard && !self.is_slow && self.double_of.is_none()
+        self.is_up && self.is_heard && !self.is_slow && !self.is_removed && self.double_of.is_none()
     }
 }

@@ -428,3 +428,93 @@ fn servers_that_wait_for_each_other_are_not_one() {
     story.run(1000, |_| Some((Some(C), 1)));
     assert_eq!(story.leader(), Some(C));
 }
+
+/// What a follower says that has not heard of its leader for so long.
+fn silent_status(place: Place, leader: Place, term: u64, seconds: u64) -> Status {
+    Status { last_contact: Some(Duration::from_secs(seconds)), ..status(place, Some(leader), term) }
+}
+
+/// What a leader says after B was taken out of the quorum.
+fn status_without_b(leader: Place, term: u64) -> Status {
+    let mut status = Status { applied_index: LogIndex(9), ..status(leader, Some(leader), term) };
+    status.servers.retain(|server| server.id != ServerId(2));
+    status
+}
+
+#[test]
+fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
+    let mut story = Story::at_rest(A, B, 3);
+    // It never campaigns, so it keeps its leader and its term; only that it hears nothing shows.
+    story.compass.heard(B, &silent_status(B, A, 3, 4), story.now);
+    let orders = story.step();
+    assert!(
+        orders.ask.contains(&A) && orders.home == Some(B),
+        "the leader knows whether B is one of its servers"
+    );
+    story.compass.heard(A, &status_without_b(A, 3), story.now);
+    assert_eq!((story.step().leader, story.orders.home), (Some(A), Some(C)));
+    // What it goes on to say does not bring it back.
+    story.compass.heard(B, &silent_status(B, A, 3, 5), story.now);
+    assert_eq!(story.step().home, Some(C));
+}
+
+#[test]
+fn a_home_server_that_a_new_leader_does_not_have_is_left() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.refuses(A, Some("c:1"));
+    story.up(C);
+    story.compass.heard(C, &status_without_b(C, 4), story.now);
+    assert_eq!((story.step().leader, story.orders.home), (Some(C), Some(C)));
+}
+
+#[test]
+fn no_home_server_is_left_while_nobody_is_known_to_lead() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.lost(A);
+    story.up(C);
+    let mut follower = status_without_b(C, 3);
+    follower.leader = None;
+    story.compass.heard(C, &follower, story.now);
+    story.compass.heard(B, &silent_status(B, A, 3, 60), story.now);
+    assert_eq!((story.step().leader, story.orders.home), (None, Some(B)));
+    story.run(5000, |place| (place != A).then_some((None, 3)));
+    assert_eq!(story.orders.home, Some(B));
+}
+
+#[test]
+fn a_home_server_that_is_cut_off_from_a_leader_that_answers_is_left() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.compass.heard(B, &silent_status(B, A, 3, 9), story.now);
+    story.says(A, Some(A), 3);
+    assert_eq!(story.orders.home, Some(B), "it may have been busy for a while");
+    story.pass(1000);
+    story.compass.heard(B, &silent_status(B, A, 3, 10), story.now);
+    assert_eq!(story.step().home, Some(B), "the leader itself may be the one that is gone");
+    story.says(A, Some(A), 3);
+    assert_eq!((story.leader(), story.orders.home), (Some(A), Some(C)));
+    // Whoever has heard of its leader again is as good as ever.
+    let mut story = Story::at_rest(A, B, 3);
+    story.compass.heard(B, &silent_status(B, A, 3, 4), story.now);
+    story.compass.heard(B, &silent_status(B, A, 3, 0), story.now);
+    let asked = story.run(60_000, |_| Some((Some(A), 3)));
+    assert!(asked[0] <= 1 && story.orders.home == Some(B), "{asked:?}");
+}
+
+#[test]
+fn a_server_that_says_it_was_removed_is_of_no_use() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.compass.removed(B, story.now);
+    assert_eq!((story.step().leader, story.orders.home), (Some(A), Some(C)));
+    // Without a leader too, and without anybody in its place.
+    let mut story = Story::at_rest(A, A, 3);
+    story.compass.removed(A, story.now);
+    assert_eq!(story.step().leader, None);
+    assert_ne!(story.orders.home, Some(A));
+    story.run(1000, |place| (place != A).then_some((None, 3)));
+    assert_ne!(story.orders.home, Some(A));
+    // It may join again as a new one, with a connection of its own.
+    story.lost(A);
+    story.up(A);
+    story.says(A, Some(A), 4);
+    assert_eq!(story.leader(), Some(A));
+}

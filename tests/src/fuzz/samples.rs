@@ -334,6 +334,7 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::Denied("no".into())),
         Response::Unavailable(Unavailable::Unknown("lost".into())),
         Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 }),
+        Response::Unavailable(Unavailable::Removed),
     ];
     applied.chain(answers).chain(others).collect()
 }
