@@ -1,7 +1,7 @@
 //! Backups and images that are being read: each has a thread of its own, so that reading one stops nobody else.
 
 use crate::images::ImageSource;
-use crate::mailbox::ReplySink;
+use crate::mailbox::{Mail, Mailbox, ReplySink};
 use crate::store::{Backup, StoreError};
 use lockmesh_protocol::rpc::{BackupPart, CallId, Response, Unavailable};
 use std::collections::BTreeMap;
@@ -11,8 +11,6 @@ use std::time::Duration;
 
 /// After this long without a question a backup is let go.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How many backups may be open: each keeps old pages of the image from being used again.
-const MAX_OPEN: usize = 8;
 /// How many questions may wait for one backup's thread.
 const MAX_QUESTIONS: usize = 64;
 
@@ -46,18 +44,17 @@ struct Open {
 }
 
 impl Backups {
-    /// Whether another backup may be opened beside those that wait; those that were let go are forgotten.
-    pub(crate) fn has_room_beside(&mut self, waiting: usize) -> bool {
+    /// Begins to serve a backup, with its first question. Its end is posted.
+    pub(crate) fn begin(&mut self, source: Source, first: Question, mailbox: Mailbox) {
         self.open.retain(|_, open| !open.thread.is_finished());
-        self.open.len() + waiting < MAX_OPEN
-    }
-
-    /// Begins to serve a backup, with its first question.
-    pub(crate) fn begin(&mut self, source: Source, first: Question) {
         self.last_id += 1;
         let id = self.last_id;
         let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
-        let serve = move || serve(id, source, &questions);
+        let closed = Closed(mailbox);
+        let serve = move || {
+            let _closed = closed;
+            serve(id, source, &questions);
+        };
         match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
             Ok(thread) => {
                 self.open.insert(id, Open { questions: sender, thread });
@@ -80,6 +77,16 @@ impl Backups {
                 refuse(&question, "this backup was let go: begin a new one");
             }
         }
+    }
+}
+
+/// Posts that a reader is closed, however it ends.
+struct Closed(Mailbox);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        // It always gets in; a driver that is gone counts no more.
+        let _ = self.0.post(Mail::ReaderClosed);
     }
 }
 

@@ -1,50 +1,44 @@
-//! The one loop that owns the core: takes what was posted, lets the core decide, carries out what it wants.
+//! The one loop that owns a server's frontend and core: takes what was posted, and carries out what they decide.
 //!
 //! ```text
-//! mailbox → [handle, handle, …, decide] → log writes → the store's writer thread
-//!                                       → messages   → a line to each other server, one wake-up
-//!                              [settle] → replies    → each connection's sink, one wake-up a turn
-//!                                       → readable   → asked of the state here, or parked
-//!                                       → changes    → dirty rows, watches
+//! mailbox → [handle, handle, …, advance, decide] → log writes → the store's writer thread
+//!                                                → messages   → a line to each other server, one wake-up
+//!                                       [settle] → answers    → each connection's sink, one wake-up a turn
+//!                                                → changes    → dirty rows; checkpoints, compaction → the store
 //! ```
 //!
 //! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
-//! **Invariant:** nothing in here waits for a disk or a peer; the only wait is for mail, until the next tick.
+//! **Invariants:** nothing in here decides anything: see [`Frontend`]. Nothing waits for a disk or a peer; the only wait
+//! is for mail, until the frontend wants to be woken.
 
-mod images;
-mod quorum;
+mod connections;
 
-use crate::backup::{Backups, Question};
+use crate::backup::{Backups, Question, Source};
 use crate::config::StorageConfig;
-use crate::mailbox::{Inbox, Mail, Postman, ReplySink};
+use crate::forming::announce;
+use crate::images::{Fetch, Fetched, ImageSource};
+use crate::mailbox::{Inbox, Mail, Mailbox};
 use crate::metrics;
 use crate::peers::Peers;
-use crate::store::{DirtyRows, StoreEvent, StoreHandle, StoreHealth};
-use crate::watch::{Parked, Watches};
-use images::Images;
-use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::message::MessageKind;
-use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
-use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use crate::store::{DirtyRows, StoreEvent, StoreHandle};
+use connections::Connections;
+use lockmesh_core::Core;
+use lockmesh_core::frontend::{
+    Actions, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig, PartWanted,
+    RosterChange, SnapshotFetch, Storage,
+};
+use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::oneshot;
+use std::time::{Instant, SystemTime};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// The most operations of a transaction; an agent that keeps its own limit never meets this one.
-const MAX_TXN_OPERATIONS: usize = 128;
 /// How many mails one turn takes.
 const MAILS_A_TURN: usize = 4_096;
-
-/// How long a blocking query is parked at most, whatever its asker says.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// What the driver may take on.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +51,8 @@ pub(crate) struct DriverParts {
     pub(crate) core: Core,
     pub(crate) inbox: Inbox,
     pub(crate) store: StoreHandle,
-    pub(crate) portrait: Server,
+    pub(crate) own_record: Server,
+    pub(crate) cluster_id: String,
     pub(crate) limits: DriverLimits,
     pub(crate) storage: StorageConfig,
     pub(crate) peers: Arc<Peers>,
@@ -65,83 +60,47 @@ pub(crate) struct DriverParts {
 
 /// The loop with all that it owns.
 pub(crate) struct Driver {
-    core: Core,
+    frontend: Frontend,
+    actions: Actions,
     inbox: Inbox,
+    mailbox: Mailbox,
     store: StoreHandle,
-    portrait: Server,
-    limits: DriverLimits,
-    storage: StorageConfig,
-    outbox: Outbox,
-    postman: Postman,
-    asked: HashMap<Ticket, Asked>,
-    last_ticket: u64,
-    watches: Watches,
+    connections: Connections,
     dirty: DirtyRows,
-    last_checkpoint: Instant,
-    health: StoreHealth,
+    /// The rows of a snapshot that the frontend has been given.
+    arrived: Option<DirtyRows>,
     backups: Backups,
-    images: Images,
     started: Instant,
-    next_tick: Instant,
-    serving: bool,
     peers: Arc<Peers>,
     /// What the next turn begins with.
-    next: Vec<Input>,
+    next: Vec<Event>,
     /// The task that tells the quorum where this server is now.
     announcing: Option<JoinHandle<()>>,
-    /// Who waits until another server leads.
-    leaving: Option<(Ticket, oneshot::Sender<()>)>,
-}
-
-/// A call that waits for the core.
-#[derive(Debug)]
-struct Asked {
-    call: CallId,
-    replies: ReplySink,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    Write,
-    Read {
-        query: Query,
-        consistency: Consistency,
-        blocking: Option<Blocking>,
-    },
-    Backup,
-    /// A server that wants to belong to the quorum, and has no id yet.
-    Admission,
-    /// A server that was given this id and is being taken in.
-    Joining(ServerId),
-    /// A server that tells where it is now.
-    Announcement,
+    /// Who waits until this server may stop.
+    leaving: Option<oneshot::Sender<()>>,
 }
 
 impl Driver {
     pub(crate) fn new(parts: DriverParts) -> Self {
-        let DriverParts { core, inbox, store, portrait, limits, storage, peers } = parts;
-        let started = Instant::now();
+        let DriverParts { core, inbox, store, own_record, cluster_id, limits, storage, peers } = parts;
+        let config = FrontendConfig {
+            own_record,
+            cluster_id,
+            max_watches: limits.watches,
+            checkpoint_interval: storage.checkpoint_interval,
+            checkpoint_changes: storage.checkpoint_changes,
+        };
         Self {
-            core,
+            frontend: Frontend::new(config, core, Time(0), wall_time()),
+            actions: Actions::default(),
             inbox,
+            mailbox: peers.mailbox().clone(),
             store,
-            portrait,
-            limits,
-            storage,
-            outbox: Outbox::default(),
-            postman: Postman::default(),
-            asked: HashMap::new(),
-            last_ticket: 0,
-            watches: Watches::default(),
+            connections: Connections::default(),
             dirty: DirtyRows::default(),
-            last_checkpoint: started,
-            health: StoreHealth::Good,
+            arrived: None,
             backups: Backups::default(),
-            images: Images::default(),
-            started,
-            next_tick: started,
-            serving: false,
+            started: Instant::now(),
             peers,
             next: Vec::new(),
             announcing: None,
@@ -153,28 +112,34 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         let mut mails = Vec::new();
         let mut running = true;
-        let mut tick = pin!(tokio::time::sleep_until(self.next_tick.into()));
-        self.notice_roster();
+        let mut wakes_at = self.frontend.wakes_at();
+        let mut alarm = pin!(tokio::time::sleep_until(self.instant(wakes_at).into()));
+        self.frontend.start(&mut self.actions);
         while running {
             if self.next.is_empty() {
-                self.inbox.arrive(&mut mails, MAILS_A_TURN, tick.as_mut()).await;
+                self.inbox.arrive(&mut mails, MAILS_A_TURN, alarm.as_mut()).await;
             } else {
                 self.inbox.take_now(&mut mails, MAILS_A_TURN);
             }
-            for input in std::mem::take(&mut self.next) {
-                self.handle(input);
+            for event in std::mem::take(&mut self.next) {
+                self.handle(event);
             }
             metrics::TURN_MAILS.observe(mails.len() as f64);
             for mail in mails.drain(..) {
                 running &= self.take(mail);
             }
-            if self.tick_if_due() {
-                tick.as_mut().reset(self.next_tick.into());
-            }
-            self.core.decide(self.now(), &mut self.outbox);
-            running &= self.hand_on();
-            self.core.settle(self.now(), &mut self.outbox);
+            self.advance();
+            self.frontend.decide(self.now(), &mut self.actions);
             running &= self.carry_out();
+            self.frontend.settle(self.now(), &mut self.actions);
+            running &= self.carry_out();
+            // A snapshot that the core did not take is of no use.
+            self.arrived = None;
+            self.connections.deliver();
+            if wakes_at != self.frontend.wakes_at() {
+                wakes_at = self.frontend.wakes_at();
+                alarm.as_mut().reset(self.instant(wakes_at).into());
+            }
         }
         // It waits for the disk.
         let store = self.store;
@@ -183,355 +148,167 @@ impl Driver {
 
     /// Takes one mail; false when it says that this is the end.
     fn take(&mut self, mail: Mail) -> bool {
-        match mail {
-            Mail::Call { call, request, replies } => self.call(call, request, replies),
-            Mail::Cancel { from, call } => self.watches.cancel(from, call),
-            Mail::Gone { from } => self.watches.cancel_all(from),
-            Mail::Peer(sender, message) if message.kind == MessageKind::Snapshot => {
-                self.fetch_image(sender, message);
+        let event = match mail {
+            Mail::Call { call, request, replies } => {
+                let (from, peer) = self.connections.begin(call, &replies);
+                Event::Call { from, peer, request }
             }
-            Mail::Peer(sender, message) => self.handle(Input::Peer(sender, message)),
-            Mail::Image(fetched) => self.image_fetched(fetched),
-            Mail::Unreachable(server) => self.handle(Input::Unreachable(server)),
+            Mail::Cancel(call) => Event::Cancel(call),
+            Mail::Gone { from } => {
+                self.connections.forget(from);
+                Event::Disconnected(from)
+            }
+            Mail::Peer(sender, message) => Event::Peer(sender, message),
+            Mail::Image(fetched) => self.fetched(fetched),
+            Mail::Unreachable(server) => Event::Unreachable(server),
+            Mail::ReaderClosed => Event::ReaderClosed,
             // The lobby's own news that came too late.
-            Mail::Forming(_) => {}
-            Mail::Store(event) => self.store_event(event),
-            Mail::Leave(left) => self.leave(left),
+            Mail::Forming(_) => return true,
+            Mail::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
+            Mail::Store(StoreEvent::Image(mark)) => Event::Checkpointed(mark),
+            Mail::Store(StoreEvent::Health(health)) => Event::Disk(health),
+            Mail::Leave(left) => {
+                self.leaving = Some(left);
+                Event::Leave
+            }
             Mail::Stop => return false,
-        }
+        };
+        self.handle(event);
         true
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, event: Event) {
         let now = self.now();
-        self.core.handle(now, input, &mut self.outbox);
+        self.frontend.handle(now, event, &mut self.actions);
     }
 
-    fn call(&mut self, call: CallId, request: Request, replies: ReplySink) {
-        match request {
-            Request::Propose(id, command) => self.propose(call, replies, id, command),
-            Request::Read { query: Query::Txn(operations), .. } if operations.len() > MAX_TXN_OPERATIONS => {
-                self.postman.answer(&replies, call, Response::Unavailable(too_many_operations()));
-            }
-            Request::Read { query: query @ Query::Place { ticket, .. }, blocking, .. }
-                if self.core.knows_place(ticket) =>
-            {
-                let what = What::Read { query, consistency: Consistency::Default, blocking };
-                self.read(Asked { call, replies, what });
-            }
-            Request::Read { query, consistency, blocking } => {
-                let what = What::Read { query, consistency, blocking };
-                let ticket = self.ticket(call, replies, what);
-                self.handle(Input::Read(ticket, consistency));
-            }
-            Request::Renew(session) => self.renew(call, replies, session),
-            Request::Status => {
-                let status = Response::Status(self.status(&replies.peer().node));
-                self.postman.answer(&replies, call, status);
-            }
-            Request::BackupPart { backup: Some(id), number, .. } => {
-                self.backups.ask(id, Question { number, call, replies });
-            }
-            Request::BackupPart { backup: None, stale, .. } => {
-                let ticket = self.ticket(call, replies, What::Backup);
-                let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
-                self.handle(Input::Read(ticket, consistency));
-            }
-            Request::ImagePart { image: Some(id), number, .. } => {
-                self.backups.ask(id, Question { number, call, replies });
-            }
-            Request::ImagePart { image: None, least, .. } => {
-                self.want_image(least, Question { number: 0, call, replies });
-            }
-            Request::TransferLeader(to) => {
-                let ticket = self.ticket(call, replies, What::Write);
-                self.handle(Input::TransferLeader(ticket, to));
-            }
-            Request::AddServer(server) => self.admit(call, replies, server),
-            Request::Announce(server) => self.note_announcement(call, replies, server),
-            Request::Introduce(_) => {
-                let introduction = Response::Introduced(self.introduction());
-                self.postman.answer(&replies, call, introduction);
-            }
-            Request::Invite(_) => {
-                let why = Unavailable::Denied("this server belongs to a cluster already".into());
-                self.postman.answer(&replies, call, Response::Unavailable(why));
-            }
-            Request::Autopilot => {
-                let (autopilot, index) = self.core.state().autopilot();
-                let answer = Response::Autopilot(autopilot.clone(), index);
-                self.postman.answer(&replies, call, answer);
-            }
-            Request::RemoveServer(server) => {
-                let ticket = self.ticket(call, replies, What::Write);
-                self.handle(Input::RemoveServer(ticket, server));
-            }
+    fn advance(&mut self) {
+        let now = self.now();
+        if now < self.frontend.wakes_at() {
+            return;
+        }
+        let dirty_rows = self.dirty.len().max(usize::from(!self.dirty.is_empty()));
+        if self.frontend.advance(now, wall_time(), dirty_rows, &mut self.actions) {
+            metrics::WATCHES.set(self.frontend.watch_count() as i64);
+            metrics::LOG_BYTES.set(self.frontend.core().log_status().log_bytes as i64);
         }
     }
 
-    fn propose(&mut self, call: CallId, replies: ReplySink, request: Option<RequestId>, command: Command) {
-        if let Some(why) = self.objection(request, &command, &replies) {
-            return self.postman.answer(&replies, call, Response::Unavailable(why));
-        }
-        let ticket = self.ticket(call, replies, What::Write);
-        self.handle(Input::Propose(ticket, Proposal { request, at: wall_time(), command }));
-    }
-
-    /// Why a proposal does not even reach the core: certainly not done.
-    fn objection(
-        &self,
-        request: Option<RequestId>,
-        command: &Command,
-        replies: &ReplySink,
-    ) -> Option<Unavailable> {
-        let own = matches!(
-            command,
-            Command::ExpireSession { .. }
-                | Command::EndLockDelay { .. }
-                | Command::EndWait { .. }
-                | Command::ReapTombstones { .. }
-                | Command::Bootstrap { .. }
-                | Command::AdmitServer(_)
-                | Command::UpdateServer(_)
-                | Command::ForgetServer(_)
-        );
-        if own {
-            return Some(Unavailable::Denied("only the leader itself may decide this".into()));
-        }
-        if request.is_none() && !matches!(command, Command::RegisterAgent(_)) {
-            return Some(Unavailable::Denied("a command needs a request id: register first".into()));
-        }
-        if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
-            return Some(too_many_operations());
-        }
-        if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
-            && agent.node.folded() != replies.peer().node.folded()
-        {
-            let why =
-                format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
-            return Some(Unavailable::Denied(why));
-        }
-        match &self.health {
-            StoreHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
-                Some(Unavailable::NotLeader { leader: None })
-            }
-            StoreHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
-            _ => None,
-        }
-    }
-
-    fn has_other_voters(&self) -> bool {
-        self.core.membership().voters.len() > 1
-    }
-
-    /// A leader whose disk refuses can have nothing decided that it could answer: another server shall lead.
-    fn flee_from_disk(&mut self) {
-        let fails = self.health != StoreHealth::Good;
-        if fails && self.core.is_serving() && self.has_other_voters() {
-            // Nobody waits for the answer.
-            self.last_ticket += 1;
-            self.handle(Input::TransferLeader(Ticket(self.last_ticket), None));
-        }
-    }
-
-    fn renew(&mut self, call: CallId, replies: ReplySink, session: SessionId) {
-        let ticket = self.ticket(call, replies, What::Write);
-        self.handle(Input::Renew(ticket, session));
-    }
-
-    fn ticket(&mut self, call: CallId, replies: ReplySink, what: What) -> Ticket {
-        self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        self.asked.insert(ticket, Asked { call, replies, what });
-        ticket
-    }
-
-    fn store_event(&mut self, event: StoreEvent) {
-        match event {
-            StoreEvent::Persisted(number) => self.handle(Input::Persisted(number)),
-            StoreEvent::Image(mark) => {
-                let index = mark.index;
-                self.handle(Input::ImageDurable(mark));
-                self.image_is_durable(index);
-            }
-            StoreEvent::Health(health) => self.notice_health(health),
-        }
-    }
-
-    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is not known.
-    fn notice_health(&mut self, health: StoreHealth) {
-        if let StoreHealth::Failing(reason) = &health {
-            let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
-            let writes =
-                self.asked.extract_if(|_, asked| !matches!(asked.what, What::Read { .. } | What::Backup));
-            for (_, asked) in writes {
-                self.postman.answer(&asked.replies, asked.call, Response::Unavailable(why.clone()));
-            }
-        }
-        self.health = health;
-    }
-
-    /// Whether it was due.
-    fn tick_if_due(&mut self) -> bool {
-        let now = Instant::now();
-        if now < self.next_tick {
-            return false;
-        }
-        self.next_tick = now + TICK;
-        self.handle(Input::Tick(wall_time()));
-        self.flee_from_disk();
-        for parked in self.watches.take_due(now) {
-            self.answer(&parked.query, parked.call, &parked.replies);
-        }
-        metrics::WATCHES.set(self.watches.len() as i64);
-        metrics::LOG_BYTES.set(self.core.log_status().log_bytes as i64);
-        self.checkpoint_if_due(now);
-        true
-    }
-
-    /// Gives disk and other servers what there is for them, so that they are at work while this one applies what was
-    /// committed; false when the store has ended. An image that is to be installed goes first: see [`Driver::carry_out`].
-    fn hand_on(&mut self) -> bool {
-        if self.outbox.install.is_some() {
-            return true;
-        }
-        let mut messages = std::mem::take(&mut self.outbox.messages);
-        self.send(&mut messages);
-        self.outbox.messages = messages;
-        self.outbox.writes.is_empty() || self.store.write(self.outbox.writes.drain(..)).is_ok()
-    }
-
-    /// Carries out what the core wants; false when the store has ended.
+    /// Carries out what the frontend wants; false when the store has ended.
     fn carry_out(&mut self) -> bool {
-        if let Some(mark) = self.outbox.install.take() {
-            self.install(mark);
+        let mut actions = std::mem::take(&mut self.actions);
+        if !actions.messages.is_empty() {
+            let mut lost = Vec::new();
+            self.peers.send(&mut actions.messages, &mut lost);
+            self.next.extend(lost.into_iter().map(Event::Unreachable));
         }
-        let alive = self.hand_on();
-        let mut outbox = std::mem::take(&mut self.outbox);
-        outbox.changes.iter().for_each(|change| self.watches.touch(change));
-        let roster_changed = outbox.changes.iter().any(quorum::is_of_roster);
-        self.dirty.record_all(&mut outbox.changes);
-        if roster_changed {
-            self.notice_roster();
+        let alive = self.store_all(&mut actions.storage);
+        for CallAnswer { to, response, kind } in actions.answers.drain(..) {
+            match kind {
+                AnswerKind::Read => metrics::READS.inc(),
+                AnswerKind::Write => metrics::count_response(&response),
+                AnswerKind::Other => {}
+            }
+            self.connections.answer(to, response);
         }
-        for (ticket, response) in outbox.replies.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                self.reply(asked, response);
-            } else {
-                self.notice_departure(ticket);
+        for (reader, to) in actions.open_readers.drain(..) {
+            if let Some(replies) = self.connections.of(to) {
+                self.open_reader(reader, Question { number: 0, call: to.call, replies });
             }
         }
-        for (ticket, why) in outbox.unreadable.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                self.postman.answer(&asked.replies, asked.call, Response::Unavailable(why));
+        for PartWanted { reader, number, to } in actions.parts.drain(..) {
+            if let Some(replies) = self.connections.of(to) {
+                self.backups.ask(reader, Question { number, call: to.call, replies });
             }
         }
-        for ticket in outbox.readable.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                self.read(asked);
-            }
+        if let Some(roster) = actions.roster.take() {
+            self.notice_roster(roster);
         }
-        for parked in self.watches.take_touched() {
-            self.answer_or_park(parked);
+        if let Some(fetch) = actions.fetch.take() {
+            self.fetch(fetch);
         }
-        if let Some(index) = outbox.cut.take() {
-            self.store.cut(index);
+        if std::mem::take(&mut actions.may_leave)
+            && let Some(left) = self.leaving.take()
+        {
+            // Whoever waited may have lost patience.
+            let _ = left.send(());
         }
-        if std::mem::take(&mut outbox.image_wanted) {
-            self.make_image();
-        }
-        self.forget_arrived();
-        self.notice_role();
-        self.postman.deliver();
-        self.outbox = outbox;
+        self.actions = actions;
         alive
     }
 
-    fn reply(&mut self, asked: Asked, response: Response) {
-        if let What::Admission | What::Joining(_) | What::Announcement = asked.what {
-            return self.reply_to_server(asked, response);
-        }
-        metrics::count_response(&response);
-        let response = self.with_leader_hint(response);
-        self.postman.answer(&asked.replies, asked.call, response);
-    }
-
-    fn read(&mut self, asked: Asked) {
-        let Asked { call, replies, what } = asked;
-        match what {
-            What::Read { query, consistency, blocking: Some(Blocking { index, wait }) } if index.0 > 0 => {
-                let deadline = Instant::now() + wait.min(LONGEST_WAIT);
-                let parked = Parked { call, replies, query, consistency, known: index, deadline };
-                self.answer_or_park(parked);
-            }
-            What::Read { query, .. } => self.answer(&query, call, &replies),
-            What::Backup => self.want_backup(Question { number: 0, call, replies }),
-            What::Write | What::Admission | What::Joining(_) | What::Announcement => {}
-        }
-    }
-
-    fn answer_or_park(&mut self, parked: Parked) {
-        let (index, rows) = self.core.query(self.now(), &parked.query);
-        if index > parked.known {
-            let answer = Response::Answer(self.signed(index, rows));
-            self.postman.answer(&parked.replies, parked.call, answer);
-        } else if self.watches.len() >= self.limits.watches {
-            let what = format!("{} blocking queries are parked here", self.limits.watches);
-            let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
-            self.postman.answer(&parked.replies, parked.call, overloaded);
-        } else if parked.replies.awaits(parked.call) {
-            self.watches.park(parked);
-        }
-    }
-
-    fn answer(&mut self, query: &Query, call: CallId, replies: &ReplySink) {
-        metrics::READS.inc();
-        let (index, rows) = self.core.query(self.now(), query);
-        let answer = Response::Answer(self.signed(index, rows));
-        self.postman.answer(replies, call, answer);
-    }
-
-    fn signed(&self, index: LogIndex, rows: lockmesh_protocol::query::Rows) -> Answer {
-        let leader = self.core.leader();
-        let last_contact = leader.and_then(|leader| self.core.last_contact(self.now(), leader));
-        Answer { index, rows, known_leader: leader.is_some(), last_contact: last_contact.unwrap_or_default() }
-    }
-
-    /// Blocking readers of a leader that leads no more must ask somebody else.
-    fn notice_role(&mut self) {
-        let serving = self.core.is_serving();
-        if self.serving && !serving {
-            for parked in self.watches.take_leaders_readers() {
-                let lost =
-                    self.with_leader_hint(Response::Unavailable(Unavailable::NotLeader { leader: None }));
-                self.postman.answer(&parked.replies, parked.call, lost);
+    /// Hands over to the store, in order; false when it has ended.
+    fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
+        let mut writes = Vec::new();
+        for action in storage.drain(..) {
+            match action {
+                Storage::Write(write) => writes.push(write),
+                Storage::Record(mut changes) => self.dirty.record_all(&mut changes),
+                Storage::Checkpoint(mark) => self.store.checkpoint(mark, self.dirty.take()),
+                Storage::Install(mark) => {
+                    let rows = self.arrived.take().expect("the core takes the snapshot that it was given");
+                    self.dirty = DirtyRows::default();
+                    self.store.install(mark, rows);
+                }
+                Storage::Compact(index) => self.store.cut(index),
             }
         }
-        self.serving = serving;
+        writes.is_empty() || self.store.write(writes).is_ok()
     }
 
-    fn with_leader_hint(&self, response: Response) -> Response {
-        match response {
-            Response::Unavailable(Unavailable::NotLeader { .. }) => {
-                let leader = self.core.leader().and_then(|id| self.address_of(id));
-                Response::Unavailable(Unavailable::NotLeader { leader })
+    fn open_reader(&mut self, reader: CheckpointReader, first: Question) {
+        let source = self.store.backup().map(|backup| match reader {
+            CheckpointReader::Backup => Source::Backup(backup),
+            CheckpointReader::Snapshot => Source::Image(ImageSource::new(backup)),
+        });
+        match source {
+            Ok(source) => self.backups.begin(source, first, self.mailbox.clone()),
+            Err(error) => {
+                let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
+                first.replies.answer(first.call, why);
+                self.next.push(Event::ReaderClosed);
             }
-            other => other,
         }
     }
 
-    fn address_of(&self, server: ServerId) -> Option<String> {
-        self.core.state().server(server).map(|row| row.address.clone())
+    fn notice_roster(&mut self, change: RosterChange) {
+        let state = self.frontend.core().state();
+        self.peers.update(state.servers().map(Arc::as_ref), state.last_server());
+        if let Some(announcing) = self.announcing.take() {
+            announcing.abort();
+        }
+        self.announcing = change.announce.map(|announcement| {
+            let addresses = watch::channel(announcement.addresses).1;
+            self.peers.spawn(|endpoint| announce(endpoint, announcement.me, addresses))
+        });
+    }
+
+    fn fetch(&mut self, fetch: SnapshotFetch) {
+        let SnapshotFetch { from, least } = fetch;
+        let Some(address) = self.peers.address(from) else {
+            tracing::warn!(server = %from, "a snapshot of a server whose address is not known");
+            return self.next.push(Event::SnapshotFetched(None));
+        };
+        let mailbox = self.mailbox.clone();
+        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least }.run(mailbox));
+    }
+
+    fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {
+        Event::SnapshotFetched(fetched.map(|fetched| {
+            let Fetched { mark, state, rows } = *fetched;
+            self.arrived = Some(rows);
+            (mark, state)
+        }))
     }
 
     /// Microseconds since this driver began.
     fn now(&self) -> Time {
         Time(self.started.elapsed().as_micros() as u64)
     }
-}
 
-fn too_many_operations() -> Unavailable {
-    Unavailable::Denied(format!("a transaction has at most {MAX_TXN_OPERATIONS} operations"))
+    fn instant(&self, time: Time) -> Instant {
+        self.started + time.since(Time(0))
+    }
 }
 
 fn wall_time() -> WallTime {

@@ -5,11 +5,10 @@
 //! | [`server`] | starts all the rest, and stops it in the reverse order |
 //! | [`rpc`] | the QUIC service: who may connect, who may ask what |
 //! | [`mailbox`] | the bounded way into the driver, and the way of its answers back |
-//! | `driver` | the one loop that owns the core |
+//! | `driver` | the one loop around the server's pure values |
 //! | [`peers`] | the other servers, and the way of messages to them |
 //! | [`forming`] | how servers become a quorum, and how one that comes later is taken in |
 //! | `opening` | what a member of a quorum begins with |
-//! | `watch` | blocking queries that wait for a change |
 //! | [`store`] | log and image on disk |
 //! | `backup` | backups and images that are being read |
 //! | `images` | the way of an image to a server that is too far behind |
@@ -38,6 +37,5 @@ pub mod rpc;
 mod said;
 pub mod server;
 pub mod store;
-mod watch;
 
 pub use server::{Server, ServerError, ServerOptions};

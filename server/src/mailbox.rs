@@ -8,6 +8,8 @@
 use crate::forming::News;
 use crate::images::Fetched;
 use crate::store::StoreEvent;
+use lockmesh_core::frontend::CallRef;
+pub use lockmesh_core::frontend::Caller;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
@@ -27,10 +29,6 @@ pub const MAILBOX_LIMIT: usize = 16_384;
 /// How many calls of one connection may be unanswered, or answered and not yet sent, unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
-/// A connection, by a number that is never used twice in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Caller(pub u64);
-
 /// What the driver is told.
 #[derive(Debug)]
 pub enum Mail {
@@ -44,12 +42,7 @@ pub enum Mail {
         replies: ReplySink,
     },
     /// Nobody waits for this call any more; a parked reader is to be freed.
-    Cancel {
-        /// Whose call.
-        from: Caller,
-        /// Which one.
-        call: CallId,
-    },
+    Cancel(CallRef),
     /// A connection ended, and all its calls with it.
     Gone {
         /// Which connection.
@@ -61,6 +54,8 @@ pub enum Mail {
     Unreachable(ServerId),
     /// An image was fetched from another server; none if it could not be.
     Image(Option<Box<Fetched>>),
+    /// A reader of a checkpoint is closed.
+    ReaderClosed,
     /// Something was heard of other servers while there is no quorum yet.
     Forming(News),
     /// Something happened in the store.
@@ -235,7 +230,7 @@ pub struct ReplySink(Arc<Connection>);
 #[derive(Debug)]
 struct Connection {
     caller: Caller,
-    peer: Peer,
+    peer: Arc<Peer>,
     call_limit: usize,
     state: Mutex<Replies>,
     ready: Notify,
@@ -264,7 +259,7 @@ impl ReplySink {
     /// Makes the sink of a new connection, which may have up to `call_limit` calls unanswered.
     pub fn new(caller: Caller, peer: Peer, call_limit: usize) -> Self {
         let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
-        Self(Arc::new(Connection { caller, peer, call_limit, state, ready, room }))
+        Self(Arc::new(Connection { caller, peer: Arc::new(peer), call_limit, state, ready, room }))
     }
 
     /// Which connection.
@@ -277,7 +272,12 @@ impl ReplySink {
         &self.0.peer
     }
 
-    /// Answers a call and wakes the connection; a driver uses a [`Postman`], which wakes once a turn.
+    /// The same, shared.
+    pub(crate) fn shared_peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.0.peer)
+    }
+
+    /// Answers a call and wakes the connection; a driver uses a [`WakeList`], which wakes once a turn.
     pub fn answer(&self, call: CallId, response: Response) {
         if self.push(call, response) {
             self.0.ready.notify_one();
@@ -360,12 +360,12 @@ impl ReplySink {
 
 /// Carries the answers of one driver turn and wakes each connection once.
 #[derive(Debug, Default)]
-pub struct Postman {
+pub struct WakeList {
     woken: Vec<ReplySink>,
 }
 
-impl Postman {
-    /// Puts an answer into its connection's queue. Nobody sees it before [`Postman::deliver`].
+impl WakeList {
+    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`].
     pub fn answer(&mut self, replies: &ReplySink, call: CallId, response: Response) {
         if replies.push(call, response) {
             self.woken.push(replies.clone());
@@ -387,7 +387,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Caller, Mail, Postman, ReplySink, mailbox};
+    use super::{Begun, Caller, Mail, ReplySink, WakeList, mailbox};
     use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::rpc::{CallId, Request, Response};
     use std::pin::pin;
@@ -455,7 +455,7 @@ mod tests {
 
     #[tokio::test]
     async fn answers_go_to_calls_that_began_and_were_not_cancelled() {
-        let (sink, mut postman) = (sink(3), Postman::default());
+        let (sink, mut postman) = (sink(3), WakeList::default());
         assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id))), {
             [Begun::Yes, Begun::Yes, Begun::Duplicate, Begun::Yes, Begun::TooMany]
         });

@@ -145,12 +145,12 @@ impl Opening {
             },
             recovered,
         );
-        let portrait = Server { birth: record.birth, ..self.me.with_id(id) };
-        self.peers.begin(Me { id, cluster_id, address: portrait.address.clone() });
+        let own_record = Server { birth: record.birth, ..self.me.with_id(id) };
+        self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
         let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers) = (self.config.storage, self.peers);
-        Ok(Driver::new(DriverParts { core, inbox, store, portrait, limits, storage, peers }))
+        Ok(Driver::new(DriverParts { core, inbox, store, own_record, cluster_id, limits, storage, peers }))
     }
 
     /// Goes on with a copy of a lone server's folder, above all that the original may have given; refuses that of one

@@ -3,6 +3,7 @@
 //! They keep one book of all that they were told, as if they were a quorum: what one of them applied, all know. Who
 //! leads, and what each of them believes about that, the test writes into the book.
 
+use lockmesh_core::frontend::CallRef;
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
@@ -10,7 +11,7 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
-use lockmesh_server::mailbox::{Caller, Inbox, Mail, Mailbox, Postman, ReplySink, mailbox};
+use lockmesh_server::mailbox::{Caller, Inbox, Mail, Mailbox, ReplySink, WakeList, mailbox};
 use lockmesh_server::rpc::counters::RpcCounters;
 use lockmesh_server::rpc::{RpcOptions, RpcService};
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,12 +263,12 @@ impl Service {
             .filter(|(_, (blocking, _))| is_reached(blocking))
             .map(|(key, _)| *key)
             .collect();
-        let mut postman = Postman::default();
+        let mut wakes = WakeList::default();
         for key in reached {
             let (_, replies) = book.parked.remove(&key).expect("it was just there");
-            postman.answer(&replies, key.2, answer(LogIndex(index), true));
+            wakes.answer(&replies, key.2, answer(LogIndex(index), true));
         }
-        postman.deliver();
+        wakes.deliver();
         self.book.changed();
     }
 
@@ -360,7 +361,7 @@ pub fn registration(node: &str) -> AgentRegistration {
 }
 
 fn drive(id: u64, inbox: &Inbox, book: &SharedBook) {
-    let (mut mails, mut postman) = (Vec::new(), Postman::default());
+    let (mut mails, mut wakes) = (Vec::new(), WakeList::default());
     loop {
         inbox.take(&mut mails, 1024, Instant::now() + Duration::from_millis(100));
         book.wait("the driver to go on", |book| {
@@ -370,14 +371,14 @@ fn drive(id: u64, inbox: &Inbox, book: &SharedBook) {
         for mail in mails.drain(..) {
             match mail {
                 Mail::Stop => return,
-                Mail::Call { call, request, replies } => open.call(id, call, request, &replies, &mut postman),
-                Mail::Cancel { from, call } => drop(open.parked.remove(&(id, from, call))),
+                Mail::Call { call, request, replies } => open.call(id, call, request, &replies, &mut wakes),
+                Mail::Cancel(CallRef { caller, call }) => drop(open.parked.remove(&(id, caller, call))),
                 Mail::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
                 other => panic!("nobody posts {other:?} here"),
             }
         }
         drop(open);
-        postman.deliver();
+        wakes.deliver();
         book.changed();
     }
 }
@@ -417,10 +418,10 @@ impl Book {
         View { leader, ..view }
     }
 
-    fn call(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink, postman: &mut Postman) {
+    fn call(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink, wakes: &mut WakeList) {
         let response = self.response(id, call, request, replies);
         if let Some(response) = response.filter(|_| self.mood_of(id) != Mood::Mute) {
-            postman.answer(replies, call, response);
+            wakes.answer(replies, call, response);
         }
     }
 

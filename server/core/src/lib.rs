@@ -9,6 +9,7 @@
 //! | [`outbox`] | everything that shall happen next |
 //! | [`core`](mod@core) | the value itself: `handle` one input after the other, `settle` the turn |
 //! | [`raft`] | consensus: one log, agreed on by a majority |
+//! | [`frontend`] | requests in, replies out: what a server decides around its core |
 //! | [`state`] | what the log means: keys, locks, sessions, catalog |
 //! | [`timers`] | the leader's deadlines, each a command when it is due |
 //! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
@@ -18,6 +19,7 @@
 
 pub mod core;
 mod deadlines;
+pub mod frontend;
 pub mod input;
 pub mod outbox;
 mod quorum;

@@ -32,6 +32,8 @@ pub enum Rule {
     FirstComeFirstServed,
     /// A session that ended waits for nothing.
     TheDeadDoNotWait,
+    /// A blocking read is parked only after a look at what is there.
+    ParkedReadsAreLookedAtFirst,
 }
 
 /// Which rule is broken, if any.

@@ -4,7 +4,7 @@ use super::callers::Callers;
 use super::joining::join;
 use super::meeting::{Decision, Meeting};
 use super::{News, Place, Record, RecordError};
-use crate::mailbox::{Inbox, Mail, Mailbox, Postman, ReplySink};
+use crate::mailbox::{Inbox, Mail, Mailbox, ReplySink, WakeList};
 use crate::said::Said;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::forming::{Introduction, Standing};
@@ -42,7 +42,7 @@ struct Waiting<'a> {
     lobby: &'a mut Lobby,
     meeting: Meeting,
     callers: Callers,
-    postman: Postman,
+    wakes: WakeList,
     /// The task that asks a cluster, and where it asks.
     joining: Option<(watch::Sender<Vec<String>>, AbortHandle)>,
     said: Said,
@@ -67,8 +67,8 @@ impl Lobby {
         if let Place::Promised(formation) = &self.record.place {
             formation.servers.iter().for_each(|server| callers.look_at(&server.address));
         }
-        let (postman, said, began) = (Postman::default(), Said::default(), Instant::now());
-        let waiting = Waiting { lobby: &mut self, meeting, callers, postman, joining: None, said, began };
+        let (wakes, said, began) = (WakeList::default(), Said::default(), Instant::now());
+        let waiting = Waiting { lobby: &mut self, meeting, callers, wakes, joining: None, said, began };
         Ok(waiting.run(inbox)?.then_some(self.record))
     }
 }
@@ -88,7 +88,7 @@ impl Waiting<'_> {
                     Mail::Call { call, request, replies } => self.answer(call, request, &replies),
                     Mail::Forming(News::Joined(joined)) => {
                         self.keep(Place::Admitted(joined.into()))?;
-                        self.postman.deliver();
+                        self.wakes.deliver();
                         return Ok(true);
                     }
                     Mail::Forming(News::Met(introduction)) => self.hear(introduction),
@@ -99,7 +99,7 @@ impl Waiting<'_> {
                     _ => {}
                 }
             }
-            self.postman.deliver();
+            self.wakes.deliver();
         }
     }
 
@@ -179,7 +179,7 @@ impl Waiting<'_> {
             Request::Status => Response::Status(Status::default()),
             _ => Response::Unavailable(Unavailable::NotLeader { leader: None }),
         };
-        self.postman.answer(replies, call, response);
+        self.wakes.answer(replies, call, response);
     }
 
     fn keep(&mut self, place: Place) -> Result<(), RecordError> {

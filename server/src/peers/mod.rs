@@ -103,11 +103,6 @@ impl Peers {
         self.me.set(me).expect("a server becomes a member once");
     }
 
-    /// Who this server is; none as long as it is no member.
-    pub(crate) fn me(&self) -> Option<&Me> {
-        self.me.get()
-    }
-
     /// These are the servers, and this is the id given last. Does nothing before this server is a member.
     pub(crate) fn update<'a>(&self, servers: impl Iterator<Item = &'a Server>, last: ServerId) {
         let Some(me) = self.me.get() else { return };

@@ -3,11 +3,11 @@
 use super::RpcService;
 use super::counters::one_more;
 use crate::mailbox::{Begun, Mail, ReplySink};
+use lockmesh_core::frontend::{CallRef, denied};
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Connection, LinkError, Role};
-use lockmesh_protocol::command::Command;
-use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
+use lockmesh_net::{Connection, LinkError};
+use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Response, Unavailable};
 use std::sync::atomic::Ordering;
 
 /// A peer that lets so many answers wait is not asked for more calls until it has read some.
@@ -64,8 +64,8 @@ impl Stream {
             Call::Begin(call, request) => (call, request),
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
-                let from = self.replies.caller();
-                return self.replies.cancel(call).then_some(Mail::Cancel { from, call });
+                let from = CallRef { caller: self.replies.caller(), call };
+                return self.replies.cancel(call).then_some(Mail::Cancel(from));
             }
         };
         match self.replies.begin(call) {
@@ -81,7 +81,8 @@ impl Stream {
                 return None;
             }
         }
-        if let Some(reason) = self.denied(&request) {
+        // The frontend asks this again: here it is counted, and holds before there is a quorum too.
+        if let Some(reason) = denied(self.replies.peer(), &request) {
             self.service
                 .counters
                 .denied
@@ -90,27 +91,6 @@ impl Stream {
             return None;
         }
         Some(Mail::Call { call, request, replies: self.replies.clone() })
-    }
-
-    /// Why the peer may not ask this. A certificate speaks for one node, so it registers no other; and a command
-    /// that could be repeated unnoticed is never taken.
-    fn denied(&self, request: &Request) -> Option<String> {
-        let certified = self.replies.peer();
-        let (role, wanted) = match request {
-            Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
-            Request::Propose(None, _) => return Some("a command without a request id is not taken".into()),
-            Request::AddServer(server) => (Some(Role::Server), &server.node),
-            Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
-            Request::Announce(server) => (Some(Role::Server), &server.node),
-            Request::ImagePart { .. } => (Some(Role::Server), &certified.node),
-            _ => return None,
-        };
-        if role.is_some_and(|role| role != certified.role) {
-            return Some("its certificate is not a server's".into());
-        }
-        (certified.node.folded() != wanted.folded()).then(|| {
-            format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", certified.node)
-        })
     }
 
     fn shed(&self, mail: Mail) {

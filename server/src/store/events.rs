@@ -1,5 +1,6 @@
 //! What the store's threads tell the driver.
 
+pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
 use lockmesh_core::raft::log::ImageMark;
 
 /// What happened in the store. Told from the store's own threads, which wait for the listener: it must be quick.
@@ -11,14 +12,4 @@ pub enum StoreEvent {
     Image(ImageMark),
     /// The disk refuses, or takes writes again.
     Health(StoreHealth),
-}
-
-/// Whether the disk takes writes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum StoreHealth {
-    /// It does.
-    #[default]
-    Good,
-    /// It does not, for this reason. The store goes on trying; nothing new should be proposed meanwhile.
-    Failing(String),
 }

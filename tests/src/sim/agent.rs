@@ -292,7 +292,7 @@ impl Agent {
     fn unavailable(&mut self, stage: &mut Stage, call: u64, server: ServerId, why: &Unavailable) {
         match why {
             Unavailable::NotLeader { leader } => {
-                let hint = leader.as_ref().and_then(|leader| leader.parse().ok()).map(ServerId);
+                let hint = leader.as_ref().and_then(|address| stage.addresses.get(address)).copied();
                 let hint = hint.filter(|hint| *hint != server && self.servers.contains(hint));
                 self.leader = hint.unwrap_or_else(|| *stage.draw.pick(&self.servers));
             }

@@ -2,6 +2,7 @@
 
 use super::invariant::Fact;
 use super::machine::Machine;
+use super::operator::Order;
 use super::process::Process;
 use super::stage::Event;
 use super::world::World;
@@ -20,7 +21,8 @@ impl World {
         self.stage.say(|| "the storm is over".into());
         self.stage.calm = true;
         self.stage.network.calm();
-        self.operator.orders.clear();
+        // Servers that want to join go on by themselves.
+        self.operator.orders.retain(|order| matches!(order, Order::Admit(..)));
         let ids: Vec<ServerId> = self.machines.keys().copied().collect();
         for id in ids {
             let machine = self.machines.get_mut(&id).expect("the machine exists");
@@ -58,14 +60,15 @@ impl World {
         };
         let mut wrong: Vec<String> = self.agents.iter().flat_map(|agent| agent.discontent()).collect();
         let process = leader.process.as_ref().expect("it serves");
-        let members = process.core.membership();
+        let members = process.core().membership();
         if members.is_joint() || !members.learners.is_empty() {
             wrong.push(format!("the membership is {members:?}"));
         }
         for id in members.all() {
-            match self.machines[&id].process.as_ref().map(Process::applied) {
+            let machine = self.machines.get(&id);
+            match machine.and_then(|machine| machine.process.as_ref()).map(Process::applied) {
                 Some(applied) if applied == process.applied() => {}
-                None if self.machines[&id].gone => {}
+                None if machine.is_some_and(|machine| machine.gone) => {}
                 applied => {
                     let there = process.applied();
                     wrong.push(format!("server {id} is at {applied:?}, the leader at {there}"));
@@ -99,10 +102,10 @@ impl World {
     fn judge_end(&mut self) {
         let leader = self.machines.values().find(|machine| machine.serves()).expect("somebody leads");
         let members: BTreeSet<ServerId> =
-            leader.process.as_ref().expect("it serves").core.membership().all().into_iter().collect();
+            leader.process.as_ref().expect("it serves").core().membership().all().into_iter().collect();
         for machine in self.machines.values().filter(|machine| members.contains(&machine.id)) {
             let Some(process) = &machine.process else { continue };
-            let (index, state) = (process.applied(), process.core.state());
+            let (index, state) = (process.applied(), process.core().state());
             self.judge.see(&self.stage, &Fact::Opened { server: machine.id, index, state });
         }
         self.judge_watchers();

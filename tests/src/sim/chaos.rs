@@ -3,6 +3,7 @@
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::operator::Order;
+use super::process::Mail;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
@@ -258,6 +259,9 @@ impl World {
         let agent = self.stage.draw.below(self.agents.len() as u64) as usize;
         self.stage.say(|| format!("agent {agent} begins a new life"));
         self.agents[agent].restart(&mut self.stage, &mut self.judge);
+        for id in self.running() {
+            self.post(id, Mail::Disconnected(agent));
+        }
     }
 
     fn transfer(&mut self) {

@@ -4,8 +4,7 @@ use super::disk::Disk;
 use super::process::Process;
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
-use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 
 /// A machine.
 #[derive(Debug)]
@@ -33,8 +32,8 @@ pub struct Machine {
 pub struct Fetch {
     /// From whom.
     pub from: ServerId,
-    /// The message that announced it.
-    pub message: Box<PeerMessage>,
+    /// It must stand for this index or a later one.
+    pub least: LogIndex,
     /// What it stands for, as soon as its first part has come.
     pub image: Option<(ImageMark, Box<State>)>,
     /// Parts that are missing.
@@ -52,6 +51,6 @@ impl Machine {
 
     /// Whether a process runs that leads and serves.
     pub fn serves(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.core.is_serving())
+        self.process.as_ref().is_some_and(|process| process.core().is_serving())
     }
 }

@@ -7,9 +7,7 @@ use super::process::newcomer;
 use super::stage::{Ask, Event};
 use super::world::World;
 use lockmesh_core::raft::log::ImageMark;
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -35,8 +33,6 @@ pub enum Order {
     Remove(ServerId),
     /// A server comes: its node, and the number of its data folder.
     Admit(String, u64),
-    /// A server that was admitted follows: its node, and the number of its data folder.
-    Follow(String, u64),
 }
 
 /// What is under way.
@@ -79,10 +75,7 @@ impl World {
         let request = match &order {
             Order::Transfer(to) => Request::TransferLeader(*to),
             Order::Remove(server) => Request::RemoveServer(*server),
-            Order::Admit(node, folder) => {
-                Request::Propose(None, Command::AdmitServer(newcomer(node, *folder)))
-            }
-            Order::Follow(node, folder) => Request::AddServer(newcomer(node, *folder)),
+            Order::Admit(node, folder) => Request::AddServer(newcomer(node, *folder)),
         };
         let running = self.running();
         let serving = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
@@ -107,9 +100,12 @@ impl World {
 
     fn ask_again(&mut self) {
         let Some((_, order, _)) = self.operator.under_way.take() else { return };
-        let is_worth_it = !matches!(order, Order::Transfer(_)) && self.operator.attempts < ATTEMPTS;
-        if is_worth_it {
-            self.order(order);
+        match order {
+            Order::Transfer(_) => {}
+            order if self.operator.attempts < ATTEMPTS => self.order(order),
+            // A server that wants to join asks for ever, and others get their turn.
+            Order::Admit(..) => self.operator.orders.push(order),
+            Order::Remove(_) => {}
         }
     }
 
@@ -121,19 +117,16 @@ impl World {
         };
         self.stage.say(|| format!("server {from} answers {order:?}: {response:?}"));
         match (order, response) {
-            (Order::Admit(node, folder), Response::Applied(Applied { reply: Reply::Server(id), .. })) => {
+            (Order::Admit(node, folder), Response::Joined(joined)) => {
                 self.stage.hit(Mark::Admitted);
-                self.plug_in(id, node.clone(), folder);
-                self.operator.orders.insert(0, Order::Follow(node, folder));
+                self.plug_in(joined.server, node, folder);
             }
             (Order::Transfer(_), Response::Done) => self.transferred(from),
             (Order::Transfer(_), _) => self.stage.hit(Mark::TransferFailed),
             (Order::Remove(server), Response::Done) => self.unplug(server),
             (_, Response::Done) => {}
-            (Order::Follow(node, _), Response::Unavailable(Unavailable::Denied(why)))
-                if why.contains("not found in the roster") =>
-            {
-                self.abandon(&node);
+            (order @ Order::Admit(..), Response::Unavailable(Unavailable::Denied(_))) => {
+                self.operator.orders.push(order);
             }
             (order, Response::Unavailable(Unavailable::Denied(_))) if !self.stage.calm => self.put_off(order),
             (order, Response::Unavailable(_)) => {
@@ -148,19 +141,6 @@ impl World {
     fn put_off(&mut self, order: Order) {
         if self.stage.draw.once_in(2) {
             self.operator.orders.push(order);
-        }
-    }
-
-    /// A newcomer whose id is forgotten can never be taken in: whoever asked it would wait for news in vain.
-    fn abandon(&mut self, node: &str) {
-        let is_member = |id: ServerId| {
-            let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
-            running.map(|process| process.core.membership()).any(|members| members.all().contains(&id))
-        };
-        let of_node = self.machines.values().filter(|machine| machine.node == node && !machine.gone);
-        let abandoned: Vec<_> = of_node.map(|machine| machine.id).filter(|id| !is_member(*id)).collect();
-        for server in abandoned {
-            self.stage.after(Duration::ZERO, Event::Mend(super::chaos::Mend::Unplug(server)));
         }
     }
 
@@ -225,10 +205,10 @@ impl World {
     /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
     pub fn wipe(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
-        let members = leader.process.as_ref().expect("it serves").core.membership().clone();
-        let lost = members.voters.iter().filter(|id| self.machines[id].gone).count();
-        let candidates: Vec<_> =
-            members.voters.iter().copied().filter(|id| !self.machines[id].gone).collect();
+        let members = leader.process.as_ref().expect("it serves").core().membership().clone();
+        let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
+        let lost = members.voters.iter().filter(|id| is_gone(id)).count();
+        let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !is_gone(id)).collect();
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));

@@ -42,8 +42,6 @@ pub struct NetworkPlan {
     pub lag: Duration,
     /// Whether a message may overtake another.
     pub reorders: bool,
-    /// Whether messages between servers are encoded and decoded on their way.
-    pub on_the_wire: bool,
 }
 
 /// How disks behave.
@@ -189,7 +187,6 @@ impl NetworkPlan {
             lags_one_in: *draw.pick(&[0, 0, 100, 10]),
             lag: draw.duration(10 * MS, 500 * MS),
             reorders: draw.once_in(2),
-            on_the_wire: draw.once_in(4),
         }
     }
 }

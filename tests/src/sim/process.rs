@@ -1,23 +1,30 @@
-//! A server's process: the core, and around it what the real driver does, in virtual time.
+//! A server's process in virtual time: the real frontend and core, driven as the real driver drives them.
 //!
-//! One turn takes all the mail, ticks if it is time, lets the core settle, and carries out what it wants.
+//! One turn takes all the mail, lets time go on, and carries out what the frontend wants.
 
 use super::clock::Clock;
 use super::disk::Told;
 use super::marks::Mark;
+use super::operator::OPERATOR;
 use super::sabotage::Sabotage;
 use super::stage::{Ask, Event, Stage};
+use lockmesh_core::frontend::{
+    Actions, CallAnswer, CallRef, Caller, CheckpointReader, DiskHealth, Event as Input, Frontend,
+    FrontendConfig, SnapshotFetch, Storage,
+};
+use lockmesh_core::raft::Election;
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
-use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::raft::{Election, TICK};
-use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::{Core, CoreConfig, Formation, State, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::peer::{Peer, Role};
+use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What lies in the mailbox.
@@ -25,34 +32,25 @@ use std::time::Duration;
 pub enum Mail {
     /// A client's request, and when it came.
     Ask(Box<Ask>, Time),
+    /// An agent's connection ended.
+    Disconnected(usize),
     /// Another server's message.
     Peer(ServerId, Box<PeerMessage>),
     /// The store's news.
     Store(Told),
-    /// An image of another server, fetched because of its message.
-    Image(ServerId, Box<PeerMessage>, ImageMark, Box<State>),
+    /// A snapshot of another server was fetched, or given up.
+    Snapshot(Option<(ImageMark, Box<State>)>),
     /// What was sent to a server was lost.
     Unreachable(ServerId),
 }
 
-/// A request that waits for the core.
+/// A request that waits for its answer.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The request.
     pub ask: Box<Ask>,
     /// When it came, in true time.
     pub came: Time,
-}
-
-/// A blocking read that waits for a change.
-#[derive(Clone, Debug)]
-struct Parked {
-    asked: Asked,
-    query: Query,
-    consistency: Consistency,
-    known: LogIndex,
-    /// On the process's clock.
-    deadline: Time,
 }
 
 /// An answer, and to what.
@@ -77,14 +75,14 @@ pub struct Turn {
     pub changes: Vec<Change>,
     /// Entries that were applied.
     pub applied: Vec<LogEntry>,
-    /// An image to be made.
+    /// A checkpoint to be made.
     pub checkpoint: Option<(ImageMark, Vec<Change>)>,
     /// How far the log may go.
     pub cut: Option<LogIndex>,
-    /// An image that took the place of everything.
+    /// A snapshot that took the place of everything.
     pub installed: Option<ImageMark>,
-    /// Messages that announce an image, which the shell must fetch.
-    pub announced: Vec<(ServerId, Box<PeerMessage>)>,
+    /// A snapshot that the shell must fetch.
+    pub fetch: Option<SnapshotFetch>,
 }
 
 /// The log as the process wrote it, durable or not.
@@ -101,8 +99,6 @@ pub struct Process {
     pub id: ServerId,
     /// Which of its lives.
     pub life: u64,
-    /// The core.
-    pub core: Core,
     /// Its clock.
     pub clock: Clock,
     /// How far its wall clock is off.
@@ -111,20 +107,17 @@ pub struct Process {
     pub stands_until: Option<Time>,
     /// The log as it wrote it.
     pub shadow: Shadow,
+    frontend: Frontend,
     mail: Vec<Mail>,
-    asked: BTreeMap<Ticket, Asked>,
-    last_ticket: u64,
-    parked: Vec<Parked>,
+    /// Calls that are not answered, as connections keep them.
+    calls: BTreeMap<CallRef, Asked>,
+    last_call: u64,
     dirty: Vec<Change>,
     applied: LogIndex,
     failing: bool,
-    serving: bool,
-    next_tick: Time,
-    last_checkpoint: Time,
-    wants_image: bool,
     /// When it will take its next turn.
     wakes: Option<Time>,
-    outbox: Outbox,
+    actions: Actions,
 }
 
 impl Shadow {
@@ -189,42 +182,63 @@ pub fn newcomer(node: &str, folder: u64) -> NewServer {
     }
 }
 
+fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, recovered: Recovered) -> Frontend {
+    let config = core_config(stage, id);
+    let cluster_id = config.formation.cluster_id.clone();
+    let plan = &stage.plan.core;
+    let config = (
+        FrontendConfig {
+            own_record: me.with_id(id),
+            cluster_id,
+            max_watches: 1_000,
+            checkpoint_interval: plan.checkpoint_interval,
+            checkpoint_changes: plan.checkpoint_changes as u64,
+        },
+        config,
+    );
+    let mut frontend = Frontend::new(config.0, Core::new(config.1, recovered), Time(0), wall(Time(0), 0));
+    if let Some(rule) = stage.sabotage.rule() {
+        frontend.break_rule(rule);
+    }
+    frontend
+}
+
+/// What a process's wall clock shows when its own shows `now`.
+fn wall(now: Time, offset: u64) -> WallTime {
+    WallTime(1_000_000 + now.0 / 1_000 + offset)
+}
+
 impl Process {
     /// Starts a process on what its disk holds.
-    pub fn start(stage: &mut Stage, id: ServerId, life: u64, recovered: Recovered) -> Self {
+    pub fn start(stage: &mut Stage, id: ServerId, me: NewServer, life: u64, recovered: Recovered) -> Self {
         let shadow = Shadow::new(&recovered);
         let applied = recovered.image.index;
         let drift = stage.plan.faults.drift;
         let drift = stage.draw.within(0, 2 * drift as u64) as i64 - drift;
-        let config = core_config(stage, id);
-        let mut core = Core::new(config, recovered);
-        if let Some(rule) = stage.sabotage.rule() {
-            core.break_rule(rule);
-        }
         let mut process = Self {
             id,
             life,
-            core,
+            frontend: frontend(stage, id, me, recovered),
             clock: Clock::start(stage.now, drift),
             wall_offset: 0,
             stands_until: None,
             shadow,
             mail: Vec::new(),
-            asked: BTreeMap::new(),
-            last_ticket: 0,
-            parked: Vec::new(),
+            calls: BTreeMap::new(),
+            last_call: 0,
             dirty: Vec::new(),
             applied,
             failing: false,
-            serving: false,
-            next_tick: Time(0),
-            last_checkpoint: Time(0),
-            wants_image: false,
             wakes: None,
-            outbox: Outbox::default(),
+            actions: Actions::default(),
         };
         process.wake(stage, stage.now);
         process
+    }
+
+    /// Its core, to look at.
+    pub fn core(&self) -> &Core {
+        self.frontend.core()
     }
 
     /// The last index that it has applied.
@@ -276,282 +290,156 @@ impl Process {
     }
 
     /// Takes a turn, if it is time for one.
-    pub fn turn(&mut self, stage: &mut Stage, image_is_idle: bool) -> Option<Turn> {
+    pub fn turn(&mut self, stage: &mut Stage) -> Option<Turn> {
         if self.wakes != Some(stage.now) || self.stands_until.is_some() {
             return None;
         }
         self.wakes = None;
         let now = self.clock.at(stage.now);
         let mut turn = Turn::default();
+        let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
         let mail = std::mem::take(&mut self.mail);
-        let brings_image = mail.iter().any(|mail| matches!(mail, Mail::Image(..)));
+        let brings_snapshot = mail.iter().any(|mail| matches!(mail, Mail::Snapshot(Some(_))));
         for mail in mail {
-            self.take(stage, now, mail, &mut turn);
+            self.take(stage, now, mail);
         }
-        if now >= self.next_tick {
-            self.tick(stage, now, image_is_idle, &mut turn);
-        }
-        self.core.decide(now, &mut self.outbox);
-        self.core.settle(now, &mut self.outbox);
-        self.carry_out(stage, now, &mut turn);
-        if brings_image && turn.installed.is_none() {
+        self.frontend.advance(now, wall(now, self.wall_offset), self.dirty.len(), &mut self.actions);
+        self.frontend.decide(now, &mut self.actions);
+        self.carry_out(stage, &mut turn);
+        self.frontend.settle(now, &mut self.actions);
+        self.carry_out(stage, &mut turn);
+        self.note_applied(&mut turn);
+        if brings_snapshot && turn.installed.is_none() {
             stage.hit(Mark::InstallRefused);
         }
-        let due = self.clock.when(self.next_tick, stage.now);
+        if self.frontend.watch_count() < parked {
+            let deposed = served && !self.core().is_serving();
+            note_watches(stage, deposed, &turn);
+        }
+        let due = self.clock.when(self.frontend.wakes_at(), stage.now);
         let lateness = stage.plan.faults.tick_lateness;
         let late = if stage.calm { Duration::ZERO } else { stage.draw.duration(Duration::ZERO, lateness) };
         self.wake(stage, (due + late).max(stage.now + Duration::from_micros(1)));
         Some(turn)
     }
 
-    fn handle(&mut self, now: Time, input: Input) {
-        self.core.handle(now, input, &mut self.outbox);
-    }
-
-    fn take(&mut self, stage: &mut Stage, now: Time, mail: Mail, turn: &mut Turn) {
-        match mail {
-            Mail::Ask(ask, came) => self.ask(stage, now, Asked { ask, came }, turn),
-            Mail::Peer(from, message) if message.kind == MessageKind::Snapshot => {
-                turn.announced.push((from, message));
+    fn take(&mut self, stage: &mut Stage, now: Time, mail: Mail) {
+        let event = match mail {
+            Mail::Ask(ask, came) => self.call(Asked { ask, came }),
+            Mail::Disconnected(agent) => {
+                let caller = Caller(agent as u64);
+                self.calls.retain(|call, _| call.caller != caller);
+                Input::Disconnected(caller)
             }
-            Mail::Peer(from, message) => self.handle(now, Input::Peer(from, *message)),
-            Mail::Image(from, message, mark, state) => {
-                self.handle(now, Input::Install(from, *message, mark, state));
+            Mail::Peer(from, message) => Input::Peer(from, *message),
+            Mail::Snapshot(fetched) => Input::SnapshotFetched(fetched),
+            Mail::Unreachable(server) => Input::Unreachable(server),
+            Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
+            Mail::Store(Told::Image(mark)) => Input::Checkpointed(mark),
+            Mail::Store(Told::Failing(failing)) => {
+                self.failing = failing;
+                Input::Disk(if failing { DiskHealth::Failing("it is full".into()) } else { DiskHealth::Good })
             }
-            Mail::Unreachable(server) => self.handle(now, Input::Unreachable(server)),
-            Mail::Store(Told::Persisted(number)) => self.handle(now, Input::Persisted(number)),
-            Mail::Store(Told::Image(mark)) => self.handle(now, Input::ImageDurable(mark)),
-            Mail::Store(Told::Failing(failing)) => self.notice_health(failing, turn),
-        }
-    }
-
-    fn ask(&mut self, stage: &mut Stage, now: Time, asked: Asked, turn: &mut Turn) {
-        let input = match &asked.ask.request {
-            Request::Propose(..) if self.failing => {
-                stage.hit(Mark::ProposalRefused);
-                let why = Response::Unavailable(Unavailable::Disk("it is full".into()));
-                return turn.given.push(Given { asked, response: why });
-            }
-            Request::Propose(request, command) => {
-                let at = WallTime(1_000_000 + now.0 / 1_000 + self.wall_offset);
-                let proposal = Proposal { request: *request, at, command: command.clone() };
-                Input::Propose(self.ticket(asked), proposal)
-            }
-            Request::Read { query: Query::Place { ticket, .. }, .. } if self.core.knows_place(*ticket) => {
-                return self.read(stage, now, asked, turn);
-            }
-            Request::Read { consistency, .. } => {
-                let consistency = *consistency;
-                Input::Read(self.ticket(asked), consistency)
-            }
-            Request::Renew(session) => {
-                let session = session.clone();
-                Input::Renew(self.ticket(asked), session)
-            }
-            Request::TransferLeader(to) => {
-                let to = *to;
-                Input::TransferLeader(self.ticket(asked), to)
-            }
-            Request::RemoveServer(server) => {
-                let server = *server;
-                Input::RemoveServer(self.ticket(asked), server)
-            }
-            Request::AddServer(new) => {
-                let server = self.core.state().servers().find(|server| server.birth == new.birth);
-                let server = server.map_or(ServerId(u64::MAX), |server| server.id);
-                Input::AddServer(self.ticket(asked), server)
-            }
-            other => panic!("nobody asks for {other:?}"),
         };
-        self.handle(now, input);
-    }
-
-    fn ticket(&mut self, asked: Asked) -> Ticket {
-        self.last_ticket += 1;
-        self.asked.insert(Ticket(self.last_ticket), asked);
-        Ticket(self.last_ticket)
-    }
-
-    /// Where the disk fails, nobody is left to wait for it.
-    fn notice_health(&mut self, failing: bool, turn: &mut Turn) {
-        self.failing = failing;
-        if !failing {
-            return;
-        }
-        let is_read = |asked: &Asked| matches!(asked.ask.request, Request::Read { .. });
-        let (reads, writes): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.asked).into_iter().partition(|(_, asked)| is_read(asked));
-        self.asked = reads;
-        let why = Unavailable::Unknown("the server cannot write to its disk".into());
-        let given = writes.into_values();
-        turn.given.extend(given.map(|asked| Given { asked, response: Response::Unavailable(why.clone()) }));
-    }
-
-    fn tick(&mut self, stage: &mut Stage, now: Time, image_is_idle: bool, turn: &mut Turn) {
-        self.next_tick = now + TICK;
-        self.handle(now, Input::Tick(WallTime(1_000_000 + now.0 / 1_000 + self.wall_offset)));
-        let parked = std::mem::take(&mut self.parked);
-        let (due, later): (Vec<_>, Vec<_>) = parked.into_iter().partition(|parked| parked.deadline <= now);
-        self.parked = later;
-        for parked in due {
-            stage.hit(Mark::WatchTimedOut);
-            self.answer(&parked.query, parked.asked, turn);
-        }
-        let plan = &stage.plan.core;
-        let is_due = now.since(self.last_checkpoint) >= plan.checkpoint_interval;
-        let many = self.dirty.len() >= plan.checkpoint_changes;
-        if image_is_idle && (self.wants_image || (!self.dirty.is_empty() && (is_due || many))) {
-            self.last_checkpoint = now;
-            self.wants_image = false;
-            let mark = self.core.image_mark();
-            turn.checkpoint = Some((mark, std::mem::take(&mut self.dirty)));
+        self.frontend.handle(now, event, &mut self.actions);
+        if self.actions.removed_senders > 0 {
+            self.actions.removed_senders = 0;
+            stage.hit(Mark::Stranger);
         }
     }
 
-    fn carry_out(&mut self, stage: &mut Stage, now: Time, turn: &mut Turn) {
-        let mut outbox = std::mem::take(&mut self.outbox);
-        for write in &outbox.writes {
-            if self.shadow.write(write) > 0 {
-                stage.hit(Mark::Truncated);
-            }
+    /// A connection gives every call an id of its own, so what comes twice is two calls.
+    fn call(&mut self, asked: Asked) -> Input {
+        self.last_call += 1;
+        let from = CallRef { caller: Caller(asked.ask.agent as u64), call: CallId(self.last_call) };
+        let (peer, request) = (Arc::new(certified(&asked.ask)), asked.ask.request.clone());
+        self.calls.insert(from, asked);
+        Input::Call { from, peer, request }
+    }
+
+    fn carry_out(&mut self, stage: &mut Stage, turn: &mut Turn) {
+        let mut actions = std::mem::take(&mut self.actions);
+        turn.messages.append(&mut actions.messages);
+        for action in actions.storage.drain(..) {
+            self.store(stage, action, turn);
         }
-        turn.writes.append(&mut outbox.writes);
-        turn.messages.append(&mut outbox.messages);
-        turn.cut = outbox.cut.take();
-        self.wants_image |= std::mem::take(&mut outbox.image_wanted);
-        if let Some(mark) = outbox.install.take() {
-            self.applied = mark.index;
-            self.dirty.clear();
-            turn.checkpoint = None;
-            turn.installed = Some(mark);
-        }
-        self.note_applied(turn);
-        let mut dirty = outbox.changes.clone();
-        stage.sabotage.forget_rows(&mut dirty);
-        self.dirty.append(&mut dirty);
-        for (ticket, response) in outbox.replies.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                turn.given.push(Given { asked, response: self.with_leader_hint(response) });
-            }
-        }
-        for (ticket, why) in outbox.unreadable.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                let response = self.with_leader_hint(Response::Unavailable(why));
+        for CallAnswer { to, response, .. } in actions.answers.drain(..) {
+            if let Some(asked) = self.calls.remove(&to) {
+                let is_proposal = matches!(asked.ask.request, Request::Propose(..));
+                if self.failing && is_proposal && is_refused(&response) {
+                    stage.hit(Mark::ProposalRefused);
+                }
                 turn.given.push(Given { asked, response });
             }
         }
-        for ticket in outbox.readable.drain(..) {
-            if let Some(asked) = self.asked.remove(&ticket) {
-                self.read(stage, now, asked, turn);
+        for (reader, to) in actions.open_readers.drain(..) {
+            debug_assert_eq!(reader, CheckpointReader::Snapshot, "nobody asks for backups");
+            self.calls.remove(&to);
+        }
+        turn.fetch = actions.fetch.take().or(turn.fetch);
+        // Everybody is told of everybody, and finds whom it calls by its id.
+        actions.roster = None;
+        self.actions = actions;
+    }
+
+    fn store(&mut self, stage: &mut Stage, action: Storage, turn: &mut Turn) {
+        match action {
+            Storage::Write(write) => {
+                if self.shadow.write(&write) > 0 {
+                    stage.hit(Mark::Truncated);
+                }
+                turn.writes.push(write);
             }
+            Storage::Record(mut changes) => {
+                turn.changes.extend(changes.iter().cloned());
+                stage.sabotage.forget_rows(&mut changes);
+                self.dirty.append(&mut changes);
+            }
+            Storage::Checkpoint(mark) => turn.checkpoint = Some((mark, std::mem::take(&mut self.dirty))),
+            Storage::Install(mark) => {
+                self.applied = mark.index;
+                self.dirty.clear();
+                turn.checkpoint = None;
+                turn.installed = Some(mark);
+            }
+            Storage::Compact(index) => turn.cut = Some(index),
         }
-        if turn.installed.is_some() {
-            // Everything may have changed.
-            outbox.changes.insert(0, Change::Cleared);
-        }
-        self.wake_parked(stage, &outbox.changes, turn);
-        if turn.installed.is_some() {
-            outbox.changes.remove(0);
-        }
-        turn.changes.append(&mut outbox.changes);
-        self.notice_role(stage, turn);
-        self.outbox = outbox;
     }
 
     fn note_applied(&mut self, turn: &mut Turn) {
-        let applied = self.core.log_status().applied_index;
+        let applied = self.core().log_status().applied_index;
         let indexes = self.applied.0 + 1..=applied.0;
         turn.applied.extend(indexes.filter_map(|index| self.shadow.entry(LogIndex(index))).cloned());
         self.applied = applied;
     }
+}
 
-    fn read(&mut self, stage: &mut Stage, now: Time, asked: Asked, turn: &mut Turn) {
-        let Request::Read { query, consistency, blocking } = asked.ask.request.clone() else { return };
-        match blocking {
-            Some(Blocking { index, wait }) if index.0 > 0 => {
-                let (known, deadline) = (index, now + wait);
-                self.answer_or_park(
-                    stage,
-                    Parked { asked, query, consistency, known, deadline },
-                    false,
-                    turn,
-                );
-            }
-            _ => self.answer(&query, asked, turn),
-        }
-    }
-
-    fn answer_or_park(&mut self, stage: &mut Stage, parked: Parked, woken: bool, turn: &mut Turn) {
-        let (index, _) = self.core.state().query(&parked.query);
-        let deaf = !woken && stage.sabotage == Sabotage::ParkUnseen;
-        if index > parked.known && !deaf {
-            if woken {
-                stage.hit(Mark::WatchWoke);
-            }
-            self.answer(&parked.query, parked.asked, turn);
-        } else {
-            self.parked.push(parked);
-        }
-    }
-
-    fn answer(&self, query: &Query, asked: Asked, turn: &mut Turn) {
-        let (index, rows) = self.core.state().query(query);
-        let known_leader = self.core.leader().is_some();
-        let answer = Answer { index, rows, known_leader, last_contact: Duration::ZERO };
-        turn.given.push(Given { asked, response: Response::Answer(answer) });
-    }
-
-    fn wake_parked(&mut self, stage: &mut Stage, changes: &[Change], turn: &mut Turn) {
-        if self.parked.is_empty() || changes.is_empty() {
-            return;
-        }
-        for parked in std::mem::take(&mut self.parked) {
-            if changes.iter().any(|change| touches(change, &parked.query)) {
-                self.answer_or_park(stage, parked, true, turn);
-            } else {
-                self.parked.push(parked);
-            }
-        }
-    }
-
-    /// Blocking readers of a leader that leads no more must ask somebody else.
-    fn notice_role(&mut self, stage: &mut Stage, turn: &mut Turn) {
-        let serving = self.core.is_serving();
-        if self.serving && !serving {
-            let parked = std::mem::take(&mut self.parked);
-            let (stay, go): (Vec<_>, Vec<_>) =
-                parked.into_iter().partition(|parked| parked.consistency == Consistency::Stale);
-            self.parked = stay;
-            for Parked { asked, .. } in go {
-                stage.hit(Mark::WatchSentAway);
-                let why = Response::Unavailable(Unavailable::NotLeader { leader: None });
-                turn.given.push(Given { asked, response: self.with_leader_hint(why) });
-            }
-        }
-        self.serving = serving;
-    }
-
-    fn with_leader_hint(&self, response: Response) -> Response {
-        match response {
-            Response::Unavailable(Unavailable::NotLeader { .. }) => {
-                let leader = self.core.leader().map(|leader| leader.to_string());
-                Response::Unavailable(Unavailable::NotLeader { leader })
-            }
-            other => other,
-        }
+/// Who asks, as the certificate says: an agent, or a server that wants to belong to the quorum.
+fn certified(ask: &Ask) -> Peer {
+    match &ask.request {
+        Request::AddServer(new) => Peer { role: Role::Server, node: new.node.clone() },
+        _ if ask.agent == OPERATOR => Peer { role: Role::Agent, node: "operator".into() },
+        _ => Peer { role: Role::Agent, node: format!("n{}", ask.agent).as_str().into() },
     }
 }
 
-/// Whether a change may alter the answer to a query: the rule of the real watches, for the queries that are asked here.
-fn touches(change: &Change, query: &Query) -> bool {
-    match (change, query) {
-        (Change::Cleared, _) => true,
-        (Change::Entry(key, _), Query::Entry(wanted)) => key == wanted,
-        (Change::Entry(key, _), Query::Entries(prefix)) => key.as_str().starts_with(prefix.as_str()),
-        (Change::Session(..), Query::Sessions) => true,
-        (Change::Waiter(key, ticket, _), Query::Place { key: of, ticket: wanted, .. }) => {
-            (key, ticket) == (of, wanted)
+fn is_refused(response: &Response) -> bool {
+    matches!(response, Response::Unavailable(Unavailable::Disk(_) | Unavailable::NotLeader { .. }))
+}
+
+/// Some blocking reads are parked no more: why.
+fn note_watches(stage: &mut Stage, deposed: bool, turn: &Turn) {
+    for Given { asked, response } in &turn.given {
+        let Request::Read { blocking: Some(Blocking { index, .. }), .. } = &asked.ask.request else {
+            continue;
+        };
+        match response {
+            Response::Answer(answer) if answer.index <= *index => stage.hit(Mark::WatchTimedOut),
+            Response::Answer(_) => stage.hit(Mark::WatchWoke),
+            Response::Unavailable(Unavailable::NotLeader { .. }) if deposed => {
+                stage.hit(Mark::WatchSentAway);
+            }
+            _ => {}
         }
-        _ => false,
     }
 }

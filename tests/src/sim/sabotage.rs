@@ -30,8 +30,6 @@ pub enum Sabotage {
     DurableAtOnce,
     /// A checkpoint leaves out the lock-delays.
     ForgetRows,
-    /// A blocking read is parked without a look at what is there.
-    ParkUnseen,
     /// Servers are told half of the window in which a session may be renewed.
     HalfTheWindow,
 }
@@ -59,7 +57,7 @@ impl Sabotage {
         Self::ForgetVote,
         Self::DurableAtOnce,
         Self::ForgetRows,
-        Self::ParkUnseen,
+        Self::Core(Rule::ParkedReadsAreLookedAtFirst),
         Self::HalfTheWindow,
     ];
 
@@ -99,6 +97,11 @@ impl Sabotage {
                 plan.faults.crash = often;
                 plan.faults.split = often;
                 plan.core.log_keep_bytes = 0;
+            }
+            // A vote is lost where a voter crashes between two candidates of one term.
+            Self::ForgetVote => {
+                plan.faults.crash = Some(Duration::from_millis(300));
+                plan.faults.split = often;
             }
             Self::HalfTheWindow => plan.core.ttl_multiplier = 2,
             _ => {}

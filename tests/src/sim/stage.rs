@@ -79,6 +79,8 @@ pub struct Stage {
     pub marks: Marks,
     /// The network.
     pub network: Network,
+    /// Who is reached at which address.
+    pub addresses: BTreeMap<String, ServerId>,
     /// Whether faults have ended.
     pub calm: bool,
     queue: BTreeMap<(Time, u64), Event>,
@@ -100,6 +102,7 @@ impl Stage {
             sabotage,
             life: Chronicle::new(detail),
             marks: Marks::default(),
+            addresses: BTreeMap::new(),
             calm: false,
             queue: BTreeMap::new(),
             last_event: 0,

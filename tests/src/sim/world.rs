@@ -9,13 +9,16 @@ use super::machine::{Fetch, Machine};
 use super::marks::Mark;
 use super::network::Place;
 use super::operator::{OPERATOR, Operator};
-use super::process::{Given, Mail, Process, Turn};
+use super::process::{Given, Mail, Process, Turn, newcomer};
 use super::stage::{Ask, Event, Stage};
 use lockmesh_core::Core;
+use lockmesh_core::frontend::SnapshotFetch;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response};
 use lockmesh_protocol::wire;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -80,7 +83,7 @@ impl World {
             Event::Turn(id, life) => self.turn(id, life),
             Event::Resume(id, life) => self.resume(id, life),
             Event::Disk(id, life, event) => self.disk_event(id, life, event),
-            Event::Peer(to, from, message) => self.peer(to, from, message),
+            Event::Peer(to, from, message) => self.post(to, Mail::Peer(from, message)),
             Event::Fetch(id, life) => self.fetch(id, life),
             Event::Ask(to, ask) => self.asked(to, ask),
             Event::Answer(OPERATOR, call, from, response) => self.operator_heard(call, from, *response),
@@ -108,6 +111,8 @@ impl World {
             return;
         }
         machine.lives += 1;
+        let me = newcomer(&machine.node, machine.folder);
+        self.stage.addresses.insert(me.address.clone(), id);
         let recovered = match machine.disk.open(&mut self.stage) {
             Ok(recovered) => recovered,
             Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
@@ -117,7 +122,7 @@ impl World {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
         });
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
-        machine.process = Some(Process::start(&mut self.stage, id, machine.lives, recovered));
+        machine.process = Some(Process::start(&mut self.stage, id, me, machine.lives, recovered));
         machine.disk.go_on(&mut self.stage, machine.lives);
     }
 
@@ -126,8 +131,8 @@ impl World {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = machine.process.take() else { return };
         self.stage.hit(Mark::Crash);
-        let role = if process.core.is_serving() { "the leader" } else { "a follower" };
-        if process.core.is_serving() {
+        let role = if process.core().is_serving() { "the leader" } else { "a follower" };
+        if process.core().is_serving() {
             self.stage.hit(Mark::LeaderCrash);
         }
         self.stage.say(|| format!("server {id}, {role}, crashes"));
@@ -147,7 +152,8 @@ impl World {
         }
     }
 
-    fn post(&mut self, id: ServerId, mail: Mail) {
+    /// Puts something into the mailbox of a server, if it runs.
+    pub(super) fn post(&mut self, id: ServerId, mail: Mail) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         if let Some(process) = &mut machine.process {
             process.post(&mut self.stage, mail);
@@ -171,25 +177,15 @@ impl World {
             return self.stage.after(wait, Event::Tired(ask.agent, ask.call));
         }
         let came = self.stage.now;
-        self.post(to, Mail::Ask(ask, came));
-    }
-
-    /// A removed server's words are not listened to: an id that was given and has no row is nobody's.
-    fn peer(&mut self, to: ServerId, from: ServerId, message: Box<PeerMessage>) {
-        let Some(process) = &self.machines[&to].process else { return };
-        let state = process.core.state();
-        if from <= state.last_server() && state.server(from).is_none() {
-            return self.stage.hit(Mark::Stranger);
-        }
-        self.post(to, Mail::Peer(from, message));
+        let request = on_the_wire(&ask.request);
+        self.post(to, Mail::Ask(Box::new(Ask { request, ..*ask }), came));
     }
 
     fn turn(&mut self, id: ServerId, life: u64) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
-        let idle = machine.disk.image_is_idle();
         let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
-        let served = process.core.is_serving();
-        let Some(turn) = process.turn(&mut self.stage, idle) else { return };
+        let served = process.core().is_serving();
+        let Some(turn) = process.turn(&mut self.stage) else { return };
         self.judge_log(id, &turn);
         self.write(id, &turn);
         self.judge_state(id, &turn);
@@ -198,8 +194,8 @@ impl World {
         for (to, message) in turn.messages {
             self.send(id, to, message);
         }
-        for (from, message) in turn.announced {
-            self.announced(id, from, message);
+        if let Some(fetch) = turn.fetch {
+            self.begin_fetch(id, fetch);
         }
         for given in turn.given {
             self.give(id, given);
@@ -223,7 +219,7 @@ impl World {
                 .life
                 .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
             if process.applied() == mark.index {
-                let state = process.core.state();
+                let state = process.core().state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
             }
         }
@@ -239,7 +235,7 @@ impl World {
                 self.stage.hit(Mark::InstalledOverLog);
             }
             let rows = std::iter::once(lockmesh_protocol::change::Change::Cleared);
-            let rows = rows.chain(process.core.state().rows()).collect();
+            let rows = rows.chain(process.core().state().rows()).collect();
             machine.disk.checkpoint(mark, rows, true);
         }
         if self.stage.sabotage == super::sabotage::Sabotage::DurableAtOnce
@@ -271,13 +267,7 @@ impl World {
         if !self.machines.contains_key(&to) {
             return;
         }
-        let message = if self.stage.plan.network.on_the_wire {
-            let bytes = wire::encode(&message);
-            wire::decode::<PeerMessage, MAX_FRAME_BYTES>(&bytes).expect("what was encoded can be decoded")
-        } else {
-            message
-        };
-        let event = Event::Peer(to, from, Box::new(message));
+        let event = Event::Peer(to, from, Box::new(on_the_wire(&message)));
         let sent = self.stage.send(Place::Server(from), Place::Server(to), event);
         if !sent && self.stage.draw.once_in(4) {
             self.post(from, Mail::Unreachable(to));
@@ -287,12 +277,12 @@ impl World {
     fn give(&mut self, id: ServerId, given: Given) {
         let (copies, voters) = self.copies(id, &given.response);
         let Some(process) = &self.machines[&id].process else { return };
-        let (applied, serves) = (process.applied(), process.core.is_serving());
+        let (applied, serves) = (process.applied(), process.core().is_serving());
         let fact = Fact::Given { server: id, given: &given, applied, copies, voters };
         self.judge.see(&self.stage, &fact);
         self.note_given(id, &given, serves);
         let Given { asked, response } = given;
-        let event = Event::Answer(asked.ask.agent, asked.ask.call, id, Box::new(response));
+        let event = Event::Answer(asked.ask.agent, asked.ask.call, id, Box::new(on_the_wire(&response)));
         self.stage.send(Place::Server(id), Place::Agent(asked.ask.agent), event);
     }
 
@@ -302,8 +292,8 @@ impl World {
             return (1, 1);
         };
         let Some(past) = self.judge.history.at(applied.index) else { return (1, 1) };
-        let members = process.core.membership();
-        if members.is_joint() || process.core.log_status().membership_index >= applied.index {
+        let members = process.core().membership();
+        if members.is_joint() || process.core().log_status().membership_index >= applied.index {
             return (1, 1);
         }
         let holds = |id: &&ServerId| {
@@ -314,16 +304,13 @@ impl World {
         (members.voters.iter().filter(holds).count(), members.voters.len())
     }
 
-    /// The shell begins to fetch an image that was announced, unless it fetches it already.
-    fn announced(&mut self, id: ServerId, from: ServerId, message: Box<PeerMessage>) {
+    /// The shell begins to fetch a snapshot.
+    fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
         self.stage.hit(Mark::Snapshot);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
-        if machine.fetch.as_ref().is_some_and(|fetch| fetch.from == from) {
-            return;
-        }
         self.stage.say(|| format!("server {id} fetches an image from server {from}"));
         let parts = self.stage.draw.within(1, 3);
-        machine.fetch = Some(Fetch { from, message, image: None, parts, failures: 0 });
+        machine.fetch = Some(Fetch { from, least, image: None, parts, failures: 0 });
         let wait = self.stage.plan.faults.fetch / 3;
         let wait = self.stage.around(wait);
         self.stage.after(wait, Event::Fetch(id, machine.lives));
@@ -345,7 +332,7 @@ impl World {
         let image = sender.disk.image();
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let fetch = machine.fetch.as_mut().expect("it was just seen");
-        if comes {
+        if comes && image.0.index >= fetch.least {
             if std::mem::take(&mut fetch.failures) > 0 {
                 self.stage.hit(Mark::FetchInterrupted);
             }
@@ -355,17 +342,21 @@ impl World {
             fetch.failures += 1;
         }
         if fetch.parts == 0 {
-            let Fetch { from, message, image, .. } = machine.fetch.take().expect("it was just seen");
-            let (mark, state) = image.expect("the first part brought it");
-            return self.post(id, Mail::Image(from, message, mark, state));
+            let fetch = machine.fetch.take().expect("it was just seen");
+            return self.post(id, Mail::Snapshot(fetch.image));
         }
         if fetch.failures > 8 {
             self.stage.hit(Mark::FetchFailed);
             machine.fetch = None;
-            return;
+            return self.post(id, Mail::Snapshot(None));
         }
         let wait = self.stage.plan.faults.fetch / 3;
         let wait = self.stage.around(wait.max(Duration::from_millis(5)));
         self.stage.after(wait, Event::Fetch(id, life));
     }
+}
+
+/// What arrives of something that is sent: its bytes, read again.
+fn on_the_wire<T: Serialize + DeserializeOwned>(sent: &T) -> T {
+    wire::decode::<T, MAX_FRAME_BYTES>(&wire::encode(sent)).expect("what was encoded can be decoded")
 }

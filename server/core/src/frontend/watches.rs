@@ -3,24 +3,23 @@
 //! A parked reader costs an entry in a few maps, never a thread. It is looked at again at the end of a turn whose changes
 //! touched it, once, however many there were. What has no parked reader costs nothing.
 
-use crate::mailbox::{Caller, ReplySink};
+use super::event::{CallRef, Caller};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Instant;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A blocking query that waits for its index to exceed `known`.
 #[derive(Debug)]
-pub(crate) struct Parked {
-    pub(crate) call: CallId,
-    pub(crate) replies: ReplySink,
-    pub(crate) query: Query,
-    pub(crate) consistency: Consistency,
-    pub(crate) known: LogIndex,
+pub(super) struct Parked {
+    pub(super) from: CallRef,
+    pub(super) query: Query,
+    pub(super) consistency: Consistency,
+    pub(super) known: LogIndex,
     /// When to answer with what there is.
-    pub(crate) deadline: Instant,
+    pub(super) deadline: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,24 +40,24 @@ enum Topic {
 
 /// All parked readers, by what touches them, by who asked and by when their time is over.
 #[derive(Debug, Default)]
-pub(crate) struct Watches {
-    parked: HashMap<WatchId, Parked>,
-    topics: HashMap<Topic, BTreeSet<WatchId>>,
+pub(super) struct Watches {
+    parked: BTreeMap<WatchId, Parked>,
+    topics: BTreeMap<Topic, BTreeSet<WatchId>>,
     /// How many distinct prefixes of each length are watched, so that a change looks up no others.
     prefix_lengths: BTreeMap<usize, usize>,
-    callers: BTreeMap<(Caller, CallId), WatchId>,
-    deadlines: BTreeSet<(Instant, WatchId)>,
+    callers: BTreeMap<CallRef, WatchId>,
+    deadlines: BTreeSet<(Time, WatchId)>,
     touched: BTreeSet<WatchId>,
     last_id: u64,
 }
 
 impl Watches {
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.parked.len()
     }
 
     /// Parks a reader.
-    pub(crate) fn park(&mut self, parked: Parked) {
+    pub(super) fn park(&mut self, parked: Parked) {
         self.last_id += 1;
         let id = WatchId(self.last_id);
         for topic in topics(&parked.query) {
@@ -69,13 +68,13 @@ impl Watches {
             }
             self.topics.entry(topic).or_default().insert(id);
         }
-        self.callers.insert((parked.replies.caller(), parked.call), id);
+        self.callers.insert(parked.from, id);
         self.deadlines.insert((parked.deadline, id));
         self.parked.insert(id, parked);
     }
 
     /// Remembers whom a change touches.
-    pub(crate) fn touch(&mut self, change: &Change) {
+    pub(super) fn touch(&mut self, change: &Change) {
         if self.parked.is_empty() {
             return;
         }
@@ -96,13 +95,13 @@ impl Watches {
     }
 
     /// Takes one reader after the other that was touched since the last call.
-    pub(crate) fn take_touched(&mut self) -> Vec<Parked> {
+    pub(super) fn take_touched(&mut self) -> Vec<Parked> {
         let touched = std::mem::take(&mut self.touched);
         touched.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Takes those whose time is over.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Parked> {
+    pub(super) fn take_due(&mut self, now: Time) -> Vec<Parked> {
         let mut due = Vec::new();
         while let Some((deadline, id)) = self.deadlines.first().copied()
             && deadline <= now
@@ -113,23 +112,23 @@ impl Watches {
     }
 
     /// Frees a reader whom nobody waits for any more.
-    pub(crate) fn cancel(&mut self, from: Caller, call: CallId) {
-        if let Some(id) = self.callers.get(&(from, call)).copied() {
+    pub(super) fn cancel(&mut self, call: CallRef) {
+        if let Some(id) = self.callers.get(&call).copied() {
             self.remove(id);
         }
     }
 
     /// Frees all readers of a connection.
-    pub(crate) fn cancel_all(&mut self, from: Caller) {
-        let range = (from, CallId(0))..=(from, CallId(u64::MAX));
-        let ids: Vec<_> = self.callers.range(range).map(|(_, id)| *id).collect();
+    pub(super) fn cancel_all(&mut self, caller: Caller) {
+        let call = |id| CallRef { caller, call: CallId(id) };
+        let ids: Vec<_> = self.callers.range(call(0)..=call(u64::MAX)).map(|(_, id)| *id).collect();
         for id in ids {
             self.remove(id);
         }
     }
 
     /// Takes everybody who wants a leader's answer: this server no longer leads.
-    pub(crate) fn take_leaders_readers(&mut self) -> Vec<Parked> {
+    pub(super) fn take_leaders_readers(&mut self) -> Vec<Parked> {
         let of_leader =
             |(id, parked): (&WatchId, &Parked)| (parked.consistency != Consistency::Stale).then_some(*id);
         let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
@@ -171,7 +170,7 @@ impl Watches {
         for topic in topics(&parked.query) {
             self.leave(&topic, id);
         }
-        self.callers.remove(&(parked.replies.caller(), parked.call));
+        self.callers.remove(&parked.from);
         self.deadlines.remove(&(parked.deadline, id));
         Some(parked)
     }
@@ -212,23 +211,24 @@ fn topics(query: &Query) -> Vec<Topic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::record::LockDelay;
     use std::time::Duration;
 
     const CALLER: Caller = Caller(1);
 
+    fn call(id: u64) -> CallRef {
+        CallRef { caller: CALLER, call: CallId(id) }
+    }
+
     fn park(watches: &mut Watches, call: u64, query: Query) {
-        let peer = Peer { role: Role::Agent, node: "n1".into() };
-        let replies = ReplySink::new(CALLER, peer, 1000);
-        let deadline = Instant::now() + Duration::from_secs(call);
-        let (call, known, consistency) = (CallId(call), LogIndex(1), Consistency::Default);
-        watches.park(Parked { call, replies, query, consistency, known, deadline });
+        let deadline = Time(0) + Duration::from_secs(call);
+        let (from, known) = (self::call(call), LogIndex(1));
+        watches.park(Parked { from, query, consistency: Consistency::Default, known, deadline });
     }
 
     fn woken(watches: &mut Watches, change: &Change) -> Vec<u64> {
         watches.touch(change);
-        watches.take_touched().into_iter().map(|parked| parked.call.0).collect()
+        watches.take_touched().into_iter().map(|parked| parked.from.call.0).collect()
     }
 
     fn gone(key: &str) -> Change {
@@ -275,7 +275,7 @@ mod tests {
         park(&mut watches, 2, Query::Sessions);
         watches.touch(&Change::Cleared);
         let touched = watches.take_touched();
-        assert_eq!(touched.iter().map(|parked| parked.call.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(touched.iter().map(|parked| parked.from.call.0).collect::<Vec<_>>(), [1, 2]);
         assert!(touched.iter().all(|parked| parked.known == LogIndex(0)), "whatever index they asked for");
     }
 
@@ -285,7 +285,7 @@ mod tests {
         for call in 1..=100 {
             park(&mut watches, call, Query::Entries(format!("prefix-{call}/").as_str().into()));
         }
-        watches.cancel(CALLER, CallId(1));
+        watches.cancel(call(1));
         assert_eq!(watches.len(), 99);
         watches.cancel_all(CALLER);
         assert_eq!(watches.len(), 0);
@@ -298,9 +298,9 @@ mod tests {
         let mut watches = Watches::default();
         park(&mut watches, 3, Query::Nodes);
         park(&mut watches, 1, Query::Sessions);
-        let due = watches.take_due(Instant::now() + Duration::from_secs(2));
+        let due = watches.take_due(Time(0) + Duration::from_secs(2));
         assert_eq!(due.len(), 1);
-        assert_eq!(due[0].call, CallId(1));
+        assert_eq!(due[0].from, call(1));
         assert_eq!(watches.len(), 1);
     }
 }

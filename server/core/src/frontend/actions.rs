@@ -1,0 +1,122 @@
+//! Everything that a [`Frontend`](super::Frontend) wants done, in the order in which it was decided.
+
+use super::event::CallRef;
+use crate::raft::log::{ImageMark, LogWrite};
+use crate::raft::message::PeerMessage;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::record::Server;
+use lockmesh_protocol::rpc::Response;
+
+/// What shall happen. The shell carries it out and empties it after [`super::Frontend::decide`] and again after
+/// [`super::Frontend::settle`].
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// For the disk, in this order.
+    pub storage: Vec<Storage>,
+    /// Messages for other servers.
+    pub messages: Vec<(ServerId, PeerMessage)>,
+    /// Answers. A promise in here is durable.
+    pub answers: Vec<CallAnswer>,
+    /// Readers of the durable checkpoint that shall be opened; each then serves its first part to the call.
+    pub open_readers: Vec<(CheckpointReader, CallRef)>,
+    /// Parts that are wanted of open readers.
+    pub parts: Vec<PartWanted>,
+    /// A snapshot that shall be fetched; its end is told as [`super::Event::SnapshotFetched`].
+    pub fetch: Option<SnapshotFetch>,
+    /// The servers of the quorum, or where they are, may have changed.
+    pub roster: Option<RosterChange>,
+    /// Whoever told [`super::Event::Leave`] need not wait any longer.
+    pub may_leave: bool,
+    /// How many messages came from servers that were removed; they were dropped.
+    pub removed_senders: u64,
+}
+
+/// What the disk shall do.
+#[derive(Debug)]
+pub enum Storage {
+    /// Put this into the log. Becomes durable in this order, and is then told as [`super::Event::Persisted`].
+    Write(LogWrite),
+    /// These rows are to be part of the next checkpoint.
+    Record(Vec<Change>),
+    /// Write all that was recorded; afterwards the checkpoint stands for this.
+    Checkpoint(ImageMark),
+    /// The snapshot that was fetched takes the place of everything: the log's reset follows among the writes. What was
+    /// recorded before is of no use any more.
+    Install(ImageMark),
+    /// The log may be cut up to this index.
+    Compact(LogIndex),
+}
+
+/// An answer on its way to a caller.
+#[derive(Debug)]
+pub struct CallAnswer {
+    /// To which call.
+    pub to: CallRef,
+    /// The answer.
+    pub response: Response,
+    /// What it answers, for the counters.
+    pub kind: AnswerKind,
+}
+
+/// What an answer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// A query.
+    Read,
+    /// A command, a renewal, or an operator's order.
+    Write,
+    /// Anything else.
+    Other,
+}
+
+/// For whom the durable checkpoint is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointReader {
+    /// For an operator: a backup.
+    Backup,
+    /// For a server that is too far behind to follow the log: a snapshot.
+    Snapshot,
+}
+
+/// A part of what an open reader reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartWanted {
+    /// The reader's number, as the shell gave it.
+    pub reader: u64,
+    /// Which part, from 0.
+    pub number: u32,
+    /// Who wants it.
+    pub to: CallRef,
+}
+
+/// A snapshot to be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotFetch {
+    /// From which server.
+    pub from: ServerId,
+    /// It must stand for this index or a later one.
+    pub least: LogIndex,
+}
+
+/// The servers may have changed: the state says who they are. An announcement that is under way ends.
+#[derive(Debug, Default)]
+pub struct RosterChange {
+    /// The quorum must be told where this server is now.
+    pub announce: Option<Announcement>,
+}
+
+/// Where this server is, and whom to tell.
+#[derive(Debug)]
+pub struct Announcement {
+    /// The server as it is now.
+    pub me: Server,
+    /// Where the leader may be.
+    pub addresses: Vec<String>,
+}
+
+impl Actions {
+    pub(super) fn answer(&mut self, to: CallRef, response: Response, kind: AnswerKind) {
+        self.answers.push(CallAnswer { to, response, kind });
+    }
+}

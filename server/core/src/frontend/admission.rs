@@ -1,0 +1,94 @@
+//! Who may ask what. What is refused here was certainly not done.
+
+use super::Frontend;
+use super::event::DiskHealth;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::RequestId;
+use lockmesh_protocol::peer::{Peer, Role};
+use lockmesh_protocol::query::Query;
+use lockmesh_protocol::rpc::{Request, Unavailable};
+
+/// The most operations of a transaction; an agent that keeps its own limit never meets this one.
+pub(super) const MAX_TXN_OPERATIONS: usize = 128;
+
+/// Why this peer may not ask this at all. A certificate speaks for one node, so it registers no other; and a command
+/// that could be repeated unnoticed is never taken.
+pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
+    let (role, wanted) = match request {
+        Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
+        Request::Propose(None, _) => return Some("a command needs a request id: register first".into()),
+        Request::AddServer(server) => (Some(Role::Server), &server.node),
+        Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
+        Request::Announce(server) => (Some(Role::Server), &server.node),
+        Request::ImagePart { .. } => (Some(Role::Server), &peer.node),
+        _ => return None,
+    };
+    if role.is_some_and(|role| role != peer.role) {
+        return Some("its certificate is not a server's".into());
+    }
+    (peer.node.folded() != wanted.folded())
+        .then(|| format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", peer.node))
+}
+
+/// Why a read is refused before it is asked of the state.
+pub(super) fn read_refusal(query: &Query) -> Option<Unavailable> {
+    match query {
+        Query::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS => Some(too_many_operations()),
+        _ => None,
+    }
+}
+
+impl Frontend {
+    /// Why a proposal does not even reach the core.
+    pub(super) fn proposal_refusal(
+        &self,
+        peer: &Peer,
+        request: Option<&RequestId>,
+        command: &Command,
+    ) -> Option<Unavailable> {
+        if is_of_the_leader(command) {
+            return Some(Unavailable::Denied("only the leader itself may decide this".into()));
+        }
+        if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
+            return Some(too_many_operations());
+        }
+        if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
+            && agent.node.folded() != peer.node.folded()
+        {
+            let why =
+                format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
+            return Some(Unavailable::Denied(why));
+        }
+        self.disk_refusal()
+    }
+
+    /// A leader whose disk refuses can have nothing decided: where others could lead, they are asked instead.
+    fn disk_refusal(&self) -> Option<Unavailable> {
+        match &self.disk {
+            DiskHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
+                Some(Unavailable::NotLeader { leader: None })
+            }
+            DiskHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// Commands that come from the leader's own timers and from the way servers come and go, never from a client.
+fn is_of_the_leader(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::ExpireSession { .. }
+            | Command::EndLockDelay { .. }
+            | Command::EndWait { .. }
+            | Command::ReapTombstones { .. }
+            | Command::Bootstrap { .. }
+            | Command::AdmitServer(_)
+            | Command::UpdateServer(_)
+            | Command::ForgetServer(_)
+    )
+}
+
+fn too_many_operations() -> Unavailable {
+    Unavailable::Denied(format!("a transaction has at most {MAX_TXN_OPERATIONS} operations"))
+}

@@ -1,0 +1,66 @@
+//! Everything that a [`Frontend`](super::Frontend) is told: a closed list.
+
+use crate::raft::log::ImageMark;
+use crate::raft::message::PeerMessage;
+use crate::state::State;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::peer::Peer;
+use lockmesh_protocol::rpc::{CallId, Request};
+use std::sync::Arc;
+
+/// A connection, by a number that is never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Caller(pub u64);
+
+/// One call of one connection: where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallRef {
+    /// Which connection.
+    pub caller: Caller,
+    /// Which of its calls.
+    pub call: CallId,
+}
+
+/// Whether the disk takes writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DiskHealth {
+    /// It does.
+    #[default]
+    Good,
+    /// It does not, for this reason. The store goes on trying; nothing new should be proposed meanwhile.
+    Failing(String),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody asks. Every call is answered once, unless it is cancelled before.
+    Call {
+        /// Where the answer goes.
+        from: CallRef,
+        /// Who asks, as the certificate says.
+        peer: Arc<Peer>,
+        /// What is asked.
+        request: Request,
+    },
+    /// Nobody waits for this call any more: a parked reader is freed, a write may still take effect.
+    Cancel(CallRef),
+    /// A connection ended, and all its calls with it.
+    Disconnected(Caller),
+    /// Another server said something; the shell has bound the sender to its certificate.
+    Peer(ServerId, PeerMessage),
+    /// What was on its way to another server may be lost.
+    Unreachable(ServerId),
+    /// The snapshot that was to be fetched is here: what it stands for, and the state. None where it was given up.
+    SnapshotFetched(Option<(ImageMark, Box<State>)>),
+    /// Every log write up to this number is on disk.
+    Persisted(u64),
+    /// This checkpoint is on disk.
+    Checkpointed(ImageMark),
+    /// The disk began to refuse, or takes writes again.
+    Disk(DiskHealth),
+    /// One of the readers of a checkpoint that were opened is closed.
+    ReaderClosed,
+    /// This server is about to stop: if it leads, another one shall. Told as [`super::Actions::may_leave`].
+    Leave,
+}

@@ -1,0 +1,392 @@
+//! A server's frontend: requests in, replies out. The second pure value of a server, around its [`Core`].
+//!
+//! ```text
+//! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (disk and peers begin to work)
+//!                                           settle ──> answers, checkpoints, … (the end of a turn)
+//! ```
+//!
+//! The core agrees on commands and applies them. The frontend decides what else a server must: who may ask what, whose
+//! answer is awaited, which blocking reads are parked and when they are woken, how a server joins, what is said when
+//! the disk fails, when the state is written to a checkpoint. The shell has the clock, the disk and the sockets; it
+//! tells what happened and carries out what comes back. The simulator drives the same value.
+//!
+//! | file | is |
+//! |---|---|
+//! | `event.rs` | what it is told |
+//! | `actions.rs` | what it wants done |
+//! | `mod.rs` | the turn, and what each request begins |
+//! | `admission.rs` | who may ask what |
+//! | `pending.rs` | calls whose answer is awaited |
+//! | `reads.rs` | reads that are answered or parked |
+//! | `watches.rs` | blocking reads that are parked |
+//! | `servers.rs` | joins, announcements, the status of the quorum |
+//! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
+//!
+//! **Invariants:** every call is answered once, unless it was cancelled; an answer to a command rests on what is
+//! durable; a parked reader is looked at in the turn of the change that touches it; nothing here waits.
+
+mod actions;
+mod admission;
+mod checkpoints;
+mod event;
+mod pending;
+mod reads;
+mod servers;
+mod watches;
+
+pub use actions::{
+    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
+    Storage,
+};
+pub use admission::denied;
+pub use event::{CallRef, Caller, DiskHealth, Event};
+
+use crate::core::Core;
+use crate::input::{Input, Proposal, Ticket};
+use crate::outbox::Outbox;
+use crate::raft::TICK;
+use crate::sabotage::Seam;
+use checkpoints::Checkpoints;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, RequestId, WallTime};
+use lockmesh_protocol::peer::Peer;
+use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::record::Server;
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use pending::{CallKind, Pending, PendingCalls};
+use std::time::Duration;
+use watches::Watches;
+
+/// How long a blocking query is parked at most, whatever its asker says.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// What a frontend must be told about its server.
+#[derive(Clone, Debug)]
+pub struct FrontendConfig {
+    /// The server as it is now: the roster must say the same.
+    pub own_record: Server,
+    /// The cluster that it belongs to.
+    pub cluster_id: String,
+    /// How many blocking queries may be parked.
+    pub max_watches: usize,
+    /// How long after the last checkpoint the next one is begun, where rows have changed.
+    pub checkpoint_interval: Duration,
+    /// After so many changed rows it is begun at once.
+    pub checkpoint_changes: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Frontend {
+    core: Core,
+    config: FrontendConfig,
+    outbox: Outbox,
+    pending: PendingCalls,
+    watches: Watches,
+    checkpoints: Checkpoints,
+    disk: DiskHealth,
+    /// Whether the core served at the end of the last turn.
+    serving: bool,
+    next_tick: Time,
+    /// The wall clock, and when it was read.
+    wall: (Time, WallTime),
+    /// What follows from this turn's replies.
+    next: Vec<Input>,
+    seam: Seam,
+}
+
+impl Frontend {
+    /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
+    pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
+        let durable = core.image_mark().index;
+        Self {
+            core,
+            config,
+            outbox: Outbox::default(),
+            pending: PendingCalls::default(),
+            watches: Watches::default(),
+            checkpoints: Checkpoints::new(now, durable),
+            disk: DiskHealth::Good,
+            serving: false,
+            next_tick: now,
+            wall: (now, wall),
+            next: Vec::new(),
+            seam: Seam::default(),
+        }
+    }
+
+    /// Breaks a rule on purpose, for tests that must find it.
+    #[cfg(feature = "sabotage")]
+    pub fn break_rule(&mut self, rule: crate::sabotage::Rule) {
+        self.core.break_rule(rule);
+        self.seam.break_rule(rule);
+    }
+
+    /// The core, to look at.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// How many blocking queries are parked.
+    pub fn watch_count(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Before the first turn: the shell learns who the other servers are.
+    pub fn start(&mut self, actions: &mut Actions) {
+        self.notice_roster(actions);
+    }
+
+    /// When [`Frontend::advance`] must be called, if nothing else happens before.
+    pub fn wakes_at(&self) -> Time {
+        self.next_tick
+    }
+
+    /// Takes one event.
+    pub fn handle(&mut self, now: Time, event: Event, actions: &mut Actions) {
+        match event {
+            Event::Call { from, peer, request } => self.call(now, from, &peer, request, actions),
+            Event::Cancel(call) => {
+                self.pending.cancel(call);
+                self.watches.cancel(call);
+            }
+            Event::Disconnected(caller) => {
+                self.pending.cancel_all(caller);
+                self.watches.cancel_all(caller);
+            }
+            Event::Peer(sender, message) => self.peer(now, sender, message, actions),
+            Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
+            Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
+            Event::Persisted(number) => self.input(now, Input::Persisted(number)),
+            Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
+            Event::Disk(health) => self.notice_disk(health, actions),
+            Event::ReaderClosed => self.reader_closed(),
+            Event::Leave => self.leave(now, actions),
+        }
+    }
+
+    /// Lets time go on; the shell says how many rows wait for the next checkpoint. Whether a tick was due.
+    pub fn advance(&mut self, now: Time, wall: WallTime, dirty_rows: usize, actions: &mut Actions) -> bool {
+        if now < self.next_tick {
+            return false;
+        }
+        // Late ticks are not made up for: the core moves its deadlines instead.
+        self.next_tick = now + TICK;
+        self.wall = (now, wall);
+        self.input(now, Input::Tick(wall));
+        self.step_down_on_disk_failure(now);
+        self.answer_due(now, actions);
+        self.checkpoint_if_due(now, dirty_rows, actions);
+        true
+    }
+
+    /// Begins to end a turn. Disk and other servers should be given what there is for them before
+    /// [`Frontend::settle`] follows, so that they are at work while this one applies what was committed.
+    pub fn decide(&mut self, now: Time, actions: &mut Actions) {
+        self.core.decide(now, &mut self.outbox);
+        self.hand_on(actions);
+    }
+
+    /// Ends a turn: all that can happen now happens.
+    pub fn settle(&mut self, now: Time, actions: &mut Actions) {
+        loop {
+            self.core.settle(now, &mut self.outbox);
+            self.carry_out(now, actions);
+            if self.next.is_empty() {
+                break;
+            }
+            for input in std::mem::take(&mut self.next) {
+                self.input(now, input);
+            }
+        }
+    }
+
+    fn input(&mut self, now: Time, input: Input) {
+        self.core.handle(now, input, &mut self.outbox);
+    }
+
+    fn call(&mut self, now: Time, from: CallRef, peer: &Peer, request: Request, actions: &mut Actions) {
+        if let Some(reason) = denied(peer, &request) {
+            let denied = Response::Unavailable(Unavailable::Denied(reason));
+            return actions.answer(from, denied, AnswerKind::Other);
+        }
+        match request {
+            Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),
+            Request::Read { query, consistency, blocking } => {
+                if let Some(why) = admission::read_refusal(&query) {
+                    return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
+                }
+                if matches!(&query, Query::Place { ticket, .. } if self.core.knows_place(*ticket)) {
+                    return self.read(now, from, (query, Consistency::Default, blocking), actions);
+                }
+                let kind = CallKind::Read { query, consistency, blocking };
+                self.ask(now, from, kind, |token| Input::Read(token, consistency));
+            }
+            Request::Renew(session) => {
+                self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
+            }
+            Request::TransferLeader(to) => {
+                self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
+            }
+            Request::RemoveServer(server) => {
+                self.ask(now, from, CallKind::Write, |token| Input::RemoveServer(token, server));
+            }
+            Request::BackupPart { backup: None, stale, .. } => {
+                let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
+                self.ask(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
+            }
+            Request::BackupPart { backup: Some(reader), number, .. }
+            | Request::ImagePart { image: Some(reader), number, .. } => {
+                actions.parts.push(PartWanted { reader, number, to: from });
+            }
+            Request::ImagePart { image: None, least, .. } => self.want_snapshot(now, least, from, actions),
+            Request::AddServer(server) => self.admit(now, from, server, actions),
+            Request::Announce(server) => self.note_announcement(now, from, peer, server, actions),
+            told => {
+                let answer = self.tell(now, peer, &told);
+                actions.answer(from, answer, AnswerKind::Other);
+            }
+        }
+    }
+
+    /// Answers what can be told at once.
+    fn tell(&self, now: Time, peer: &Peer, request: &Request) -> Response {
+        match request {
+            Request::Status => Response::Status(self.status(now, &peer.node)),
+            Request::Introduce(_) => Response::Introduced(self.introduction()),
+            Request::Autopilot => {
+                let (autopilot, index) = self.core.state().autopilot();
+                Response::Autopilot(autopilot.clone(), index)
+            }
+            _ => {
+                let why = "this server belongs to a cluster already";
+                Response::Unavailable(Unavailable::Denied(why.into()))
+            }
+        }
+    }
+
+    /// Asks the core something on a caller's behalf.
+    fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(Ticket) -> Input) {
+        let token = self.pending.insert(Pending::Call(from, kind));
+        self.input(now, input(token));
+    }
+
+    fn propose(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        request: Option<RequestId>,
+        command: Command,
+        actions: &mut Actions,
+    ) {
+        if let Some(why) = self.proposal_refusal(peer, request.as_ref(), &command) {
+            return actions.answer(from, Response::Unavailable(why), AnswerKind::Write);
+        }
+        let at = self.wall_at(now);
+        let proposal = Proposal { request, at, command };
+        self.ask(now, from, CallKind::Write, |token| Input::Propose(token, proposal));
+    }
+
+    /// The wall clock, which is read once a tick.
+    fn wall_at(&self, now: Time) -> WallTime {
+        let (read_at, WallTime(millis)) = self.wall;
+        WallTime(millis + now.since(read_at).as_millis() as u64)
+    }
+
+    fn has_other_voters(&self) -> bool {
+        self.core.membership().voters.len() > 1
+    }
+
+    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is not known.
+    fn notice_disk(&mut self, health: DiskHealth, actions: &mut Actions) {
+        if let DiskHealth::Failing(reason) = &health {
+            let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
+            for from in self.pending.take_writes() {
+                actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Write);
+            }
+        }
+        self.disk = health;
+    }
+
+    /// A leader whose disk refuses can have nothing decided that it could answer: another server shall lead.
+    fn step_down_on_disk_failure(&mut self, now: Time) {
+        if self.disk != DiskHealth::Good && self.core.is_serving() && self.has_other_voters() {
+            let token = self.pending.insert(Pending::StepDown);
+            self.input(now, Input::TransferLeader(token, None));
+        }
+    }
+
+    /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes first.
+    fn hand_on(&mut self, actions: &mut Actions) {
+        if self.outbox.install.is_none() {
+            actions.messages.append(&mut self.outbox.messages);
+            actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
+        }
+    }
+
+    fn carry_out(&mut self, now: Time, actions: &mut Actions) {
+        if let Some(mark) = self.outbox.install.take() {
+            self.install(mark, actions);
+        }
+        self.hand_on(actions);
+        let mut outbox = std::mem::take(&mut self.outbox);
+        outbox.changes.iter().for_each(|change| self.watches.touch(change));
+        let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
+        if !outbox.changes.is_empty() {
+            actions.storage.push(Storage::Record(std::mem::take(&mut outbox.changes)));
+        }
+        if roster_changed {
+            self.notice_roster(actions);
+        }
+        for (token, response) in outbox.replies.drain(..) {
+            self.reply(token, response, actions);
+        }
+        for (token, why) in outbox.unreadable.drain(..) {
+            if let Some(Pending::Call(from, _)) = self.pending.take(token) {
+                actions.answer(from, self.with_leader_hint(Response::Unavailable(why)), AnswerKind::Read);
+            }
+        }
+        for token in outbox.readable.drain(..) {
+            self.readable(now, token, actions);
+        }
+        self.wake_touched(now, actions);
+        if let Some(index) = outbox.cut.take() {
+            actions.storage.push(Storage::Compact(index));
+        }
+        if std::mem::take(&mut outbox.image_wanted) {
+            self.checkpoint_for_follower(now, actions);
+        }
+        self.notice_role(actions);
+        self.outbox = outbox;
+    }
+
+    fn reply(&mut self, token: Ticket, response: Response, actions: &mut Actions) {
+        match self.pending.take(token) {
+            Some(Pending::Call(
+                from,
+                kind @ (CallKind::Admission | CallKind::Joining(_) | CallKind::Announcement),
+            )) => self.reply_to_server(from, &kind, response, actions),
+            Some(Pending::Call(from, _)) => {
+                actions.answer(from, self.with_leader_hint(response), AnswerKind::Write);
+            }
+            Some(Pending::Leave) => actions.may_leave = true,
+            Some(Pending::StepDown) | None => {}
+        }
+    }
+
+    fn readable(&mut self, now: Time, token: Ticket, actions: &mut Actions) {
+        match self.pending.take(token) {
+            Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
+                self.read(now, from, (query, consistency, blocking), actions);
+            }
+            Some(Pending::Call(from, CallKind::Backup)) => self.want_backup(now, from, actions),
+            _ => {}
+        }
+    }
+
+    /// The newest index that this server has applied.
+    pub fn applied(&self) -> LogIndex {
+        self.core.image_mark().index
+    }
+}

@@ -1,0 +1,178 @@
+//! Calls whose answer is awaited from the core.
+
+use super::event::{CallRef, Caller};
+use crate::input::Ticket;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::CallId;
+use std::collections::BTreeMap;
+
+/// Who waits for an answer of the core.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// Somebody who called.
+    Call(CallRef, CallKind),
+    /// This server's own end: it waits until the leadership is handed over.
+    Leave,
+    /// Nobody: a leader steps down because its disk refuses.
+    StepDown,
+}
+
+/// What a pending call is about.
+#[derive(Debug)]
+pub(super) enum CallKind {
+    Write,
+    Read {
+        query: Query,
+        consistency: Consistency,
+        blocking: Option<Blocking>,
+    },
+    Backup,
+    /// A server that wants to belong to the quorum, and has no id yet.
+    Admission,
+    /// A server that was given this id and is being taken in.
+    Joining(ServerId),
+    /// A server that tells where it is now.
+    Announcement,
+}
+
+impl CallKind {
+    /// Whether it may be parked, and must be found then if its caller gives up before.
+    fn is_blocking(&self) -> bool {
+        matches!(self, Self::Read { blocking: Some(_), .. })
+    }
+
+    /// Whether it changes nothing, so that a failing disk need not end it.
+    fn only_reads(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Backup)
+    }
+}
+
+/// All pending calls, in slots that are used again. A token names a slot and which of its uses it is.
+#[derive(Debug, Default)]
+pub(super) struct PendingCalls {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Those that may be parked, by who would cancel them.
+    blocking: BTreeMap<CallRef, Ticket>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    uses: u32,
+    pending: Option<Pending>,
+}
+
+impl PendingCalls {
+    /// Notes who waits; the answer will come with this token.
+    pub(super) fn insert(&mut self, pending: Pending) -> Ticket {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("calls are limited far below that")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.uses = slot.uses.wrapping_add(1);
+        let token = Ticket(u64::from(slot.uses) << 32 | u64::from(index));
+        if let Pending::Call(from, kind) = &pending
+            && kind.is_blocking()
+        {
+            self.blocking.insert(*from, token);
+        }
+        slot.pending = Some(pending);
+        token
+    }
+
+    /// Takes whoever waits for the answer with this token; none who gave up.
+    pub(super) fn take(&mut self, token: Ticket) -> Option<Pending> {
+        let (index, uses) = (token.0 as u32, (token.0 >> 32) as u32);
+        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.uses == uses)?;
+        let pending = slot.pending.take()?;
+        self.free.push(index);
+        if let Pending::Call(from, kind) = &pending
+            && kind.is_blocking()
+        {
+            self.blocking.remove(from);
+        }
+        Some(pending)
+    }
+
+    /// Forgets a blocking read whose caller gave up, so that it is not parked. Whatever else was called runs on: its
+    /// answer is dropped by the shell.
+    pub(super) fn cancel(&mut self, call: CallRef) {
+        if let Some(token) = self.blocking.get(&call).copied() {
+            self.take(token);
+        }
+    }
+
+    /// Forgets all blocking reads of a connection that ended.
+    pub(super) fn cancel_all(&mut self, caller: Caller) {
+        let call = |id| CallRef { caller, call: CallId(id) };
+        let tokens: Vec<_> = self.blocking.range(call(0)..=call(u64::MAX)).map(|(_, token)| *token).collect();
+        for token in tokens {
+            self.take(token);
+        }
+    }
+
+    /// Takes every call that waits for a write, in the order of their slots.
+    pub(super) fn take_writes(&mut self) -> Vec<CallRef> {
+        let mut taken = Vec::new();
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            let is_write =
+                |pending: &mut Pending| matches!(pending, Pending::Call(_, kind) if !kind.only_reads());
+            if let Some(Pending::Call(from, _)) = slot.pending.take_if(is_write) {
+                self.free.push(index);
+                taken.push(from);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::LogIndex;
+    use std::time::Duration;
+
+    fn call(caller: u64, id: u64) -> CallRef {
+        CallRef { caller: Caller(caller), call: CallId(id) }
+    }
+
+    fn blocking(from: CallRef) -> Pending {
+        let blocking = Some(Blocking { index: LogIndex(1), wait: Duration::from_secs(1) });
+        let kind = CallKind::Read { query: Query::Nodes, consistency: Consistency::Default, blocking };
+        Pending::Call(from, kind)
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_answers_to_its_new_token_only() {
+        let mut pending = PendingCalls::default();
+        let first = pending.insert(Pending::Call(call(1, 1), CallKind::Write));
+        assert!(pending.take(first).is_some());
+        let second = pending.insert(Pending::Call(call(1, 2), CallKind::Write));
+        assert!(pending.take(first).is_none(), "the first call was answered");
+        assert!(matches!(pending.take(second), Some(Pending::Call(from, _)) if from == call(1, 2)));
+    }
+
+    #[test]
+    fn a_caller_that_gives_up_takes_its_blocking_reads_along_and_nothing_else() {
+        let mut pending = PendingCalls::default();
+        let parked = pending.insert(blocking(call(1, 1)));
+        let others = pending.insert(blocking(call(2, 1)));
+        let write = pending.insert(Pending::Call(call(1, 2), CallKind::Write));
+        pending.cancel_all(Caller(1));
+        assert!(pending.take(parked).is_none());
+        assert!(pending.take(others).is_some() && pending.take(write).is_some());
+        assert!(pending.blocking.is_empty());
+    }
+
+    #[test]
+    fn a_failing_disk_ends_writes_and_spares_reads() {
+        let mut pending = PendingCalls::default();
+        let read = pending.insert(blocking(call(1, 1)));
+        pending.insert(Pending::Call(call(1, 2), CallKind::Write));
+        let leave = pending.insert(Pending::Leave);
+        assert_eq!(pending.take_writes(), [call(1, 2)]);
+        assert!(pending.take(read).is_some() && pending.take(leave).is_some());
+    }
+}

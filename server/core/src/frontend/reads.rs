@@ -1,0 +1,106 @@
+//! Reads that may be answered now: at once, or parked until a change touches what they ask for.
+
+use super::actions::{Actions, AnswerKind};
+use super::event::CallRef;
+use super::watches::Parked;
+use super::{Frontend, LONGEST_WAIT};
+use crate::raft::log::ImageMark;
+use crate::sabotage::Rule;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
+
+impl Frontend {
+    /// Answers a read, or parks it where its asker knows all that there is.
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        (query, consistency, blocking): (Query, Consistency, Option<Blocking>),
+        actions: &mut Actions,
+    ) {
+        match blocking {
+            Some(Blocking { index, wait }) if index.0 > 0 => {
+                let deadline = now + wait.min(LONGEST_WAIT);
+                let parked = Parked { from, query, consistency, known: index, deadline };
+                if self.seam.breaks(Rule::ParkedReadsAreLookedAtFirst) {
+                    return self.watches.park(parked);
+                }
+                self.answer_or_park(now, parked, actions);
+            }
+            _ => self.answer(now, &query, from, actions),
+        }
+    }
+
+    pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
+        let (index, rows) = self.core.query(now, &parked.query);
+        if index > parked.known {
+            let answer = Response::Answer(self.signed(now, index, rows));
+            actions.answer(parked.from, answer, AnswerKind::Read);
+        } else if self.watches.len() >= self.config.max_watches {
+            let what = format!("{} blocking queries are parked here", self.config.max_watches);
+            let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
+            actions.answer(parked.from, overloaded, AnswerKind::Read);
+        } else {
+            self.watches.park(parked);
+        }
+    }
+
+    pub(super) fn answer(&self, now: Time, query: &Query, to: CallRef, actions: &mut Actions) {
+        let (index, rows) = self.core.query(now, query);
+        let answer = Response::Answer(self.signed(now, index, rows));
+        actions.answer(to, answer, AnswerKind::Read);
+    }
+
+    /// Those whose time is over are told what there is.
+    pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
+        for parked in self.watches.take_due(now) {
+            self.answer(now, &parked.query, parked.from, actions);
+        }
+    }
+
+    /// Looks again at those whom the changes of this turn touched, each once.
+    pub(super) fn wake_touched(&mut self, now: Time, actions: &mut Actions) {
+        for parked in self.watches.take_touched() {
+            self.answer_or_park(now, parked, actions);
+        }
+    }
+
+    /// A snapshot took the place of everything: all that was watched may have changed.
+    pub(super) fn wake_all(&mut self, _: &ImageMark) {
+        self.watches.touch(&Change::Cleared);
+    }
+
+    /// Blocking readers of a leader that leads no more must ask somebody else.
+    pub(super) fn notice_role(&mut self, actions: &mut Actions) {
+        let serving = self.core.is_serving();
+        if self.serving && !serving {
+            for parked in self.watches.take_leaders_readers() {
+                let lost = Response::Unavailable(Unavailable::NotLeader { leader: None });
+                let lost = self.with_leader_hint(lost);
+                actions.answer(parked.from, lost, AnswerKind::Read);
+            }
+        }
+        self.serving = serving;
+    }
+
+    fn signed(&self, now: Time, index: LogIndex, rows: Rows) -> Answer {
+        let leader = self.core.leader();
+        let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
+        Answer { index, rows, known_leader: leader.is_some(), last_contact: last_contact.unwrap_or_default() }
+    }
+
+    /// A refusal says who leads, as far as this server knows.
+    pub(super) fn with_leader_hint(&self, response: Response) -> Response {
+        match response {
+            Response::Unavailable(Unavailable::NotLeader { .. }) => {
+                let leader = self.core.leader().and_then(|id| self.core.state().server(id));
+                let leader = leader.map(|row| row.address.clone());
+                Response::Unavailable(Unavailable::NotLeader { leader })
+            }
+            other => other,
+        }
+    }
+}

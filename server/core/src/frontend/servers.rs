@@ -1,0 +1,201 @@
+//! What is done for the other servers, and told about them.
+
+use super::Frontend;
+use super::actions::{Actions, Announcement, AnswerKind, RosterChange};
+use super::event::CallRef;
+use super::pending::{CallKind, Pending};
+use crate::input::{Input, Proposal};
+use crate::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::forming::{Introduction, Standing};
+use lockmesh_protocol::id::{NodeName, ServerId};
+use lockmesh_protocol::peer::Peer;
+use lockmesh_protocol::record::{NewServer, Server};
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::{Joined, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::sync::Arc;
+
+/// Whether a change says who the servers are.
+pub(super) fn is_of_roster(change: &Change) -> bool {
+    matches!(change, Change::Server(..) | Change::LastServer(_) | Change::Cleared)
+}
+
+impl Frontend {
+    /// A message of another server. One that was removed is not heard: its id was given, and has no row any more.
+    pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
+        let state = self.core.state();
+        if sender <= state.last_server() && state.server(sender).is_none() {
+            actions.removed_senders += 1;
+        } else if message.kind == MessageKind::Snapshot {
+            self.fetch_snapshot(sender, message, actions);
+        } else {
+            self.input(now, Input::Peer(sender, message));
+        }
+    }
+
+    /// The roster may have changed: the other servers are reached where it says now, and it must say where this one is.
+    pub(super) fn notice_roster(&mut self, actions: &mut Actions) {
+        let state = self.core.state();
+        if state.servers().next().is_none() {
+            return;
+        }
+        let me = &self.config.own_record;
+        let has_moved = state.server(me.id).is_some_and(|row| **row != *me);
+        let announce = has_moved.then(|| {
+            let addresses = state.servers().map(|server| server.address.clone());
+            let addresses = addresses.chain([me.address.clone()]).collect();
+            Announcement { me: me.clone(), addresses }
+        });
+        actions.roster = Some(RosterChange { announce });
+    }
+
+    /// A server wants to belong to the quorum: first it gets an id, then it is taken in as a learner.
+    pub(super) fn admit(&mut self, now: Time, from: CallRef, server: NewServer, actions: &mut Actions) {
+        let node = server.node.folded();
+        let state = self.core.state();
+        if state.cluster_id().is_empty() {
+            let not_yet = Response::Unavailable(Unavailable::NotLeader { leader: None });
+            return actions.answer(from, not_yet, AnswerKind::Other);
+        }
+        let alive = state.servers().find(|row| {
+            row.node.folded() == node && row.birth != server.birth && self.core.is_healthy(now, row.id)
+        });
+        if let (true, Some(alive)) = (self.core.is_serving(), alive) {
+            let why = format!(
+                "node {} is here already, as server {} at {}, and alive: a node name belongs to one server",
+                alive.node, alive.id, alive.address
+            );
+            let denied = Response::Unavailable(Unavailable::Denied(why));
+            return actions.answer(from, denied, AnswerKind::Other);
+        }
+        self.propose_own(now, from, CallKind::Admission, Command::AdmitServer(server));
+    }
+
+    /// A server of the quorum is somewhere else now.
+    pub(super) fn note_announcement(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        peer: &Peer,
+        server: Server,
+        actions: &mut Actions,
+    ) {
+        let is_it = |row: &Arc<Server>| row.birth == server.birth && row.node.folded() == peer.node.folded();
+        if self.core.is_serving() && !self.core.state().server(server.id).is_some_and(is_it) {
+            let why = format!("server {} of this quorum is another one", server.id);
+            let denied = Response::Unavailable(Unavailable::Denied(why));
+            return actions.answer(from, denied, AnswerKind::Other);
+        }
+        self.propose_own(now, from, CallKind::Announcement, Command::UpdateServer(server));
+    }
+
+    /// This server is about to stop. One that leads hands the leadership over first, so that nobody has to notice.
+    pub(super) fn leave(&mut self, now: Time, actions: &mut Actions) {
+        if self.core.is_serving() && self.has_other_voters() {
+            let token = self.pending.insert(Pending::Leave);
+            self.input(now, Input::TransferLeader(token, None));
+        } else {
+            actions.may_leave = true;
+        }
+    }
+
+    fn propose_own(&mut self, now: Time, from: CallRef, kind: CallKind, command: Command) {
+        let token = self.pending.insert(Pending::Call(from, kind));
+        let at = self.wall_at(now);
+        self.input(now, Input::Propose(token, Proposal { request: None, at, command }));
+    }
+
+    /// What became of what another server wanted.
+    pub(super) fn reply_to_server(
+        &mut self,
+        from: CallRef,
+        kind: &CallKind,
+        response: Response,
+        actions: &mut Actions,
+    ) {
+        let response = match (kind, response) {
+            (CallKind::Admission, Response::Applied(applied)) => match applied.reply {
+                Reply::Server(id) => {
+                    let token = self.pending.insert(Pending::Call(from, CallKind::Joining(id)));
+                    return self.next.push(Input::AddServer(token, id));
+                }
+                other => Response::Unavailable(refused(&other)),
+            },
+            (CallKind::Joining(server), Response::Done) => Response::Joined(Joined {
+                server: *server,
+                cluster_id: self.core.state().cluster_id().into(),
+                servers: self.core.state().servers().map(|row| (**row).clone()).collect(),
+            }),
+            (CallKind::Announcement, Response::Applied(applied)) => match applied.reply {
+                Reply::Done => Response::Done,
+                other => Response::Unavailable(refused(&other)),
+            },
+            (_, other) => self.with_leader_hint(other),
+        };
+        actions.answer(from, response, AnswerKind::Other);
+    }
+
+    /// Who this server is, for those that belong to nothing yet.
+    pub(super) fn introduction(&self) -> Introduction {
+        let Server { id: server, node, node_id, address, birth } = self.config.own_record.clone();
+        let cluster_id = self.config.cluster_id.clone();
+        let others = self.core.state().servers().filter(|row| row.id != server);
+        Introduction {
+            server: NewServer { node, node_id, address, birth },
+            expect: 0,
+            standing: Standing::Member { cluster_id, server },
+            knows: others.map(|row| row.address.clone()).collect(),
+        }
+    }
+
+    /// The quorum as this server sees it.
+    pub(super) fn status(&self, now: Time, asker: &NodeName) -> Status {
+        let log = self.core.log_status();
+        let asker = asker.folded();
+        let mut agents = self.core.state().agents();
+        Status {
+            cluster_id: self.core.state().cluster_id().to_string(),
+            server: self.config.own_record.id,
+            leader: self.core.leader(),
+            last_contact: self.core.leader().and_then(|leader| self.core.last_contact(now, leader)),
+            term: log.term,
+            last_index: log.last_index,
+            commit_index: log.commit_index,
+            applied_index: log.applied_index,
+            first_index: log.first_index,
+            membership_index: log.membership_index,
+            servers: self.server_statuses(now),
+            agents: agents.len() as u64,
+            asker: agents.find(|agent| agent.node.folded() == asker).map(|agent| agent.number),
+        }
+    }
+
+    fn server_statuses(&self, now: Time) -> Vec<ServerStatus> {
+        let status = |id: ServerId| {
+            let row = self.core.state().server(id);
+            let is_me = id == self.config.own_record.id;
+            let own_index = is_me.then(|| self.core.log_status().last_index);
+            let matched = self.core.progress(id).map(|progress| progress.matched);
+            ServerStatus {
+                id,
+                node_id: row.map(|row| row.node_id.clone()).unwrap_or_default(),
+                node: row.map(|row| row.node.to_string()).unwrap_or_default(),
+                address: row.map(|row| row.address.clone()).unwrap_or_default(),
+                voter: self.core.membership().voters.contains(&id),
+                last_index: own_index.or(matched).unwrap_or_default(),
+                last_contact: self.core.last_contact(now, id),
+                healthy: self.core.is_healthy(now, id),
+            }
+        };
+        self.core.membership().all().into_iter().map(status).collect()
+    }
+}
+
+fn refused(reply: &Reply) -> Unavailable {
+    match reply {
+        Reply::Refused(refusal) => Unavailable::Denied(refusal.to_string()),
+        other => Unavailable::Denied(format!("an answer that fits no server: {other:?}")),
+    }
+}

@@ -1,0 +1,46 @@
+//! Where the answers of the frontend go: the sinks of the connections that have called.
+
+use crate::mailbox::{ReplySink, WakeList};
+use lockmesh_core::frontend::{CallRef, Caller};
+use lockmesh_protocol::peer::Peer;
+use lockmesh_protocol::rpc::{CallId, Response};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The connections that have called and stand still.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    sinks: HashMap<Caller, ReplySink>,
+    wakes: WakeList,
+}
+
+impl Connections {
+    /// Notes where the answer to a call goes; who called, in the frontend's terms.
+    pub(super) fn begin(&mut self, call: CallId, replies: &ReplySink) -> (CallRef, Arc<Peer>) {
+        let caller = replies.caller();
+        self.sinks.entry(caller).or_insert_with(|| replies.clone());
+        (CallRef { caller, call }, replies.shared_peer())
+    }
+
+    /// The connection ended: its answers are wanted no more.
+    pub(super) fn forget(&mut self, caller: Caller) {
+        self.sinks.remove(&caller);
+    }
+
+    /// The sink of the connection that made a call; none where it ended.
+    pub(super) fn of(&self, call: CallRef) -> Option<ReplySink> {
+        self.sinks.get(&call.caller).cloned()
+    }
+
+    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`].
+    pub(super) fn answer(&mut self, to: CallRef, response: Response) {
+        if let Some(replies) = self.sinks.get(&to.caller) {
+            self.wakes.answer(replies, to.call, response);
+        }
+    }
+
+    /// Wakes every connection that has answers: the end of a turn.
+    pub(super) fn deliver(&mut self) {
+        self.wakes.deliver();
+    }
+}
