@@ -276,13 +276,13 @@ impl Service {
     pub fn hears_of_its_removal(&self) {
         let mut book = self.book.open();
         book.moods.insert(self.id, Mood::Removed);
-        let mut postman = Postman::default();
+        let mut wakes = WakeList::default();
         let waiting: Vec<_> = book.parked.keys().filter(|key| key.0 == self.id).copied().collect();
         for key in waiting {
             let (_, replies) = book.parked.remove(&key).expect("it was just there");
-            postman.answer(&replies, key.2, Response::Unavailable(Unavailable::Removed));
+            wakes.answer(&replies, key.2, Response::Unavailable(Unavailable::Removed));
         }
-        postman.deliver();
+        wakes.deliver();
         self.book.changed();
     }
 
