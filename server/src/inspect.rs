@@ -3,7 +3,7 @@
 //! It tells which of several survivors has the most, before one of them begins anew alone.
 
 use crate::forming::{Record, RecordError};
-use crate::store::{Formats, Store, StoreError};
+use crate::store::{Formats, Inspected, Store, StoreError};
 use lockmesh_core::raft::log::{HardState, ImageMark, Membership};
 use lockmesh_core::raft::membership_after;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
@@ -30,6 +30,8 @@ pub struct Inspection {
     pub membership: Membership,
     /// All servers that it knows of.
     pub servers: Vec<Server>,
+    /// How many of the newest commits of the log are gone that were acknowledged.
+    pub lost_commits: u64,
     /// The formats of log and state.
     pub formats: Formats,
     /// The format of the record of the cluster.
@@ -65,7 +67,8 @@ pub fn inspect(folder: &Path) -> Result<Inspection, InspectError> {
     let membership = record.membership();
     let membership = membership.ok_or_else(|| nothing("its server never belonged to a cluster"))?;
     let found = Store::inspect(folder, membership.server, CACHE_BYTES)?;
-    let (recovered, formats) = found.ok_or_else(|| nothing("its log and its state are gone"))?;
+    let Inspected { recovered, formats, lost_commits } =
+        found.ok_or_else(|| nothing("its log and its state are gone"))?;
     let ImageMark { index, term, .. } = recovered.image;
     let last = recovered.entries.last().map_or(recovered.base, |entry| (entry.index, entry.term));
     let rows: Vec<Server> = recovered.state.servers().map(|row| (**row).clone()).collect();
@@ -77,6 +80,7 @@ pub fn inspect(folder: &Path) -> Result<Inspection, InspectError> {
         checkpoint: (index, term),
         membership: membership_after(&recovered),
         servers: if rows.is_empty() { membership.servers } else { rows },
+        lost_commits,
         formats,
         record_format: record.version(),
     })

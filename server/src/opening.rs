@@ -111,7 +111,8 @@ impl Opening {
         let path = self.config.data_dir.clone();
         let first_image = self.first_image(&record, &membership)?;
         let cache_bytes = usize::try_from(self.config.storage.cache_bytes).unwrap_or(usize::MAX);
-        let options = StoreOptions { server: membership.server, first_image, cache_bytes };
+        let options =
+            StoreOptions { server: membership.server, first_image, cache_bytes, accept_loss: false };
         if let Some(files) = record.copied(self.folder.origins()?) {
             self.take_copy(&membership, &options, files)?;
         }
@@ -165,7 +166,7 @@ impl Opening {
     ) -> Result<(), OpeningError> {
         let folder = &self.config.data_dir;
         let found = self.folder.inspect(options)?;
-        let voters = found.map(|(recovered, _)| membership_after(&recovered));
+        let voters = found.map(|found| membership_after(&found.recovered));
         if voters != Some(log::Membership::of_voters(&[membership.server])) {
             let Membership { server, cluster_id, .. } = membership.clone();
             let (folder, files) = (folder.clone(), Box::new(files));
@@ -176,7 +177,8 @@ impl Opening {
             "the data folder is a copy: indexes and fencing tokens go on far above all that the original has given; if \
              a server still runs on the original, stop it"
         );
-        begin_anew(&self.folder, folder, membership).map_err(|error| OpeningError::Copy(Box::new(error)))?;
+        begin_anew(&self.folder, folder, membership, false)
+            .map_err(|error| OpeningError::Copy(Box::new(error)))?;
         Ok(())
     }
 

@@ -78,7 +78,9 @@ pub enum RecoverError {
 /// Makes a stopped server the only voter of its cluster, and keeps its id. Blocks while it works.
 ///
 /// The other servers' data folders must be emptied before they are started again; then they join as new ones.
-pub fn recover(folder: &Path) -> Result<Recovery, RecoverError> {
+///
+/// With `accept_loss` also where the newest commits of its log are gone, which it had acknowledged.
+pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, RecoverError> {
     let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
     let held = Store::hold(folder)?;
     let mut record = Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"))?;
@@ -88,7 +90,7 @@ pub fn recover(folder: &Path) -> Result<Recovery, RecoverError> {
     if !held.has_store()? {
         return Err(nothing("its log and its state are gone"));
     }
-    let recovery = begin_anew(&held, folder, membership)?;
+    let recovery = begin_anew(&held, folder, membership, accept_loss)?;
     tracing::warn!("{recovery}");
     membership.servers = vec![recovery.server.clone()];
     // A copy that begins anew is an original from here on.
@@ -103,10 +105,12 @@ pub(crate) fn begin_anew(
     held: &HeldFolder,
     folder: &Path,
     membership: &forming::Membership,
+    accept_loss: bool,
 ) -> Result<Recovery, RecoverError> {
     let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
     let id = membership.server;
-    let options = StoreOptions { server: id, first_image: ImageMark::default(), cache_bytes: CACHE_BYTES };
+    let first_image = ImageMark::default();
+    let options = StoreOptions { server: id, first_image, cache_bytes: CACHE_BYTES, accept_loss };
     let (store, recovered) = held.open(&options)?;
     let survivor = Survivor::of_log(recovered)?;
     let known = survivor.state.server(id).map(|row| (**row).clone());

@@ -3,6 +3,7 @@
 use super::error::StoreError;
 use super::open::{IMAGE, LOG, NEW_IMAGE, NEW_LOG};
 use super::origin::Origin;
+use super::told::TOLD;
 use crate::forming::Record;
 use lockmesh_net::private::{self, Entry};
 use redb::StorageBackend;
@@ -82,7 +83,7 @@ impl Folder {
 
 /// What a server has in its folder: all values, and the ids of sessions, which are all it takes to release a lock.
 fn kind(name: &str) -> Entry {
-    let ours = [LOCK_FILE, LOG, IMAGE, NEW_LOG, NEW_IMAGE, Record::FILE, Record::NEW_FILE, NODE_FILE];
+    let ours = [LOCK_FILE, LOG, IMAGE, NEW_LOG, NEW_IMAGE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
     match name {
         _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => Entry::Secret,
         // The process's number may lie here too, and the root of a file system of its own has a folder for what it finds.

@@ -96,6 +96,22 @@ pub enum StoreError {
         /// Its term.
         base_term: Term,
     },
+    /// Commits that were told as durable are not there any more.
+    #[error(
+        "{}: the newest commits of the log are gone: it ends with commit {found}, but commit {told} was acknowledged, a \
+         write or a vote; its page was damaged since, or the file is older than {}; nothing was changed; if this is one of \
+         several servers, empty its whole data folder and start it: it joins as a new one; if it is alone, restore a saved \
+         backup into a new folder, or go on without what was lost by `lockmesh operator raft recover --accept-loss`",
+        .path.display(), super::told::TOLD
+    )]
+    Lost {
+        /// The log.
+        path: PathBuf,
+        /// Its newest commit.
+        found: u64,
+        /// The newest that was told as durable.
+        told: u64,
+    },
     /// The disk refused. Nothing that was acknowledged is lost; the store's threads go on trying.
     #[error("{}: {doing}: {source}", .path.display())]
     Io {

@@ -26,8 +26,8 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
-/// The format that this build writes, and the newest that it reads.
-pub(super) const FORMAT_VERSION: u32 = 1;
+/// The newest format of either file that this build reads.
+const NEWEST_FORMAT: u32 = 2;
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &[u8] = b"format";
@@ -40,6 +40,16 @@ pub(super) enum Kind {
     Log,
     /// `state.redb`.
     Image,
+}
+
+impl Kind {
+    /// The format that this build writes. Since 2 the log counts its commits.
+    pub(super) const fn format(self) -> u32 {
+        match self {
+            Self::Log => 2,
+            Self::Image => 1,
+        }
+    }
 }
 
 /// What a file says of itself.
@@ -130,7 +140,7 @@ impl RedbFile {
         let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
         commit(&made.database, |writing| {
             let mut meta = writing.table(TableName(META))?;
-            meta.put(FORMAT_KEY, &FORMAT_VERSION.to_le_bytes())?;
+            meta.put(FORMAT_KEY, &identity.kind.format().to_le_bytes())?;
             meta.put(IDENTITY_KEY, &wire::encode(identity))?;
             drop(meta);
             fill(writing)
@@ -160,8 +170,8 @@ impl RedbFile {
         let format: [u8; 4] =
             format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
         let found = u32::from_le_bytes(format);
-        if found > FORMAT_VERSION {
-            return Err(StoreError::NewerFormat { path, found, known: FORMAT_VERSION });
+        if found > NEWEST_FORMAT {
+            return Err(StoreError::NewerFormat { path, found, known: NEWEST_FORMAT });
         }
         Ok(found)
     }
@@ -318,6 +328,11 @@ impl Writing<'_> {
     /// Opens a table, and makes it where it is missing.
     pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, Fault> {
         Ok(WritingTable(self.transaction.open_table(name.0)?))
+    }
+
+    /// Notes that the file has the newest format of its kind from this commit on.
+    pub(super) fn upgrade(&self, kind: Kind) -> Result<(), Fault> {
+        self.table(TableName(META))?.put(FORMAT_KEY, &kind.format().to_le_bytes())
     }
 
     /// Removes a table with all that it holds.

@@ -4,11 +4,14 @@
 //! was cut) lies behind them under the highest key: the newest row and the head share a page, so that a small
 //! commit touches one page of one table.
 //!
+//! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was told as durable.
+//!
 //! **Invariants:** rows follow each other without a gap, the first one right behind the base. The commit index on
 //! disk never goes back. The base never passes the durable image, which [`LogStore::cut`] is told.
 
 use super::error::StoreError;
-use super::file::{Fault, RedbFile, TableName, Writing};
+use super::file::{Fault, Kind, RedbFile, TableName, Writing};
+use super::told::ToldFile;
 use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite};
 use lockmesh_protocol::id::{LogIndex, Term};
 use lockmesh_protocol::wire;
@@ -34,6 +37,10 @@ pub(super) struct LogStore {
     rows: VecDeque<Row>,
     /// Rows that end here or before are to be cut off.
     cut_to: LogIndex,
+    /// Whether the file has the format that this build writes.
+    is_newest_format: bool,
+    /// Where the number of each commit is noted; none before the log is trusted.
+    told: Option<ToldFile>,
 }
 
 /// What is known of the log apart from its entries.
@@ -42,6 +49,21 @@ pub(super) struct Head {
     pub(super) hard_state: HardState,
     /// The entry before the first: index and term.
     pub(super) base: (LogIndex, Term),
+    /// The number of the commit that wrote this; 0 in a log that never counted.
+    pub(super) commit_number: u64,
+}
+
+/// The head as format 1 has it.
+#[derive(Deserialize)]
+struct UncountedHead {
+    hard_state: HardState,
+    base: (LogIndex, Term),
+}
+
+impl From<UncountedHead> for Head {
+    fn from(head: UncountedHead) -> Self {
+        Self { hard_state: head.hard_state, base: head.base, commit_number: 0 }
+    }
 }
 
 /// The entries of one row.
@@ -77,11 +99,15 @@ impl LogStore {
         let mut head: Option<Head> = None;
         let mut rows = VecDeque::new();
         let mut entries: Vec<LogEntry> = Vec::new();
+        let is_newest_format = file.format()? == Kind::Log.format();
         let reading = file.read()?;
         reading
             .each(ROWS, &[], |key, value| {
                 if key == HEAD_KEY {
-                    head = Some(decode(value)?);
+                    head = Some(match is_newest_format {
+                        true => decode(value)?,
+                        false => decode::<UncountedHead>(value)?.into(),
+                    });
                     return Ok(true);
                 }
                 let batch: Vec<LogEntry> = decode(value)?;
@@ -96,7 +122,20 @@ impl LogStore {
             let reason = format!("it was cut at index {}, but goes on at index {}", head.base.0, row.first);
             return Err(file.damaged(reason));
         }
-        Ok((Self { file, head, rows, cut_to: LogIndex(0) }, entries))
+        let cut_to = LogIndex(0);
+        Ok((Self { file, head, rows, cut_to, is_newest_format, told: None }, entries))
+    }
+
+    /// From now on the number of each commit is noted: the log is trusted.
+    pub(super) fn tell(&mut self, mut told: ToldFile) {
+        told.tell(self.head.commit_number);
+        self.told = Some(told);
+    }
+
+    /// Goes on without commits that were told as durable, up to the number `told`: numbers go on behind it.
+    pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
+        self.head.commit_number = told;
+        self.carry_out(Plan { head: self.head, keep: self.rows.len(), ..Plan::default() })
     }
 
     /// The file behind the log.
@@ -117,16 +156,45 @@ impl LogStore {
         let plan = self.plan(writes, least_commit)?;
         let nothing = Plan { head: self.head, keep: self.rows.len(), ..Plan::default() };
         if plan != nothing {
-            let rows = &self.rows;
-            self.file.write(|writing| plan.write(rows, writing))?;
-            self.adopt(plan);
+            self.carry_out(plan)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a plan durable, and notes that.
+    fn carry_out(&mut self, mut plan: Plan) -> Result<(), StoreError> {
+        plan.head.commit_number = self.head.commit_number + 1;
+        let (rows, upgrades) = (&self.rows, !self.is_newest_format);
+        self.file.write(|writing| {
+            if upgrades {
+                writing.upgrade(Kind::Log)?;
+            }
+            plan.write(rows, writing)
+        })?;
+        self.is_newest_format = true;
+        self.adopt(plan);
+        if let Some(told) = &mut self.told {
+            told.tell(self.head.commit_number);
         }
         Ok(())
     }
 
     /// Makes the file ready to be closed. What was committed stays, ready or not.
     pub(super) fn finish(&self) {
-        self.file.finish(|writing| Self::fill(writing, &self.head));
+        self.file.finish(|writing| {
+            writing.upgrade(Kind::Log)?;
+            Self::fill(writing, &self.head)
+        });
+    }
+
+    /// Writes the head as an older version did.
+    #[cfg(test)]
+    pub(super) fn write_as_format_1(&self) -> Result<(), StoreError> {
+        let Head { hard_state, base, .. } = self.head;
+        self.file.write(|writing| {
+            writing.table(TableName::new("meta"))?.put(b"format", &1_u32.to_le_bytes())?;
+            writing.table(ROWS)?.put(&HEAD_KEY, &encode(&(hard_state, base)))
+        })
     }
 
     /// Marks everything up to an index, which the durable image holds already, as to be cut off: a portion with
@@ -142,11 +210,7 @@ impl LogStore {
 
     /// Begins the log anew behind an image: the term and the vote stay.
     pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
-        let plan = Plan { head: self.head.begun_anew(base), ..Plan::default() };
-        let rows = &self.rows;
-        self.file.write(|writing| plan.write(rows, writing))?;
-        self.adopt(plan);
-        Ok(())
+        self.carry_out(Plan { head: self.head.begun_anew(base), ..Plan::default() })
     }
 
     /// Works out what the writes come to.
@@ -229,7 +293,7 @@ impl Head {
             true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
             false => HardState { term, vote, commit: base.0 },
         };
-        Self { hard_state, base }
+        Self { hard_state, base, ..self }
     }
 }
 

@@ -36,11 +36,12 @@ mod origin;
 mod pieces;
 mod rows;
 mod threads;
+mod told;
 
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
 pub use image::{Backup, Part, RawPart};
-pub use open::Formats;
+pub use open::{Formats, Inspected};
 pub use origin::{Origin, Origins};
 pub use pieces::RowReader;
 pub use rows::DirtyRows;
@@ -63,6 +64,8 @@ pub struct StoreOptions {
     pub first_image: ImageMark,
     /// How many bytes of each file are kept in memory at most.
     pub cache_bytes: usize,
+    /// Whether a log is taken that has lost commits which were told as durable.
+    pub accept_loss: bool,
 }
 
 /// Both files, open and checked.
@@ -90,7 +93,7 @@ impl HeldFolder {
     }
 
     /// See [`Store::inspect`].
-    pub fn inspect(&self, options: &StoreOptions) -> Result<Option<(Recovered, Formats)>, StoreError> {
+    pub fn inspect(&self, options: &StoreOptions) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::clone(&self.0) as _;
         open::inspect(&disk, options.server, options.cache_bytes)
     }
@@ -107,13 +110,13 @@ impl Store {
         Ok(HeldFolder(Arc::new(disk::Folder::hold(folder)?)))
     }
 
-    /// Reads what a server would begin with in a folder, and the versions of its formats; none where there is no store.
+    /// Reads what a server would begin with in a folder; none where there is no store.
     /// Nothing is written, and no server can use the folder meanwhile.
     pub fn inspect(
         folder: &Path,
         server: ServerId,
         cache_bytes: usize,
-    ) -> Result<Option<(Recovered, Formats)>, StoreError> {
+    ) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::new(disk::ReadOnlyFolder::hold(folder)?);
         open::inspect(&disk, server, cache_bytes)
     }

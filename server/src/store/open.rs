@@ -10,6 +10,7 @@ use super::error::StoreError;
 use super::file::{Identity, Kind, RedbFile, io_error};
 use super::image::ImageStore;
 use super::log::{Head, LogStore};
+use super::told::{self, TOLD, ToldFile};
 use super::{Store, StoreOptions};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, Recovered};
@@ -38,11 +39,24 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
             return Err(StoreError::Missing { missing: disk.path(IMAGE), present: disk.path(LOG) });
         }
     }
-    let Pair { mut log, image, mut entries, mark, state, reset } =
+    let Pair { mut log, image, mut entries, mark, state, reset, pair, lost } =
         Pair::load(&disk, options.server, options.cache_bytes)?;
+    if let Some(told) = lost.filter(|_| !options.accept_loss) {
+        return Err(StoreError::Lost { path: log.file().path(), found: log.head().commit_number, told });
+    }
     // From here on both are trusted.
     log.file().release()?;
     image.file().release()?;
+    if let Some(told) = lost {
+        let found = log.head().commit_number;
+        tracing::warn!(
+            found,
+            told,
+            "acknowledged commits of the log are gone: going on without them, as told"
+        );
+        log.accept_loss(told)?;
+    }
+    log.tell(ToldFile::new(Arc::clone(&disk), pair));
     if reset {
         tracing::warn!(index = %mark.index, "the log does not lead to the image: it begins anew behind it");
         log.reset((mark.index, mark.term))?;
@@ -50,7 +64,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     } else {
         log.commit(&[], mark.index)?;
     }
-    let Head { hard_state, base } = log.head();
+    let Head { hard_state, base, .. } = log.head();
     tracing::info!(
         folder = %disk.path("").display(), image = %mark.index, log_from = %base.0.next(),
         entries = entries.len(), term = %hard_state.term, commit = %hard_state.commit, "opened the store"
@@ -59,25 +73,38 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     Ok((Store { log, image, durable_image: recovered.image.index }, recovered))
 }
 
-/// Reads what a server would begin with, and the versions of the two formats; none where there is no store. Nothing is
-/// written.
+/// Reads what a server would begin with; none where there is no store. Nothing is written.
 pub(super) fn inspect(
     disk: &Arc<dyn Disk>,
     server: ServerId,
     cache_bytes: usize,
-) -> Result<Option<(Recovered, Formats)>, StoreError> {
+) -> Result<Option<Inspected>, StoreError> {
     if !has_store(&**disk)? {
         return Ok(None);
     }
-    let Pair { log, image, mut entries, mark, state, reset } = Pair::load(disk, server, cache_bytes)?;
+    let Pair { log, image, mut entries, mark, state, reset, lost, .. } =
+        Pair::load(disk, server, cache_bytes)?;
     let formats = Formats { log: log.file().format()?, state: image.file().format()? };
+    let lost_commits = lost.map_or(0, |told| told - log.head().commit_number);
     let mut head = log.head();
     if reset {
         head = head.begun_anew((mark.index, mark.term));
         entries.clear();
     }
     let hard_state = HardState { commit: head.hard_state.commit.max(mark.index), ..head.hard_state };
-    Ok(Some((Recovered { hard_state, image: mark, entries, base: head.base, state }, formats)))
+    let recovered = Recovered { hard_state, image: mark, entries, base: head.base, state };
+    Ok(Some(Inspected { recovered, formats, lost_commits }))
+}
+
+/// What a store holds that nobody works with.
+#[derive(Debug)]
+pub struct Inspected {
+    /// What a server would begin with.
+    pub recovered: Recovered,
+    /// The formats of the two files.
+    pub formats: Formats,
+    /// How many of the newest commits that were told as durable are gone.
+    pub lost_commits: u64,
 }
 
 /// The formats of the two files.
@@ -98,17 +125,23 @@ struct Pair {
     state: State,
     /// Whether the log does not lead to the image, so that it must begin anew behind it.
     reset: bool,
+    /// The number that the two have in common.
+    pair: u128,
+    /// The newest commit that was told as durable, where the log ends before it.
+    lost: Option<u64>,
 }
 
 impl Pair {
     fn load(disk: &Arc<dyn Disk>, server: ServerId, cache_bytes: usize) -> Result<Self, StoreError> {
         let log = open_file(disk, LOG, IMAGE, cache_bytes)?;
         let image = open_file(disk, IMAGE, LOG, cache_bytes)?;
-        check_pair(&log, &image, server)?;
+        let pair = check_pair(&log, &image, server)?;
+        let told = told::read(&**disk, pair).map_err(io_error(&disk.path(TOLD), "cannot read the file"))?;
         let (image, mark, state) = ImageStore::load(image)?;
         let (log, entries) = LogStore::load(log)?;
         let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), image.file().path()))?;
-        Ok(Self { log, image, entries, mark, state, reset })
+        let lost = Some(told).filter(|told| log.head().commit_number < *told);
+        Ok(Self { log, image, entries, mark, state, reset, pair, lost })
     }
 }
 
@@ -121,7 +154,7 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
         ImageStore::fill(writing, mark)
     })?;
     let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
-    let head = Head { hard_state, base: (mark.index, mark.term) };
+    let head = Head { hard_state, base: (mark.index, mark.term), commit_number: 1 };
     RedbFile::create(disk, NEW_LOG, &identity(Kind::Log, pair), |writing| LogStore::fill(writing, &head))?;
     sync(disk)?;
     rename(disk, NEW_IMAGE, IMAGE)?;
@@ -163,7 +196,7 @@ fn open_file(
 }
 
 /// Both files are what their names say, belong together, and to this server.
-fn check_pair(log: &RedbFile, image: &RedbFile, server: ServerId) -> Result<(), StoreError> {
+fn check_pair(log: &RedbFile, image: &RedbFile, server: ServerId) -> Result<u128, StoreError> {
     let (log_identity, image_identity) = (log.identity()?, image.identity()?);
     for (file, identity, kind) in [(log, &log_identity, Kind::Log), (image, &image_identity, Kind::Image)] {
         if identity.kind != kind {
@@ -171,14 +204,15 @@ fn check_pair(log: &RedbFile, image: &RedbFile, server: ServerId) -> Result<(), 
             return Err(StoreError::Foreign { path: file.path(), reason: reason.to_lowercase() });
         }
     }
-    if log_identity.pair != image_identity.pair {
+    let pair = log_identity.pair;
+    if pair != image_identity.pair {
         return Err(StoreError::Mismatched { log: log.path(), image: image.path() });
     }
     match [(log, log_identity), (image, image_identity)].into_iter().find(|(_, id)| id.server != server) {
         Some((file, id)) => {
             Err(StoreError::OtherServer { path: file.path(), found: id.server, expected: server })
         }
-        None => Ok(()),
+        None => Ok(pair),
     }
 }
 

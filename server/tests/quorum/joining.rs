@@ -120,7 +120,7 @@ async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
     for number in 1..=3 {
         cluster.stop(number).await;
     }
-    let recovery = recover(&cluster.data_dir(1)).expect("it survived");
+    let recovery = recover(&cluster.data_dir(1), false).expect("it survived");
     assert_eq!(recovery.server.id, ServerId(1));
     assert!(recovery.to_string().contains("Server 2 (s2 at"), "{recovery}");
     cluster.start(1);
@@ -132,7 +132,7 @@ async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
     cluster.start(2);
     let is_back = |status: &Status| members(status).0 == ids([1, 4]);
     cluster.until_status("an emptied one joins under a new id", is_back).await;
-    assert!(recover(&cluster.data_dir(2)).is_err(), "a server that runs is not touched");
+    assert!(recover(&cluster.data_dir(2), false).is_err(), "a server that runs is not touched");
     cluster.end().await;
 }
 

@@ -38,6 +38,8 @@ struct Shape<'a> {
     learners: Vec<u64>,
     /// Who votes still while a change of the membership is under way.
     voters_outgoing: Vec<u64>,
+    /// Acknowledged commits that are gone from the end of the log.
+    lost_commits: u64,
     formats: FormatsShape,
 }
 
@@ -74,6 +76,7 @@ fn shape(found: &Inspection) -> Shape<'_> {
         voters: numbers(&membership.voters),
         learners: numbers(&membership.learners),
         voters_outgoing: numbers(&membership.voters_outgoing),
+        lost_commits: found.lost_commits,
         formats: FormatsShape { log: formats.log, state: formats.state, record: found.record_format },
     }
 }
@@ -103,6 +106,9 @@ fn text(found: &Inspection) -> String {
     ];
     if !shape.voters_outgoing.is_empty() {
         rows.push(("Voters that go", list(&shape.voters_outgoing)));
+    }
+    if shape.lost_commits > 0 {
+        rows.push(("Lost", format!("the newest {} commits, which were acknowledged", shape.lost_commits)));
     }
     let FormatsShape { log, state, record } = shape.formats;
     rows.push(("Formats", format!("log {log}, state {state}, record {record}")));

@@ -17,6 +17,9 @@ pub(super) struct Args {
     /// All other servers are stopped, and will never be started again with the data they have
     #[arg(long)]
     yes_the_other_servers_are_gone: bool,
+    /// Go on also where the newest commits of this server's own log are gone, which it had acknowledged
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 /// Runs the command. It needs no agent.
@@ -31,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             folder.display()
         )));
     }
-    let recovery = recover(&folder).map_err(CliError::failed)?;
+    let recovery = recover(&folder, args.accept_loss).map_err(CliError::failed)?;
     print_line(&next_steps(&recovery))
 }
 

@@ -6,5 +6,6 @@ mod refusals;
 mod rows;
 mod script;
 mod speed;
+mod told;
 mod turns;
 mod work;

@@ -3,6 +3,7 @@
 use super::disk::{Draw, FaultyDisk, Survival};
 use super::script::{Model, Step, Writer, open_disk, options};
 use crate::store::file::{Identity, Kind, RedbFile, TableName};
+use crate::store::log::LogStore;
 use crate::store::open::{self, IMAGE, LOG};
 use crate::store::{Store, StoreError, StoreOptions};
 use lockmesh_protocol::id::ServerId;
@@ -84,7 +85,7 @@ fn a_newer_format_is_refused_by_its_number() {
         file.write(|writing| writing.table(meta)?.put(b"format", &7_u32.to_le_bytes()))
             .expect("the disk is good");
         drop(file);
-        refusal_of(&disk, name, "format version 7, but this build knows versions up to 1");
+        refusal_of(&disk, name, "format version 7, but this build knows versions up to 2");
     }
 }
 
@@ -212,6 +213,79 @@ fn refused_or_whole(disk: &FaultyDisk, model: &Model, context: &str) -> bool {
     }
 }
 
+/// A store that was killed right behind its last commit, with what its log was before that commit.
+fn killed(seed: u64) -> (FaultyDisk, Vec<u8>, Model) {
+    let disk = FaultyDisk::default();
+    let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let (mut model, mut writer) = (Model::new(), Writer::new(seed));
+    let mut run = |step: Step| {
+        step.run(&mut store).expect("nothing is wrong with it");
+        model.apply(&step);
+    };
+    writer.steps(20).into_iter().for_each(&mut run);
+    let before = disk.contents()[LOG].clone();
+    run(if seed.is_multiple_of(2) { writer.vote_step() } else { writer.append_step() });
+    let killed = disk.copy();
+    (killed, before, model)
+}
+
+#[test]
+fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
+    let (mut lost, mut whole) = (0, 0);
+    for seed in 70..80 {
+        let (disk, before, model) = killed(seed);
+        let after = disk.contents()[LOG].clone();
+        let changed: Vec<usize> =
+            (0..after.len()).filter(|place| before.get(*place) != Some(&after[*place])).collect();
+        let mut draw = Draw(seed);
+        for _ in 0..60 {
+            let mut wrong = after.clone();
+            wrong[changed[draw.below(changed.len() as u64) as usize]] ^= 1 << draw.below(8);
+            let disk = disk.copy();
+            disk.put(LOG, wrong);
+            match open_disk(&disk) {
+                Ok((store, recovered)) => {
+                    model.explains(&store, &recovered).expect("what was acknowledged is there");
+                    whole += 1;
+                }
+                Err(StoreError::Lost { found, told, .. }) => {
+                    lost += 1;
+                    assert!(found < told);
+                    refusal_of(&disk, LOG, "raft recover --accept-loss");
+                    let options = StoreOptions { accept_loss: true, ..options() };
+                    drop(open::open(Arc::new(disk.clone()), &options).expect("the loss is accepted"));
+                    drop(open_disk(&disk).expect("it is accepted once and for all"));
+                }
+                Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error}"),
+            }
+        }
+    }
+    assert!(lost > 100, "{lost} were refused for their loss, {whole} were whole");
+}
+
+#[test]
+fn a_log_that_never_counted_its_commits_is_read_and_counts_from_then_on() {
+    let (disk, model) = aged(11, true);
+    // As an older version left it: no numbers, no file that notes them.
+    let file = RedbFile::open(Arc::new(disk.clone()), LOG, 1 << 20).expect("it opens").expect("it is there");
+    let (log, _) = LogStore::load(file).expect("nothing is wrong with it");
+    log.file().release().expect("the disk is good");
+    log.write_as_format_1().expect("the disk is good");
+    drop(log);
+    let formats = |disk: &FaultyDisk| {
+        let place: Arc<dyn crate::store::disk::Disk> = Arc::new(disk.clone());
+        open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store").formats.log
+    };
+    assert_eq!(formats(&disk), 1);
+    let (mut store, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    model.explains(&store, &recovered).expect("nothing is lost");
+    Writer::new(12).vote_step().run(&mut store).expect("the disk is good");
+    assert!(store.log.head().commit_number > 0);
+    drop(store);
+    assert_eq!(formats(&disk), 2);
+    drop(open_disk(&disk).expect("nothing is wrong with it"));
+}
+
 #[test]
 fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
     for seed in 40..60 {
@@ -224,10 +298,10 @@ fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
         let disk = disk.after_power_cut(Survival::Torn(seed));
         let before = disk.contents();
         let place: Arc<dyn crate::store::disk::Disk> = Arc::new(disk.clone());
-        let (seen, formats) =
-            open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store");
+        let found = open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store");
         assert!(disk.contents() == before, "seed {seed}: something was written");
-        assert_eq!((formats.log, formats.state), (1, 1));
+        assert_eq!((found.formats.log, found.formats.state), (2, 1));
+        let seen = found.recovered;
         let (_, opened) = open_disk(&disk).expect("it is sound");
         assert_eq!(
             (seen.hard_state, &seen.image, seen.base, &seen.entries),

@@ -35,7 +35,7 @@ pub(super) struct Model {
 pub(super) fn options() -> StoreOptions {
     let membership = Membership { voters: vec![ServerId(1)], ..Membership::default() };
     let first_image = ImageMark { index: LogIndex(1), term: Term(1), membership };
-    StoreOptions { server: ServerId(1), first_image, cache_bytes: 4 << 20 }
+    StoreOptions { server: ServerId(1), first_image, cache_bytes: 4 << 20, accept_loss: false }
 }
 
 pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreError> {
@@ -217,6 +217,16 @@ impl Writer {
             }
         }
         steps
+    }
+
+    /// A vote in a new term.
+    pub(super) fn vote_step(&mut self) -> Step {
+        Step::Write(vec![self.vote()])
+    }
+
+    /// Some entries.
+    pub(super) fn append_step(&mut self) -> Step {
+        Step::Write(vec![self.append()])
     }
 
     fn write(&mut self, reset: Option<ImageMark>, entries: Vec<LogEntry>, hard_state: bool) -> LogWrite {
