@@ -65,6 +65,12 @@ impl Quorum {
         &self.agent
     }
 
+    /// A certificate of the cluster's authority for a node.
+    pub fn identity(&self, node: &str, role: Role) -> Identity {
+        let certificates = Development::prepare(&self.folder.path().join("tls"), &NodeName::from(node));
+        certificates.and_then(|certificates| certificates.identity(role)).expect("certificates")
+    }
+
     /// Where the servers that were not killed are reached.
     pub fn addresses(&self) -> Vec<String> {
         self.servers.keys().map(ToString::to_string).collect()
