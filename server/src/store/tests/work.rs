@@ -186,6 +186,27 @@ fn the_log_is_cut_behind_the_durable_image_only() {
 }
 
 #[test]
+fn a_checkpoint_that_joins_a_waiting_one_keeps_the_rows_of_both() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write((1..=8).map(write)).expect("it is open");
+    wait_for(&events, |event| *event == StoreEvent::Persisted(8));
+    disk.fail(Some(Failure::FileFull(LOG)));
+    store.checkpoint(mark(9), dirty([reply(1, 10)]));
+    // Now the image's thread waits for the log's, and what comes next waits for both.
+    wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
+    store.checkpoint(mark(10), dirty([reply(2, 10)]));
+    store.checkpoint(mark(11), dirty([reply(3, 10)]));
+    disk.fail(None);
+    wait_for(&events, |event| is_image(event, LogIndex(11)));
+    store.close();
+    let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(recovered.image, mark(11));
+    let rows: Vec<Change> = recovered.state.rows().filter(|row| matches!(row, Change::Reply(..))).collect();
+    assert_eq!(rows, [reply(1, 10), reply(2, 10), reply(3, 10)]);
+}
+
+#[test]
 fn a_reset_waits_for_its_image() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
