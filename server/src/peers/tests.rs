@@ -6,7 +6,7 @@ use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::{NewServer, Server};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -161,6 +161,40 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
         listening.await.expect("it arrives").stop().await;
         one.until("the loss", |mail| matches!(mail, Mail::Unreachable(ServerId(2))));
         other = place(&folder, 2, &address);
+    }
+    saying.abort();
+    other.stop().await;
+    one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (one, other) = (place(&folder, 1, "127.0.0.1:0"), place(&folder, 2, "127.0.0.1:0"));
+    let servers = [server(1, &one.address.to_string()), server(2, &other.address.to_string())];
+    for (place, number) in [(&one, 1), (&other, 2)] {
+        place.begin(number);
+        place.peers.update(servers.iter(), ServerId(2));
+    }
+    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    let other = tokio::task::spawn_blocking(move || {
+        other.until("the first message", |mail| matches!(mail, Mail::Peer(ServerId(1), _)));
+        other
+    });
+    let other = other.await.expect("it arrives");
+    other.peers.update(servers[1..].iter(), ServerId(2));
+    let (mut heard, mut lost) = (Vec::new(), Vec::new());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // It says something else now, so that nothing of this was on its way before.
+    let late = |mail: &Mail| matches!(mail, Mail::Peer(_, message) if message.index == LogIndex(7));
+    while !lost.iter().any(|mail| matches!(mail, Mail::Unreachable(ServerId(2)))) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let (to, message) = message(1, 2);
+        one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());
+        other.inbox.take_now(&mut heard, 100);
+        assert!(!heard.iter().any(late), "it is heard on");
+        one.inbox.take_now(&mut lost, 100);
+        assert!(Instant::now() < deadline, "it was not told that nobody listens");
     }
     saying.abort();
     other.stop().await;
