@@ -441,6 +441,41 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
 }
 
 #[test]
+fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(follower);
+    cluster.put("unseen");
+    cluster.down.clear();
+    cluster.last_ticket += 1;
+    let ticket = Ticket(cluster.last_ticket);
+    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    // Its round is confirmed, but what was committed before does not arrive.
+    let is_lost = |to: ServerId, message: &PeerMessage| to == follower && message.kind == MessageKind::Append;
+    while !cluster.mail.is_empty() {
+        cluster.mail.retain(|(to, message)| !is_lost(*to, message));
+        cluster.deliver_once();
+    }
+    assert!(!cluster.servers[&follower].readable.contains(&ticket), "it has not applied that much");
+    cluster.run(SECOND);
+    assert!(cluster.servers[&follower].readable.contains(&ticket));
+    cluster.assert_equal();
+}
+
+#[test]
+fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
+    let mut cluster = Cluster::start(3);
+    let follower = cluster.running().into_iter().find(|id| *id != cluster.leader()).expect("there are three");
+    cluster.last_ticket += 1;
+    let ticket = Ticket(cluster.last_ticket);
+    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    cluster.mail.clear();
+    cluster.run(SECOND);
+    assert!(cluster.servers[&follower].readable.contains(&ticket), "it was asked for once more");
+}
+
+#[test]
 fn a_server_that_is_being_forgotten_is_not_taken_in() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
