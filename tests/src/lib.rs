@@ -5,7 +5,8 @@
 //! [`dialect`] (what the tests say over and over: make a session, take a lock, read an entry). [`history`] records what
 //! clients ask and are told, and holds it to what was promised; [`cluster`] runs three servers and agents with a network
 //! between them that obeys, and [`chaos`] strikes them under a recorded load. [`tidy`] reads the sources instead, and
-//! [`fuzz`] plays with every decoder; [`service`] is a server's QUIC service with a driver that a test commands.
+//! [`fuzz`] plays with every decoder; [`service`] is a server's QUIC service with a driver that a test commands. [`hunt`]
+//! breaks rules on purpose and says what finds each.
 //!
 //! **Invariant:** a test of the running program never calls Lockmesh's own code to learn what Lockmesh did. It
 //! believes only what a stranger's client would see.
@@ -19,6 +20,7 @@ pub mod fleet;
 pub mod fuzz;
 pub mod history;
 pub mod http;
+pub mod hunt;
 pub mod kill;
 pub mod ledger;
 pub mod process;

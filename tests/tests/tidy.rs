@@ -74,7 +74,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
-    ("toml", &["agent/src/config/load.rs"]),
+    ("toml", &["agent/src/config/load.rs", "tests/src/hunt/table.rs"]),
     ("tracing_subscriber", &["agent/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),

@@ -1,0 +1,120 @@
+//! Breaks rules on purpose, one after the other, in a copy of the tree, and says what finds each. It fails where a rule
+//! survives, where a finder fails with nothing broken, and where a rule's text fits the tree no more.
+
+use lockmesh_tests::hunt::{build, chase, copy, table};
+use lockmesh_tests::tidy::tree;
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]…
+NAME is a rule or a topic. The copy and its build lie in target/hunt.";
+
+struct Wanted {
+    list: bool,
+    json: bool,
+    jobs: usize,
+    only: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Some(wanted) = wanted(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let top = tree::top();
+    let all = table::rules(&top);
+    let is_wanted = |rule: &&table::Rule| {
+        wanted.only.is_empty() || wanted.only.iter().any(|name| *name == rule.name || *name == rule.topic)
+    };
+    let chosen: Vec<table::Rule> = all.iter().filter(is_wanted).cloned().collect();
+    if wanted.list {
+        chosen.iter().for_each(|rule| println!("{:<13} {:<34} {}", rule.topic, rule.name, rule.rule));
+        return ExitCode::SUCCESS;
+    }
+    let faults = table::faults(&top, &all);
+    if !faults.is_empty() || chosen.is_empty() {
+        faults.iter().for_each(|fault| eprintln!("{fault}"));
+        eprintln!(
+            "{}",
+            if chosen.is_empty() { "no rule has this name: see --list" } else { "mend tests/hunt first" }
+        );
+        return ExitCode::from(2);
+    }
+    hunt(&top, &all, chosen, &wanted)
+}
+
+fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut wanted = Wanted { list: false, json: false, jobs, only: Vec::new() };
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--list" => wanted.list = true,
+            "--json" => wanted.json = true,
+            "--jobs" => wanted.jobs = arguments.next()?.parse().ok()?,
+            "--only" => wanted.only.push(arguments.next()?),
+            _ => return None,
+        }
+    }
+    Some(wanted)
+}
+
+fn hunt(top: &std::path::Path, all: &[table::Rule], chosen: Vec<table::Rule>, wanted: &Wanted) -> ExitCode {
+    let began = Instant::now();
+    let (tree, target) = (top.join("target/hunt/tree"), top.join("target/hunt/build"));
+    copy::make(top, &tree, all);
+    let finders = chase::finders(&chosen);
+    let built = match build::build(&tree, &target, &finders) {
+        Ok(built) => built,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    eprintln!("built in {:.0} s; every finder runs with nothing broken", began.elapsed().as_secs_f64());
+    let count = finders.len();
+    let false_alarms = chase::without_fault(&built, &tree, finders, wanted.jobs);
+    eprintln!("{count} finders, {} false alarms; now rules are broken", false_alarms.len());
+    let outcomes = chase::chase(&built, &tree, chosen, wanted.jobs, |outcome| {
+        if !wanted.json {
+            println!("{}", line(outcome));
+        }
+    });
+    if wanted.json {
+        println!("{}", serde_json::Value::Array(outcomes.iter().map(json).collect()));
+    }
+    let survivors: Vec<&str> = outcomes
+        .iter()
+        .filter(|outcome| outcome.found.is_none())
+        .map(|outcome| outcome.rule.name.as_str())
+        .collect();
+    for (finder, what) in &false_alarms {
+        eprintln!("false alarm: {} fails with nothing broken: {what}", finder.words);
+    }
+    eprintln!(
+        "{} rules broken, {} found, {} survive {survivors:?}, in {:.0} s",
+        outcomes.len(),
+        outcomes.len() - survivors.len(),
+        survivors.len(),
+        began.elapsed().as_secs_f64()
+    );
+    if survivors.is_empty() && false_alarms.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn line(outcome: &chase::Outcome) -> String {
+    let (name, seconds) = (&outcome.rule.name, outcome.took.as_secs_f64());
+    match &outcome.found {
+        Some((finder, said)) => format!("{name:<36} {seconds:>6.1} s  {}: {}", finder.words, said.what),
+        None => format!("{name:<36} {seconds:>6.1} s  SURVIVES: {}", outcome.rule.rule),
+    }
+}
+
+fn json(outcome: &chase::Outcome) -> serde_json::Value {
+    serde_json::json!({
+        "topic": outcome.rule.topic,
+        "name": outcome.rule.name,
+        "rule": outcome.rule.rule,
+        "found_by": outcome.found.as_ref().map(|(finder, _)| &finder.words),
+        "said": outcome.found.as_ref().map(|(_, said)| &said.what),
+        "seconds": outcome.took.as_secs_f64(),
+    })
+}

@@ -1,0 +1,154 @@
+//! A finder: tests of one package, or seeds of the simulator. It fails where a rule is broken, and only there.
+//!
+//! In words it is `FOLDER TARGET [FILTER…]`, as `server lib store::tests::power` or `server/core stories members`, or
+//! `sim A..B [--break NAME]`.
+
+use super::SWITCH;
+use super::build::Built;
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// After so long a finder is stopped: what it waits for does not come, which is a way to fail.
+const FINDER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How often it is asked whether it has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Something that must fail once a rule is broken.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finder {
+    /// As the table says it.
+    pub words: String,
+    /// The folder of its package.
+    pub package: String,
+    /// `lib`, a test's file, or a program.
+    pub target: String,
+    /// What it is told.
+    pub arguments: Vec<String>,
+}
+
+/// What a finder said.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Whether all was well.
+    pub passed: bool,
+    /// The first of its tests that failed, or its last words.
+    pub what: String,
+    /// How many of its tests passed; seeds of the simulator count as one.
+    pub tests: usize,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Finder {
+    /// Reads one.
+    pub fn new(words: &str) -> Self {
+        let mut parts = words.split_whitespace().map(str::to_owned);
+        let package = parts.next().unwrap_or_default();
+        let (package, target, arguments) = match package.as_str() {
+            "sim" => ("tests".into(), "sim".into(), std::iter::once("--seeds".into()).chain(parts).collect()),
+            _ => (package, parts.next().unwrap_or_default(), parts.collect()),
+        };
+        Self { words: words.to_owned(), package, target, arguments }
+    }
+
+    /// The same without the fault point that it is told to open.
+    #[must_use]
+    pub fn without_fault(&self) -> Self {
+        Self::new(self.words.split(" --break").next().unwrap_or_default())
+    }
+
+    /// The test's file, if it is one.
+    fn test(&self) -> Option<&str> {
+        (!self.is_sim() && self.target != "lib").then_some(&self.target)
+    }
+
+    /// Whether it starts the real program.
+    pub fn runs_the_program(&self) -> bool {
+        let own = ["direct", "failover", "upstream", "strangers", "hunt"];
+        self.package == "tests" && self.test().is_some_and(|test| !own.contains(&test))
+    }
+
+    fn is_sim(&self) -> bool {
+        self.package == "tests" && self.target == "sim" && self.words.starts_with("sim ")
+    }
+
+    /// Why there is no such finder in the tree. That its names stand in the sources is all that is looked at.
+    pub fn fault(&self, top: &Path) -> Option<String> {
+        let folder = top.join(&self.package);
+        let sources = match (self.is_sim(), self.test()) {
+            (true, _) => return None,
+            (_, None) => vec![folder.join("src")],
+            (_, Some(test)) => vec![folder.join(format!("tests/{test}.rs")), folder.join("tests").join(test)],
+        };
+        let text: String = sources.iter().map(|source| text_of(source)).collect();
+        if text.is_empty() {
+            return Some(format!("{}: there is no such test", self.words));
+        }
+        let mut names = self
+            .arguments
+            .iter()
+            .filter_map(|filter| filter.split("::").filter(|name| !name.is_empty()).last());
+        let missing = names.find(|name| !text.contains(*name))?;
+        Some(format!("{}: nothing there is called {missing}", self.words))
+    }
+
+    /// Runs it with this rule broken, or with none.
+    pub fn run(&self, built: &Built, copy: &Path, broken: Option<&str>) -> Said {
+        let mut output = tempfile::tempfile().expect("there is room for what it says");
+        let share = || Stdio::from(output.try_clone().expect("a file can be shared"));
+        let mut program = Command::new(built.program(self));
+        program.args(&self.arguments).current_dir(copy.join(&self.package));
+        program.env("LOCKMESH_BIN", built.lockmesh()).env("RUST_BACKTRACE", "0").env_remove(SWITCH);
+        broken.map(|rule| program.env(SWITCH, rule));
+        let began = Instant::now();
+        let mut child =
+            program.stdin(Stdio::null()).stdout(share()).stderr(share()).spawn().expect("it was built");
+        let look = |child: &mut Child| child.try_wait().expect("a child can be waited for");
+        let mut ended = look(&mut child);
+        while ended.is_none() && began.elapsed() < FINDER_TIMEOUT {
+            std::thread::sleep(POLL_INTERVAL);
+            ended = look(&mut child);
+        }
+        if ended.is_none() {
+            // It may just have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let mut said = Vec::new();
+        output.rewind().and_then(|()| output.read_to_end(&mut said)).expect("it was written just now");
+        let said = String::from_utf8_lossy(&said);
+        let passed = ended.is_some_and(|status| status.success());
+        let what = if ended.is_none() { "it hung".to_owned() } else { gist(&said) };
+        Said { passed, what, tests: self.tests(&said), took: began.elapsed() }
+    }
+
+    fn tests(&self, said: &str) -> usize {
+        let result = said.lines().find_map(|line| line.strip_prefix("test result: "));
+        let count = result.and_then(|line| line.split(". ").nth(1)?.split(' ').next()?.parse().ok());
+        if self.is_sim() { 1 } else { count.unwrap_or(0) }
+    }
+}
+
+/// The first test that failed, what the simulator saw, or the last line.
+fn gist(said: &str) -> String {
+    let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    let seen = said.lines().find(|line| line.starts_with("seed ") && line.contains("is broken"));
+    let panicked = said.lines().find(|line| line.contains("panicked at"));
+    let last = said.lines().rev().find(|line| !line.trim().is_empty());
+    failed.or(seen).or(panicked).or(last).unwrap_or_default().chars().take(110).collect()
+}
+
+/// All Rust below a folder, or in a file; empty where there is none.
+fn text_of(path: &Path) -> String {
+    if path.is_file() {
+        return std::fs::read_to_string(path).unwrap_or_default();
+    }
+    let Ok(entries) = std::fs::read_dir(path) else { return String::new() };
+    let inner = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let wanted = inner.filter(|path| path.is_dir() || path.extension().is_some_and(|kind| kind == "rs"));
+    // A module's name is its file's.
+    wanted.map(|path| format!("{}\n{}", path.display(), text_of(&path))).collect()
+}

@@ -1,0 +1,148 @@
+//! The rules that are broken on purpose, as the files of `tests/hunt/` and the core's own fault points name them.
+//!
+//! It must never let a rule rot: a text that is not in its file exactly once is an error, and so is a finder whose name
+//! stands nowhere.
+
+use super::finder::Finder;
+use crate::sim::Sabotage;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The word that stands for the switch in what takes a rule's place.
+pub const FAULT: &str = "FAULT";
+
+/// How many seeds of the simulator each of the core's own fault points is given.
+const FAULT_POINT_SEEDS: &str = "0..60";
+
+/// The topic of the core's own fault points.
+const FAULT_POINTS: &str = "fault points";
+
+/// A rule, how it is broken, and what finds that.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Its name: what the switch reads.
+    pub name: String,
+    /// The file it was listed in, without its ending.
+    #[serde(skip)]
+    pub topic: String,
+    /// The rule in one sentence.
+    pub rule: String,
+    /// What becomes of it. None for a fault point, which the product itself has.
+    #[serde(default, rename = "edit")]
+    pub edits: Vec<Edit>,
+    /// What must fail once it is broken: narrow finders first.
+    pub finders: Vec<String>,
+}
+
+/// One place where a rule is kept.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    /// The file, from the top of the repository.
+    pub file: String,
+    /// What stands there, exactly once.
+    pub find: String,
+    /// What stands there in the copy; the word [`FAULT`] is whether the rule is broken.
+    pub put: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Topic {
+    rule: Vec<Rule>,
+}
+
+impl Rule {
+    /// What finds it, narrow ones first.
+    pub fn finders(&self) -> Vec<Finder> {
+        self.finders.iter().map(|words| Finder::new(words)).collect()
+    }
+}
+
+/// Every rule: those of the files, in the order of their names, then the fault points.
+pub fn rules(top: &Path) -> Vec<Rule> {
+    let folder = top.join("tests/hunt");
+    let listing = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = listing.map(|entry| entry.expect("a readable folder").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "toml"));
+    files.sort();
+    files.iter().flat_map(|file| rules_in(file)).chain(fault_points()).collect()
+}
+
+fn rules_in(file: &Path) -> Vec<Rule> {
+    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let topic: Topic = toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    topic.rule.into_iter().map(|rule| Rule { topic: name.clone().into_owned(), ..rule }).collect()
+}
+
+/// The rules that core and simulator can break without a copy.
+fn fault_points() -> impl Iterator<Item = Rule> {
+    Sabotage::ALL.iter().map(|sabotage| {
+        let name = sabotage.name();
+        Rule {
+            topic: FAULT_POINTS.to_owned(),
+            rule: format!("The fault point {name} is closed."),
+            edits: Vec::new(),
+            finders: vec![format!("sim {FAULT_POINT_SEEDS} --break {name}")],
+            name,
+        }
+    })
+}
+
+/// What is wrong with the rules: names that are given twice, texts that do not fit the tree, finders that are not there.
+pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    let twice = rules.iter().filter(|rule| !names.insert(&rule.name));
+    let mut faults: Vec<String> =
+        twice.map(|rule| format!("{}: two rules have this name", rule.name)).collect();
+    for rule in rules {
+        let edits = rule.edits.iter().filter_map(|edit| range(top, edit).err());
+        faults.extend(edits.map(|what| format!("{}: {what}", rule.name)));
+        let idle = rule.edits.iter().filter(|edit| !edit.put.contains(FAULT));
+        faults.extend(idle.map(|edit| format!("{}: what is put into {} is always so", rule.name, edit.file)));
+        if rule.finders.is_empty() {
+            faults.push(format!("{}: no finder", rule.name));
+        }
+        let strange = rule.finders().into_iter().filter_map(|finder| finder.fault(top));
+        faults.extend(strange.map(|what| format!("{}: {what}", rule.name)));
+    }
+    if faults.is_empty() {
+        let files: BTreeSet<&str> =
+            rules.iter().flat_map(|rule| &rule.edits).map(|edit| edit.file.as_str()).collect();
+        faults.extend(files.into_iter().filter_map(|file| overlap(top, file, rules)));
+    }
+    faults
+}
+
+/// Where an edit's text stands in its file.
+pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
+    let text = std::fs::read_to_string(top.join(&edit.file));
+    let text = text.map_err(|error| format!("{}: {error}", edit.file))?;
+    let mut places = text.match_indices(&edit.find).map(|(at, _)| at);
+    match (places.next(), places.count()) {
+        (Some(at), 0) => Ok(at..at + edit.find.len()),
+        (None, _) => Err(format!("{} does not hold its text any more:\n{}", edit.file, edit.find)),
+        (Some(_), more) => Err(format!("{} holds its text {} times:\n{}", edit.file, more + 1, edit.find)),
+    }
+}
+
+/// The edits of a file, in the order of their places, with their rules.
+pub fn edits<'a>(top: &Path, file: &str, rules: &'a [Rule]) -> Vec<(Range<usize>, &'a Rule, &'a Edit)> {
+    let all = rules.iter().flat_map(|rule| rule.edits.iter().map(move |edit| (rule, edit)));
+    let here = all.filter(|(_, edit)| edit.file == file);
+    let placed = here.filter_map(|(rule, edit)| range(top, edit).ok().map(|range| (range, rule, edit)));
+    let mut placed: Vec<_> = placed.collect();
+    placed.sort_by_key(|(range, ..)| range.start);
+    placed
+}
+
+fn overlap(top: &Path, file: &str, rules: &[Rule]) -> Option<String> {
+    let edits = edits(top, file, rules);
+    let mut pairs = edits.windows(2);
+    let pair = pairs.find(|pair| pair[0].0.end > pair[1].0.start)?;
+    Some(format!("{file}: the texts of {} and {} overlap", pair[0].1.name, pair[1].1.name))
+}

@@ -1,0 +1,46 @@
+//! The rules of the hunt fit the tree as it is: every text stands in its file exactly once, and every finder is there.
+
+use lockmesh_tests::hunt::table::{Edit, Rule, faults, rules};
+use lockmesh_tests::tidy::tree;
+
+#[test]
+fn every_rule_can_still_be_broken_where_it_is_kept() {
+    let top = tree::top();
+    let faults = faults(&top, &rules(&top));
+    assert!(
+        faults.is_empty(),
+        "mend tests/hunt: these rules are kept in other words now\n{}",
+        faults.join("\n")
+    );
+}
+
+fn rule(name: &str, find: &str, finder: &str) -> Rule {
+    let edit = Edit { file: "tests/tests/hunt.rs".into(), find: find.into(), put: "FAULT".into() };
+    Rule {
+        name: name.into(),
+        topic: String::new(),
+        rule: String::new(),
+        edits: vec![edit],
+        finders: vec![finder.into()],
+    }
+}
+
+#[test]
+fn a_rule_that_rots_is_named() {
+    let finder = "tests hunt a_rule_that_rots_is_named";
+    let said = |rules: &[Rule]| faults(&tree::top(), rules).join("\n");
+    let (once, more) = (concat!("fn a_rule", "_that_rots"), concat!("fn a_rule", "_that"));
+    assert_eq!(said(&[rule("good", once, finder)]), "");
+    assert!(
+        said(&[rule("gone", concat!("not ", "here"), finder)])
+            .contains("gone: tests/tests/hunt.rs does not hold")
+    );
+    assert!(said(&[rule("vague", "assert", finder)]).contains("times"));
+    assert!(
+        said(&[rule("blind", once, concat!("tests hunt no_such", "_test"))])
+            .contains("nothing there is called")
+    );
+    assert!(said(&[rule("lost", once, "tests nowhere")]).contains("there is no such test"));
+    assert!(said(&[rule("one", once, finder), rule("one", once, finder)]).contains("two rules"));
+    assert!(said(&[rule("one", once, finder), rule("two", more, finder)]).contains("overlap"));
+}
