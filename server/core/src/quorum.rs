@@ -41,6 +41,8 @@ pub(crate) struct Quorum {
     fetching: BTreeMap<ServerId, Fetching>,
     /// Servers that were dead when another one got its vote.
     replaced: BTreeSet<ServerId>,
+    /// Servers that are no members any more, until their rows are gone.
+    leaving: BTreeSet<ServerId>,
     /// A transfer of leadership, and when it began.
     pub(crate) transfer: Option<(Ticket, Time)>,
     /// Those who wait for the end of a joint membership.
@@ -157,7 +159,7 @@ impl Core {
             outbox.replies.push((ticket, Response::Done));
         } else if self.state.server(server).is_none() {
             deny(outbox, ticket, "that server was not found in the roster");
-        } else if self.is_on_its_way(&Command::ForgetServer(server)) {
+        } else if self.quorum.leaving.contains(&server) {
             deny(outbox, ticket, "that server is being forgotten: it must be admitted anew");
         } else if self.engine.has_pending_membership() {
             deny(outbox, ticket, "another change of the membership is under way: try again");
@@ -196,12 +198,12 @@ impl Core {
 
     /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes too.
     fn remove_again(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
-        let forget = Command::ForgetServer(server);
-        if self.state.server(server).is_some() && !self.is_on_its_way(&forget) {
+        if self.state.server(server).is_some() && !self.quorum.leaving.contains(&server) {
             if self.engine.has_pending_membership() {
                 return deny(outbox, ticket, "another change of the membership is under way: try again");
             }
-            self.gather_own(forget);
+            self.quorum.leaving.insert(server);
+            self.forget_who_left();
         }
         outbox.replies.push((ticket, Response::Done));
     }
@@ -239,9 +241,21 @@ impl Core {
     pub(crate) fn begin_to_look_after_servers(&mut self, now: Time) {
         let members = self.engine.membership().all();
         self.quorum.led_since = now;
-        let strangers: Vec<_> =
-            self.state.servers().map(|server| server.id).filter(|id| !members.contains(id)).collect();
-        strangers.into_iter().for_each(|id| self.gather_own(Command::ForgetServer(id)));
+        let strangers = self.state.servers().map(|server| server.id).filter(|id| !members.contains(id));
+        self.quorum.leaving = strangers.collect();
+        self.forget_who_left();
+    }
+
+    /// Proposes that the rows of those go who are no members any more. A proposal may come to nothing, as while the
+    /// leadership is to move, so it is made again until the row is gone.
+    fn forget_who_left(&mut self) {
+        self.quorum.leaving.retain(|id| self.state.server(*id).is_some());
+        for id in self.quorum.leaving.clone() {
+            let forget = Command::ForgetServer(id);
+            if !self.is_on_its_way(&forget) {
+                self.gather_own(forget);
+            }
+        }
     }
 
     /// Once a tick.
@@ -256,6 +270,7 @@ impl Core {
         if !self.is_serving() {
             return;
         }
+        self.forget_who_left();
         self.notice_who_is_ready(now);
         if !self.engine.has_pending_membership()
             && self.quorum.transfer.is_none()
@@ -360,21 +375,22 @@ impl Core {
         former < now && node(former).is_some() && node(former) == node(now)
     }
 
-    /// A change of the membership was applied; `before` are those who belonged to it.
+    /// A change of the membership was applied; `before` are those who belonged to it. A learner goes with the first of
+    /// its two steps, a voter with the last.
     pub(crate) fn notice_membership(&mut self, before: &[ServerId], outbox: &mut Outbox) {
         let members = self.engine.membership().clone();
-        if members.is_joint() {
-            return;
-        }
-        let tickets = std::mem::take(&mut self.quorum.waits_for_membership);
-        outbox.replies.extend(tickets.into_iter().map(|ticket| (ticket, Response::Done)));
         let now_there = members.all();
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
             self.quorum.replaced.remove(gone);
             self.quorum.ready.remove(gone);
             if self.is_serving() {
-                self.gather_own(Command::ForgetServer(*gone));
+                self.quorum.leaving.insert(*gone);
             }
+        }
+        self.forget_who_left();
+        if !members.is_joint() {
+            let tickets = std::mem::take(&mut self.quorum.waits_for_membership);
+            outbox.replies.extend(tickets.into_iter().map(|ticket| (ticket, Response::Done)));
         }
     }
 }

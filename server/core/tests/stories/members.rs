@@ -498,6 +498,40 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
 }
 
 #[test]
+fn a_learner_that_is_taken_out_is_forgotten_and_does_not_come_back() {
+    let mut cluster = Cluster::start(3);
+    let joiner = cluster.join("d", "d-1");
+    let leader = cluster.leader();
+    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, joiner));
+    assert_eq!(*cluster.answer(leader, ticket), Response::Done);
+    let ticket = cluster.ask(leader, |ticket| Input::AddServer(ticket, joiner));
+    let refused = cluster.answer(leader, ticket);
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
+    assert_eq!(cluster.roster(), [1, 2, 3]);
+}
+
+#[test]
+fn a_server_that_went_is_forgotten_though_the_leadership_was_to_move_meanwhile() {
+    let mut cluster = Cluster::start(3);
+    let joiner = cluster.join("d", "d-1");
+    let leader = cluster.leader();
+    let others: Vec<_> = cluster.voters().into_iter().map(ServerId).filter(|id| *id != leader).collect();
+    cluster.input(leader, Input::RemoveServer(Ticket(77), joiner));
+    cluster.down.insert(others[0]);
+    cluster.input(leader, Input::TransferLeader(Ticket(78), Some(others[0])));
+    cluster.deliver();
+    assert_eq!(*cluster.answer(leader, Ticket(77)), Response::Done);
+    assert!(cluster.roster().contains(&joiner.0), "nothing enters the log while the leadership is to move");
+    cluster.run(SECOND / 2);
+    cluster.input(leader, Input::AddServer(Ticket(79), joiner));
+    cluster.run(SECOND);
+    let refused = cluster.answer(leader, Ticket(79));
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
+    assert_eq!((cluster.leader(), cluster.roster()), (leader, vec![1, 2, 3]));
+    assert!(cluster.servers[&leader].core.membership().learners.is_empty());
+}
+
+#[test]
 fn who_asks_again_for_a_removal_hears_that_it_is_done() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
