@@ -20,9 +20,8 @@ use std::time::Duration;
 /// How long a server may take until it is ready; generous, for loaded machines.
 const START: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number, and kills it once standard input ends.
-const WATCHDOG: &str =
-    r#"exec 3<&0; "$@" </dev/null 3<&- & echo "$!"; exec >/dev/null; cat <&3; kill -9 "$!""#;
+/// Starts a program in the background, tells its number before it says anything, and kills it once standard input ends.
+const WATCHDOG: &str = r#"exec 3<&0; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & exec >/dev/null; cat <&3; kill -9 "$!""#;
 
 /// A running `lockmesh dev`, killed when dropped.
 pub struct Dev {

@@ -5,6 +5,7 @@
 
 use crate::binary;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
@@ -13,8 +14,9 @@ use std::time::Duration;
 /// How long something may take that must happen; generous, for loaded machines.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number, passes its end on, and kills it once standard input ends.
-const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; "$@" </dev/null 3<&- & child=$!; echo "$child"
+/// Starts a program in the background, tells its number, passes its end on, and kills it once standard input ends. The
+/// number is told by the process that becomes the program: told by another one, it could come after its first line.
+const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & child=$!
 (cat <&3 >/dev/null; kill -9 "$child") >/dev/null & exec 3<&-; wait "$child"; echo "ended with $?""#;
 
 /// A program that was started. Killed when dropped.
@@ -36,8 +38,12 @@ struct Heard {
 impl Process {
     /// Starts `lockmesh` with these arguments.
     pub fn lockmesh(arguments: &[&str]) -> Self {
+        Self::start(binary::lockmesh(), arguments)
+    }
+
+    fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut watchdog = Command::new("sh");
-        watchdog.args(["-c", WATCHDOG, "sh"]).arg(binary::lockmesh()).args(arguments);
+        watchdog.args(["-c", WATCHDOG, "sh"]).arg(program).args(arguments);
         watchdog.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut watchdog = watchdog.spawn().expect("sh can be started");
         let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
@@ -141,4 +147,18 @@ pub fn run(arguments: &[&str]) -> (i32, String, String) {
     let done = done.expect("lockmesh can be started");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what is printed is UTF-8");
     (done.status.code().unwrap_or(-1), text(done.stdout), text(done.stderr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_comes_before_all_that_the_program_says() {
+        for _ in 0..50 {
+            let process = Process::start(Path::new("/bin/sh"), &["-c", "echo early $$"]);
+            process.says(&format!("early {}", process.number()));
+            assert_eq!(process.ends(), 0);
+        }
+    }
 }
