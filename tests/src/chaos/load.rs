@@ -19,6 +19,8 @@ use std::time::Duration;
 const PAUSE_MS: u64 = 25;
 /// How many keys are written to and watched in each epoch.
 const WORDS: u64 = 3;
+/// Between two attempts to wake whoever waits still.
+const WAKE_PAUSE: Duration = Duration::from_secs(1);
 /// How long a client that cannot connect waits.
 const NOBODY: Duration = Duration::from_millis(50);
 
@@ -83,15 +85,24 @@ pub(super) const MANY: [Role; 17] = [
 pub(super) const FEW: [Role; 6] =
     [Role::Reader, Role::Reader, Role::StaleReader, Role::Watcher, Role::Writer, Role::Locker];
 
-/// Wakes all who wait for a change still, after the others have ended.
-pub(super) fn wake(stage: &Arc<Stage>, agent: &Client, number: u32) {
-    let mut player = Player::new(Arc::clone(stage), agent.clone(), number, 0);
-    let epoch = stage.epoch.load(Ordering::Relaxed);
-    for key in (epoch.saturating_sub(1)..=epoch)
-        .flat_map(|epoch| (0..WORDS).map(move |at| format!("word/{epoch}/{at}")))
-    {
-        let value = player.value();
-        player.write(KvWrite::Set { key, value });
+/// Wakes those who wait for a change still, after the others have ended.
+pub(super) struct Waker(Player);
+
+impl Waker {
+    pub(super) fn new(stage: &Arc<Stage>, agent: &Client, number: u32) -> Self {
+        Self(Player::new(Arc::clone(stage), agent.clone(), number, 0))
+    }
+
+    /// Writes to every key at which somebody may wait, and lets a moment pass.
+    pub(super) fn wake(&mut self) {
+        let epoch = self.0.stage.epoch.load(Ordering::Relaxed);
+        for epoch in epoch.saturating_sub(1)..=epoch {
+            for at in 0..WORDS {
+                let (key, value) = (format!("word/{epoch}/{at}"), self.0.value());
+                self.0.write(KvWrite::Set { key, value });
+            }
+        }
+        let_pass(WAKE_PAUSE);
     }
 }
 

@@ -29,7 +29,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long an epoch of keys lasts.
@@ -74,7 +74,11 @@ impl Round<'_> {
             self.faults.iter().map(|fault| self.strike(&mut cluster, &stage, fault)).collect();
         stage.ended.store(true, Ordering::Relaxed);
         clock.join().expect("the clock does not panic");
-        load::wake(&stage, &cluster.client(0), LAST - 1);
+        // Whoever looked whether it is over just before it was may begin to wait after it was woken: so until all are done.
+        let mut waker = load::Waker::new(&stage, &cluster.client(0), LAST - 1);
+        while !clients.iter().all(JoinHandle::is_finished) {
+            waker.wake();
+        }
         clients.into_iter().for_each(|client| client.join().expect("clients do not panic"));
         for agent in 0..2 {
             load::read_all(&stage, &cluster.client(agent), LAST);
