@@ -65,6 +65,8 @@ pub struct Book {
     pub view: View,
     /// Who leads, as one of them believes that knows better or worse than the others.
     pub views: BTreeMap<u64, View>,
+    /// How their connections behave, from their starts on.
+    pub quic: QuicOptions,
     /// Where they are reached; one that stopped stays in here.
     pub servers: BTreeMap<u64, SocketAddr>,
     /// Which of them were taken out of the quorum; what they believe, they go on to believe.
@@ -103,6 +105,7 @@ impl Default for Book {
             moods: BTreeMap::new(),
             view: View { leader: Some(1), term: 1 },
             views: BTreeMap::new(),
+            quic: QuicOptions::default(),
             servers: BTreeMap::new(),
             removed: BTreeSet::new(),
             proposals: Vec::new(),
@@ -231,7 +234,8 @@ impl Service {
     ) -> Self {
         let runtime = OwnRuntime::new();
         let identity = cluster.identity(Role::Server);
-        let endpoint = runtime.run(|| Endpoint::listen(address, &identity, &QuicOptions::default()));
+        let quic = book.open().quic.clone();
+        let endpoint = runtime.run(|| Endpoint::listen(address, &identity, &quic));
         let endpoint = Arc::new(endpoint.expect("a free port"));
         let address = endpoint.local_address().expect("a bound socket");
         let (mailbox, inbox) = mailbox(mailbox_limit);

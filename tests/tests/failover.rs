@@ -2,7 +2,7 @@
 //! silent and dead, with one book of all that they were told.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::Role;
+use lockmesh_net::{QuicOptions, Role};
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -12,7 +12,7 @@ use lockmesh_tests::service::{Book, Cluster, Mood, Service, SharedBook, View, de
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 const NODE: &str = "web-1";
@@ -36,7 +36,16 @@ impl Story {
 
     /// An agent that was told of so many of the three servers.
     async fn begin_with(seeds: usize, change: impl FnOnce(UpstreamOptions) -> UpstreamOptions) -> Self {
-        let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+        Self::begin_from(SharedBook::default(), seeds, change).await
+    }
+
+    /// The same with servers that are not as usual from the beginning.
+    async fn begin_from(
+        book: SharedBook,
+        seeds: usize,
+        change: impl FnOnce(UpstreamOptions) -> UpstreamOptions,
+    ) -> Self {
+        let cluster = Cluster::new(NODE);
         let services = Service::start_many(3, &cluster, &book);
         let servers = services.iter().take(seeds).map(|service| service.address.to_string()).collect();
         let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
@@ -269,6 +278,24 @@ async fn readers_move_when_their_home_server_stops() {
 }
 
 #[tokio::test]
+async fn readers_leave_a_home_server_that_is_silent_although_nothing_else_is_asked_of_it() {
+    // The connection itself would be given up only after an hour, the server after ten seconds and more.
+    let quic = QuicOptions { idle_time: LONG, ..QuicOptions::default() };
+    let book = SharedBook::default();
+    book.open().quic = quic.clone();
+    let mut story = Story::begin_from(book, 3, |options| UpstreamOptions { quic, ..options }).await;
+    let (leader, home) = story.lead_away_from_home().await;
+    let reader = story.read(Consistency::Default, blocking(5));
+    story.book.reaches("a parked reader", move |book| book.parked.keys().any(|key| key.0 == home)).await;
+    let begun = Instant::now();
+    story.kill(home).await;
+    story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
+    assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+    story.services[&leader].raise_index(9);
+    assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
+}
+
+#[tokio::test]
 async fn readers_leave_a_home_server_that_was_removed_and_does_not_know_it() {
     let story = Story::begin().await;
     let (leader, home) = story.lead_away_from_home().await;
@@ -349,16 +376,54 @@ async fn what_may_have_been_done_is_unknown_when_no_leader_comes() {
     assert!(error.certainly_not_done());
 }
 
-#[tokio::test]
-async fn an_agent_whose_servers_forgot_it_registers_with_the_leader() {
-    let story = Story::begin().await;
-    story.book.open().generation = None;
-    story.book.open().elect(2);
-    // The new leader's status says that it knows nobody, so the commands wait for another life.
-    for proposed in story.propose_many() {
+/// Commands that were sent to nobody yet, since nobody is known to lead, when the servers forget the agent and the second
+/// one becomes the leader. What had been sent before could only be called unknown.
+async fn forget_and_elect(story: &Story) -> Vec<JoinHandle<Result<Applied, Unavailable>>> {
+    story.book.open().view = View { leader: None, term: 1 };
+    let reader = story.read(Consistency::Default, None);
+    let asked = |book: &Book| book.questions.values().sum::<u32>();
+    let before = asked(&story.book.open());
+    story.book.reaches("the search for a leader", move |book| asked(book) > before + 5).await;
+    let proposed = story.propose_many();
+    {
+        let mut book = story.book.open();
+        book.generation = None;
+        book.elect(2);
+        book.moods.clear();
+    }
+    story.book.changed();
+    reader.await.unwrap().unwrap();
+    proposed
+}
+
+/// Nobody is taken for slow, so that only a refusal takes the agent from its leader.
+fn patient(options: UpstreamOptions) -> UpstreamOptions {
+    UpstreamOptions { probe_after: LONG, ..options }
+}
+
+async fn assert_registered_first(story: &Story, proposed: Vec<JoinHandle<Result<Applied, Unavailable>>>) {
+    for proposed in proposed {
         proposed.await.unwrap().unwrap();
     }
     let book = story.book.open();
     assert_eq!(book.registrations, 2);
     assert!(book.proposals.iter().all(|id| id.generation.0 == 2), "{:?}", book.proposals);
+}
+
+#[tokio::test]
+async fn an_agent_whose_servers_forgot_it_registers_with_the_leader() {
+    let story = Story::begin_with(3, patient).await;
+    // The new leader's status says that it knows nobody, so the commands wait for another life.
+    let proposed = forget_and_elect(&story).await;
+    assert_registered_first(&story, proposed).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_answers_what_it_was_asked_before_the_registration_is_asked_again() {
+    let book = SharedBook::default();
+    // It is asked when it is connected, and answers when it leads.
+    book.open().moods.insert(2, Mood::Stuck);
+    let story = Story::begin_from(book, 3, patient).await;
+    let proposed = forget_and_elect(&story).await;
+    assert_registered_first(&story, proposed).await;
 }

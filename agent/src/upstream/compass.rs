@@ -131,7 +131,7 @@ impl Compass {
         server.failures = server.failures.saturating_add(1);
         (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
         (server.double_of, server.lonely_since, server.kept_until) = (None, None, None);
-        (server.silence, server.is_removed) = (Duration::ZERO, false);
+        (server.silence, server.is_removed, server.is_quiet) = (Duration::ZERO, false, false);
         for (_, other) in self.roster.iter_mut() {
             other.double_of = other.double_of.filter(|double| *double != place);
         }
@@ -147,6 +147,13 @@ impl Compass {
     pub(super) fn slow(&mut self, place: Place, is_slow: bool) {
         if self.roster.get(place).is_some() {
             self.roster.server_mut(place).is_slow = is_slow;
+        }
+    }
+
+    /// Nothing has arrived for a while, or something does again.
+    pub(super) fn quiet(&mut self, place: Place, is_quiet: bool) {
+        if self.roster.get(place).is_some() {
+            self.roster.server_mut(place).is_quiet = is_quiet;
         }
     }
 
@@ -189,6 +196,14 @@ impl Compass {
     pub(super) fn unheard(&mut self, place: Place) {
         if self.roster.get(place).is_some() {
             self.roster.server_mut(place).is_asked = false;
+        }
+    }
+
+    /// A server answered a question that was asked too early: it is asked once more, now.
+    pub(super) fn ask_again(&mut self, place: Place) {
+        if self.roster.get(place).is_some() {
+            let server = self.roster.server_mut(place);
+            (server.is_asked, server.asked) = (false, None);
         }
     }
 
@@ -342,7 +357,7 @@ impl Compass {
     fn choose_home(&mut self, now: Instant) {
         let is_silent =
             |server: &Server| server.is_asked && server.asked.is_some_and(|asked| now >= asked + SILENT_TIME);
-        let is_good = |server: &Server| !(server.is_slow && is_silent(server));
+        let is_good = |server: &Server| !(server.is_doubtful() && is_silent(server));
         if self.home.and_then(|home| self.roster.get(home)).is_some_and(is_good) {
             return;
         }
@@ -431,11 +446,11 @@ impl Compass {
             let silent = asked + SILENT_TIME;
             return Some(if now < silent { silent } else { asked + DEAD_TIME });
         }
-        let (is_slow, not_before, spread) = (server.is_slow, server.not_before, server.spread);
+        let (is_doubtful, not_before, spread) = (server.is_doubtful(), server.not_before, server.spread);
         let is_lonely = server.lonely_since.is_some();
         let pause = match (self.hunting, self.claimed) {
             (_, Some((claimed, count))) if claimed == place && count < CLAIM_QUESTIONS => CLAIM_INTERVAL,
-            _ if is_slow => DOUBT_INTERVAL,
+            _ if is_doubtful => DOUBT_INTERVAL,
             (Some(since), _) => hunt_interval(now.duration_since(since)),
             _ if self.home == Some(place) && is_lonely => DOUBT_INTERVAL,
             _ if self.leader == Some(place) && self.home.is_some_and(|home| self.is_in_doubt(home)) => {

@@ -173,6 +173,11 @@ impl Fleet {
         self.steer(|compass, _| compass.slow(place, is_slow));
     }
 
+    /// Nothing arrives from a server any more, or something does again.
+    pub(super) fn quiet(self: &Arc<Self>, place: Place, is_quiet: bool) {
+        self.steer(|compass, _| compass.quiet(place, is_quiet));
+    }
+
     /// A server refused a call because it does not lead.
     pub(super) fn refused(self: &Arc<Self>, link: &Link, hint: Option<&str>) {
         self.steer(|compass, now| compass.refused(link.place, hint, now));
@@ -185,13 +190,16 @@ impl Fleet {
 
     /// A server told its status, after it was asked in a certain life.
     pub(super) fn heard(self: &Arc<Self>, place: Place, status: &Status, life: Option<Life>) {
-        // Only the leader's word counts: another server may not have applied the registration yet. And an answer to
-        // a question from before the present life says nothing of it.
-        if let Some(life) = life
-            && status.leader == Some(status.server)
-            && status.asker != Some(life.number)
-        {
-            self.forgotten(life);
+        // Only the leader's word counts: another server may not have applied the registration yet.
+        if status.leader == Some(status.server) {
+            // An answer to a question from before the present life says nothing of it, and whoever leads is sent that
+            // life's commands: so it is asked again.
+            if life != self.window.life() {
+                return self.steer(|compass, _| compass.ask_again(place));
+            }
+            if let Some(life) = life.filter(|life| status.asker != Some(life.number)) {
+                self.forgotten(life);
+            }
         }
         self.steer(|compass, now| compass.heard(place, status, now));
     }

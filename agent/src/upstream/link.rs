@@ -19,6 +19,13 @@ const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// How often calls that got no answer are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether anything has arrived at all.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A connection on which nothing arrives for so long is quiet: longer than the pause between two signs of life, and
+/// shorter than what ends a connection.
+const QUIET_TIME: Duration = Duration::from_millis(2500);
+
 /// How long a status is waited for; a server that owes one is given up much earlier.
 const STATUS_TIME: Duration = Duration::from_secs(60);
 
@@ -186,6 +193,7 @@ impl Link {
             () = self.watch(fleet) => Ok("it was watched no longer"),
             () = self.sweep() => Ok("it was swept no longer"),
             () = self.answer_for_status(fleet) => Ok("it did not tell its status"),
+            () = self.listen(connection, fleet) => Ok("it was listened to no longer"),
             () = self.cut_off() => Ok("it keeps silent"),
         }
     }
@@ -225,6 +233,23 @@ impl Link {
                 // The end of slowness is looked for in smaller steps.
                 Some(_) => tokio::time::sleep(probe_after / 4).await,
                 None => {}
+            }
+        }
+    }
+
+    /// Says when nothing arrives any more, and when that is over. Whoever waits for news may wait for long, so that only
+    /// this tells a server that is stopped or cut off from one that has no news.
+    async fn listen(&self, connection: &Connection, fleet: &Arc<Fleet>) {
+        let (mut heard, mut since, mut is_quiet) = (connection.datagrams_received(), Instant::now(), false);
+        loop {
+            tokio::time::sleep(LISTEN_INTERVAL).await;
+            let (count, now) = (connection.datagrams_received(), Instant::now());
+            if std::mem::replace(&mut heard, count) != count {
+                since = now;
+            }
+            let was_quiet = std::mem::replace(&mut is_quiet, now.duration_since(since) >= QUIET_TIME);
+            if was_quiet != is_quiet {
+                fleet.quiet(self.place, is_quiet);
             }
         }
     }

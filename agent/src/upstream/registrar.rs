@@ -49,8 +49,10 @@ async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Resul
         }
         Ok(Response::Applied(Applied { reply: Reply::Refused(refusal), .. })) => Err(refusal.to_string()),
         Ok(Response::Unavailable(reason)) => {
-            if let Unavailable::NotLeader { leader: hint } = &reason {
-                fleet.refused(leader, hint.as_deref());
+            match &reason {
+                Unavailable::NotLeader { leader: hint } => fleet.refused(leader, hint.as_deref()),
+                Unavailable::Removed => fleet.removed(leader.place),
+                _ => {}
             }
             Err(reason.to_string())
         }

@@ -28,6 +28,8 @@ pub(super) struct Server {
     pub(super) is_heard: bool,
     /// Whether a call is unanswered for so long that one begins to wonder.
     pub(super) is_slow: bool,
+    /// Whether nothing at all has arrived from it for so long that one begins to wonder.
+    pub(super) is_quiet: bool,
     /// Attempts to connect that failed, since the last one that did not.
     pub(super) failures: u32,
     /// When its status was asked for last.
@@ -214,6 +216,7 @@ impl Server {
             is_up: false,
             is_heard: false,
             is_slow: false,
+            is_quiet: false,
             failures: 0,
             asked: None,
             is_asked: false,
@@ -230,6 +233,11 @@ impl Server {
 
     /// Whether it can be relied on for now.
     pub(super) fn is_well(&self) -> bool {
-        self.is_up && self.is_heard && !self.is_slow && !self.is_removed && self.double_of.is_none()
+        self.is_up && self.is_heard && !self.is_doubtful() && !self.is_removed && self.double_of.is_none()
+    }
+
+    /// Whether it is to be asked if it is there still.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_slow || self.is_quiet
     }
 }

@@ -518,3 +518,21 @@ fn a_server_that_says_it_was_removed_is_of_no_use() {
     story.says(A, Some(A), 4);
     assert_eq!(story.leader(), Some(A));
 }
+
+#[test]
+fn a_quiet_home_server_is_asked_and_left_before_it_is_given_up() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.compass.quiet(B, true);
+    assert!(story.step().ask.contains(&B) && story.orders.home == Some(B), "it may have had nothing to say");
+    let others = |place| (place != B).then_some((Some(A), 3));
+    story.run(290, others);
+    assert_eq!(story.orders.home, Some(B));
+    let asked = story.run(20, others);
+    assert_eq!((story.leader(), story.orders.home, asked[0]), (Some(A), Some(C), 0));
+    // One that answers stays.
+    let mut story = Story::at_rest(A, B, 3);
+    story.compass.quiet(B, true);
+    story.step();
+    story.run(5000, |_| Some((Some(A), 3)));
+    assert_eq!(story.orders.home, Some(B));
+}

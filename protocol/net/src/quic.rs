@@ -268,6 +268,11 @@ impl Connection {
         self.connection.rtt()
     }
 
+    /// How many datagrams have arrived. While a connection is kept alive, they do so all the time.
+    pub fn datagrams_received(&self) -> u64 {
+        self.connection.stats().udp_rx.datagrams
+    }
+
     /// Opens a stream. The other end hears of it at once.
     pub async fn open(&self, purpose: Purpose) -> Result<(FrameSender, FrameReceiver), LinkError> {
         let (mut send, receive) = self.connection.open_bi().await.map_err(lost)?;
