@@ -36,6 +36,8 @@ impl Frontend {
 
     pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
         let (index, rows) = self.core.query(now, &parked.query);
+        let index =
+            self.core.state().index_beyond(&parked.query, parked.known).map_or(index, |news| news.max(index));
         if index > parked.known {
             let answer = Response::Answer(self.signed(now, index, rows));
             actions.answer(parked.from, answer, AnswerKind::Read);
@@ -89,7 +91,18 @@ impl Frontend {
     fn signed(&self, now: Time, index: LogIndex, rows: Rows) -> Answer {
         let leader = self.core.leader();
         let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
-        Answer { index, rows, known_leader: leader.is_some(), last_contact: last_contact.unwrap_or_default() }
+        // Clients bound the age of a stale answer by it, so it grows while there is no leader.
+        let last_contact = last_contact.unwrap_or_else(|| now.since(self.leader_contact));
+        Answer { index, rows, known_leader: leader.is_some(), last_contact }
+    }
+
+    /// Remembers when a leader was heard last.
+    pub(super) fn notice_leader_contact(&mut self, now: Time) {
+        let leader = self.core.leader();
+        if let Some(silence) = leader.and_then(|leader| self.core.last_contact(now, leader)) {
+            self.leader_contact =
+                self.leader_contact.max(Time(now.0.saturating_sub(silence.as_micros() as u64)));
+        }
     }
 
     /// A refusal says who leads, as far as this server knows.

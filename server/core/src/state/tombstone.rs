@@ -6,6 +6,7 @@ use super::State;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::query::Query;
 use lockmesh_protocol::record::Entry;
 use lockmesh_protocol::reply::Reply;
 use std::ops::Bound;
@@ -66,6 +67,17 @@ impl State {
         let changed = self.entries_under(prefix).map(|entry| entry.modify_index).max();
         let deleted = self.tombstones_under(prefix).map(|(_, index)| index).max();
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
+    }
+
+    /// An index that somebody must be told who asks what is new under a prefix and was away for so long that its
+    /// tombstones are forgotten; none for everybody else. The prefix's index may then lie before the one he knows, and
+    /// whether he missed a delete cannot be told any more: he is told the newest delete of all, and looks again.
+    pub fn index_beyond(&self, query: &Query, known: LogIndex) -> Option<LogIndex> {
+        let (Query::Entries(prefix) | Query::Keys { prefix, .. } | Query::Locks(prefix)) = query else {
+            return None;
+        };
+        let deleted = self.table_index(Table::Tombstones);
+        (known < deleted && self.prefix_index(prefix.as_str()) < known).then_some(deleted)
     }
 
     fn tombstones_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, LogIndex)> {
