@@ -15,7 +15,7 @@ mod connections;
 
 use crate::backup::{Backups, Question, Source};
 use crate::config::StorageConfig;
-use crate::forming::announce;
+use crate::forming::{Record, announce};
 use crate::images::{Fetch, Fetched, ImageSource};
 use crate::mailbox::{Inbox, Mail, Mailbox};
 use crate::metrics;
@@ -31,6 +31,7 @@ use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -56,6 +57,8 @@ pub(crate) struct DriverParts {
     pub(crate) limits: DriverLimits,
     pub(crate) storage: StorageConfig,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) record: Record,
+    pub(crate) data_dir: PathBuf,
 }
 
 /// The loop with all that it owns.
@@ -72,6 +75,9 @@ pub(crate) struct Driver {
     backups: Backups,
     started: Instant,
     peers: Arc<Peers>,
+    /// What the data folder says of the quorum.
+    record: Record,
+    data_dir: PathBuf,
     /// What the next turn begins with.
     next: Vec<Event>,
     /// The task that tells the quorum where this server is now.
@@ -82,7 +88,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(parts: DriverParts) -> Self {
-        let DriverParts { core, inbox, store, own_record, cluster_id, limits, storage, peers } = parts;
+        let DriverParts {
+            core,
+            inbox,
+            store,
+            own_record,
+            cluster_id,
+            limits,
+            storage,
+            peers,
+            record,
+            data_dir,
+        } = parts;
         let config = FrontendConfig {
             own_record,
             cluster_id,
@@ -102,6 +119,8 @@ impl Driver {
             backups: Backups::default(),
             started: Instant::now(),
             peers,
+            record,
+            data_dir,
             next: Vec::new(),
             announcing: None,
             leaving: None,
@@ -161,6 +180,7 @@ impl Driver {
             Mail::Peer(sender, message) => Event::Peer(sender, message),
             Mail::Image(fetched) => self.fetched(fetched),
             Mail::Unreachable(server) => Event::Unreachable(server),
+            Mail::Removed => Event::Removed,
             Mail::ReaderClosed => Event::ReaderClosed,
             // The lobby's own news that came too late.
             Mail::Forming(_) => return true,
@@ -227,6 +247,11 @@ impl Driver {
         if let Some(fetch) = actions.fetch.take() {
             self.fetch(fetch);
         }
+        if std::mem::take(&mut actions.removed) {
+            self.keep_removal();
+        }
+        // The streams to servers that were removed are closed as soon as the roster says so.
+        actions.removed_senders.clear();
         if std::mem::take(&mut actions.may_leave)
             && let Some(left) = self.leaving.take()
         {
@@ -299,6 +324,18 @@ impl Driver {
             self.arrived = Some(rows);
             (mark, state)
         }))
+    }
+
+    /// Notes on disk that this server was removed, beside the loop. Where that fails it serves no more all the same, and
+    /// is told again when it is started.
+    fn keep_removal(&self) {
+        let (mut record, folder) = (self.record.clone(), self.data_dir.clone());
+        tokio::task::spawn_blocking(move || {
+            record.removed = true;
+            if let Err(error) = record.write(&folder) {
+                tracing::error!("that this server was removed is not on disk: {error}");
+            }
+        });
     }
 
     /// Microseconds since this driver began.

@@ -54,6 +54,8 @@ pub enum Mail {
     Unreachable(ServerId),
     /// An image was fetched from another server; none if it could not be.
     Image(Option<Box<Fetched>>),
+    /// Another server says that this one was removed from the quorum.
+    Removed,
     /// A reader of a checkpoint is closed.
     ReaderClosed,
     /// Something was heard of other servers while there is no quorum yet.

@@ -52,6 +52,19 @@ pub enum OpeningError {
         /// Of which cluster.
         cluster_id: String,
     },
+    /// The server was removed from its quorum.
+    #[error(
+        "{folder} is of server {server} of the cluster {cluster_id}, which was removed from the quorum: empty the whole \
+         folder, so that it joins as a new server"
+    )]
+    Removed {
+        /// The data folder.
+        folder: PathBuf,
+        /// Which server it was.
+        server: ServerId,
+        /// Of which cluster.
+        cluster_id: String,
+    },
     /// Log and state are there, and nothing says whose they are.
     #[error(
         "{folder} holds a log and a state, but no {file}, which says whose they are; if this is one of several \
@@ -146,12 +159,23 @@ impl Opening {
             },
             recovered,
         );
-        let own_record = Server { birth: record.birth, ..self.me.with_id(id) };
+        let own_record = Server { birth: record.birth.clone(), ..self.me.with_id(id) };
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
         let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers) = (self.config.storage, self.peers);
-        Ok(Driver::new(DriverParts { core, inbox, store, own_record, cluster_id, limits, storage, peers }))
+        Ok(Driver::new(DriverParts {
+            core,
+            inbox,
+            store,
+            own_record,
+            cluster_id,
+            limits,
+            storage,
+            peers,
+            record,
+            data_dir: path,
+        }))
     }
 
     /// Goes on with a copy of a lone server's folder, above all that the original may have given; refuses that of one

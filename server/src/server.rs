@@ -2,7 +2,7 @@
 
 use crate::config::ServerConfig;
 use crate::driver::Driver;
-use crate::forming::{Lobby, Place, Record};
+use crate::forming::{Lobby, Membership, Place, Record};
 use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
 use crate::metrics;
 use crate::opening::{Opening, OpeningError};
@@ -202,6 +202,9 @@ impl Server {
 /// What the data folder says of the cluster; of an empty one, that it belongs to none.
 fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<Record, OpeningError> {
     if let Some(record) = Record::read(&config.data_dir)? {
+        if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
+            return Err(OpeningError::Removed { folder: config.data_dir.clone(), server, cluster_id });
+        }
         return Ok(record);
     }
     if folder.has_store()? {

@@ -70,6 +70,16 @@ impl Fleet {
         let issue = ["operator", "tls", "issue", "--role", "server"];
         let (code, _, said) = run(&[&issue[..], &["--node", node, "--ca", &ca, "--out", &own]].concat());
         assert_eq!(code, 0, "{said}");
+        let process = self.server_of(node);
+        let address =
+            process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
+        (process, address.expect("it says where"))
+    }
+
+    /// Starts a server that was a stranger on the data folder that it has.
+    pub fn server_of(&self, node: &str) -> Process {
+        let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
+        let (ca, own) = (place("tls"), place(node));
         let settings = [
             format!("data_dir={own}/data"),
             format!("node.name={node}"),
@@ -80,10 +90,7 @@ impl Fleet {
             format!("tls.key={own}/server-key.pem"),
         ];
         let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
-        let process = Process::lockmesh(&[&["server"], &settings[..]].concat());
-        let address =
-            process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
-        (process, address.expect("it says where"))
+        Process::lockmesh(&[&["server"], &settings[..]].concat())
     }
 
     /// Ends the command and waits for that.

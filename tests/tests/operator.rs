@@ -125,6 +125,23 @@ fn servers_come_lead_and_go() {
     fleet.stop();
 }
 
+#[test]
+fn a_server_that_is_removed_while_it_runs_knows_it_and_never_serves_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fleet = Fleet::start(folder.path(), "3");
+    let (mut fourth, address) = fleet.stranger("s4");
+    let (code, _, said) = fleet.command(&["operator", "raft", "add", &address]);
+    assert_eq!(code, 0, "{said}");
+    let (code, told, said) = fleet.command(&["operator", "raft", "remove", "s4"]);
+    assert!(code == 0 && told.ends_with("is out of the quorum\n"), "{told} {said}");
+    fourth.says("this server was removed from the quorum and serves no more");
+    let record = folder.path().join("s4/data/quorum.json");
+    wait_until(|| std::fs::read_to_string(&record).is_ok_and(|text| text.contains("\"removed\": true")));
+    fourth.kill();
+    fleet.server_of("s4").says("empty the whole folder, so that it joins as a new server");
+    fleet.stop();
+}
+
 /// What `raft inspect` tells of a stopped server of a fleet, whose folder it leaves as it is.
 fn inspected(folder: &std::path::Path, node: &str) -> serde_json::Value {
     let data = folder.join(node).join("data");

@@ -95,6 +95,8 @@ pub enum Close {
     Malformed,
     /// The server has as many connections as it takes.
     Full,
+    /// The peer was a server of this quorum and was removed from it, for good.
+    Removed,
 }
 
 impl Close {
@@ -105,6 +107,7 @@ impl Close {
             Self::Denied => 2,
             Self::Malformed => 3,
             Self::Full => 4,
+            Self::Removed => 5,
         })
     }
 }
@@ -294,6 +297,14 @@ impl Connection {
     /// Closes the connection and tells the other end why.
     pub fn close(&self, close: Close, reason: &str) {
         self.connection.close(close.code(), reason.as_bytes());
+    }
+
+    /// Whether the other end closed the connection because this server was removed from the quorum.
+    pub fn is_closed_by_removal(&self) -> bool {
+        match self.connection.close_reason() {
+            Some(ConnectionError::ApplicationClosed(close)) => close.error_code == Close::Removed.code(),
+            _ => false,
+        }
     }
 
     /// Waits for the connection's end and says why it came.

@@ -30,6 +30,9 @@ pub(crate) struct Record {
     /// and in folders of versions that did not look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Origins>,
+    /// Whether the server was removed from the quorum that it belonged to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) removed: bool,
 }
 
 /// Where a server stands.
@@ -91,7 +94,7 @@ impl Record {
 
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
-        Self { version: VERSION, birth, place: Place::Free, files: None }
+        Self { version: VERSION, birth, place: Place::Free, files: None, removed: false }
     }
 
     /// The version of the file's format.

@@ -60,6 +60,7 @@ impl Link {
                         reason = hear_the_end(receiver) => reason,
                         _ = address.changed() => "it moved".into(),
                     };
+                    self.notice_removal(&connection);
                     connection.close(Close::Done, "");
                     reason
                 }
@@ -83,6 +84,13 @@ impl Link {
     /// What was on its way may be lost. It always gets in, and the driver may be gone.
     fn tell_driver(&self, server: ServerId) {
         let _ = self.mailbox.post(Mail::Unreachable(server));
+    }
+
+    /// The other server may have closed the connection because this one was removed. It always gets in.
+    fn notice_removal(&self, connection: &Connection) {
+        if connection.is_closed_by_removal() {
+            let _ = self.mailbox.post(Mail::Removed);
+        }
     }
 
     async fn connect(&self, place: &str) -> Result<Stream, String> {
@@ -110,7 +118,8 @@ impl Link {
         let mut queue = FrameQueue::default();
         queue.push(&self.hello).expect("a hello is short");
         sender.send(queue.take()).await?;
-        let answer = receiver.receive::<HelloFrame>().await?;
+        let answer = receiver.receive::<HelloFrame>().await;
+        let answer = answer.inspect_err(|_| self.notice_removal(&connection))?;
         let Some(HelloFrame(answer)) = answer else {
             return Err(LinkError::Lost("it finished the stream".into()));
         };

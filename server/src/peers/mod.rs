@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// How connections to other servers are dialled: one that is silent for so long is dead.
@@ -52,6 +53,7 @@ pub struct Peers {
     endpoint: Arc<Endpoint>,
     mailbox: Mailbox,
     runtime: Handle,
+    departures: watch::Sender<()>,
 }
 
 /// Who this server is in its quorum.
@@ -84,6 +86,8 @@ struct Row {
 pub(crate) enum Unheard {
     /// This server is not a member yet; the other one shall come again.
     NotYet,
+    /// It was removed from the quorum.
+    Removed,
     /// It must not speak.
     Denied(String),
 }
@@ -92,7 +96,14 @@ impl Peers {
     /// Knows nobody yet. Must be called on a runtime.
     pub(crate) fn new(endpoint: Arc<Endpoint>, mailbox: Mailbox) -> Arc<Self> {
         let (me, rows) = (OnceLock::new(), RwLock::default());
-        Arc::new(Self { me, rows, endpoint, mailbox, runtime: Handle::current() })
+        Arc::new(Self {
+            me,
+            rows,
+            endpoint,
+            mailbox,
+            runtime: Handle::current(),
+            departures: watch::Sender::new(()),
+        })
     }
 
     /// This server is a member now.
@@ -122,14 +133,25 @@ impl Peers {
             }
             rows.servers.insert(server.id, row);
         }
+        let mut some_left = false;
         for (id, row) in gone {
             // One that is not in the roster yet was heard from before this server learned of it.
             if row.listed.is_empty() && id > rows.last {
                 rows.servers.insert(id, row);
             } else {
                 row.task.abort();
+                some_left = true;
             }
         }
+        drop(rows);
+        if some_left {
+            self.departures.send_replace(());
+        }
+    }
+
+    /// Wakes whoever listens to another server when some server has left the quorum.
+    pub(crate) fn departures(&self) -> watch::Receiver<()> {
+        self.departures.subscribe()
     }
 
     /// Puts messages on their lines and wakes each once; notes in `lost` whom something was lost to.
@@ -172,10 +194,7 @@ impl Peers {
             rows.servers.insert(hello.from, Row { listed: String::new(), ..row });
         }
         match rows.servers.get(&hello.from) {
-            None => denied(format!(
-                "server {} was removed from the quorum: to make it join again, stop it and empty its data folder",
-                hello.from
-            )),
+            None => Err(Unheard::Removed),
             Some(row) if row.node != node => denied(format!(
                 "its certificate names the node {}, but server {} is the node {}",
                 peer.node, hello.from, row.node

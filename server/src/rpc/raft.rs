@@ -8,9 +8,11 @@ use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError};
 use lockmesh_protocol::id::ServerId;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How long the hello may take.
 const HELLO_TIME: Duration = Duration::from_secs(5);
@@ -30,6 +32,7 @@ impl RaftStream {
         let answer = match self.peers.admit(hello, self.connection.peer()) {
             Ok(answer) => answer,
             Err(Unheard::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
+            Err(Unheard::Removed) => return self.tell_removed(hello.from),
             Err(Unheard::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
                 return;
@@ -48,11 +51,8 @@ impl RaftStream {
 
     async fn take_messages(&self, from: ServerId, mut receiver: FrameReceiver) -> Result<(), LinkError> {
         let counters = &self.service.counters;
-        while let Some(PeerFrame(messages)) = receiver.receive().await? {
-            if !self.peers.is_member(from) {
-                self.service.deny(&self.connection, &format!("server {from} was removed from the quorum"));
-                return Ok(());
-            }
+        let mut departures = self.peers.departures();
+        while let Some(PeerFrame(messages)) = self.next_frame(from, &mut receiver, &mut departures).await? {
             one_more(&counters.peer_frames);
             counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
             let mails = messages.into_iter().map(|message| Mail::Peer(from, message));
@@ -60,6 +60,40 @@ impl RaftStream {
             counters.peer_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// The next frame; none where the stream ended, or its server was removed: one that has nothing to say is told too.
+    async fn next_frame(
+        &self,
+        from: ServerId,
+        receiver: &mut FrameReceiver,
+        departures: &mut watch::Receiver<()>,
+    ) -> Result<Option<PeerFrame>, LinkError> {
+        let mut frame = pin!(receiver.receive());
+        loop {
+            let frame = tokio::select! {
+                frame = &mut frame => Some(frame?),
+                _ = departures.changed() => None,
+            };
+            if !self.peers.is_member(from) {
+                self.tell_removed(from);
+                return Ok(None);
+            }
+            if let Some(frame) = frame {
+                return Ok(frame);
+            }
+        }
+    }
+
+    fn tell_removed(&self, from: ServerId) {
+        let reason = format!(
+            "server {from} was removed from the quorum: to make it join again, stop it and empty its data folder"
+        );
+        self.service
+            .counters
+            .denied
+            .count_and_warn(|| format!("refused {}: {reason}", self.connection.peer()));
+        self.connection.close(Close::Removed, &reason);
     }
 
     fn cut(&self, what: &str) {

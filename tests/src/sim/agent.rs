@@ -109,12 +109,9 @@ impl Agent {
         }
     }
 
-    /// The servers that there are now. It waits for nothing from those that went.
-    pub fn learn_servers(&mut self, stage: &mut Stage, servers: &[ServerId]) {
-        let before = std::mem::replace(&mut self.servers, servers.to_vec());
-        for gone in before.into_iter().filter(|id| !servers.contains(id)) {
-            self.disconnected(stage, gone);
-        }
+    /// The servers that there are now. What it asked of those that went they must answer.
+    pub fn learn_servers(&mut self, servers: &[ServerId]) {
+        self.servers = servers.to_vec();
     }
 
     /// Clients that wait still, in words.

@@ -53,8 +53,6 @@ pub enum Kind {
 pub enum Mend {
     /// These links work again.
     Links(Vec<Link>),
-    /// A server that was taken out is switched off.
-    Unplug(ServerId),
 }
 
 /// Lets the first fault of each kind come.
@@ -191,7 +189,7 @@ impl World {
     }
 
     fn places(&self) -> Vec<Place> {
-        let servers = self.machines.values().filter(|machine| !machine.gone);
+        let servers = self.machines.values().filter(|machine| !machine.is_out());
         let servers = servers.map(|machine| Place::Server(machine.id));
         servers.chain((0..self.agents.len()).map(Place::Agent)).collect()
     }
@@ -276,10 +274,6 @@ impl World {
     pub fn mend(&mut self, mend: Mend) {
         match mend {
             Mend::Links(links) => links.into_iter().for_each(|link| self.stage.network.mend(link)),
-            Mend::Unplug(id) => {
-                self.crash(id);
-                self.machines.get_mut(&id).expect("the machine exists").gone = true;
-            }
         }
     }
 }

@@ -21,8 +21,10 @@ pub struct Machine {
     pub process: Option<Process>,
     /// How many processes there were.
     pub lives: u64,
-    /// It will never run again: its disk is lost, or it was taken out.
+    /// It will never run again: its disk is lost.
     pub gone: bool,
+    /// Its disk says that it was removed from the quorum: no process starts on it any more.
+    pub removed: bool,
     /// An image that is being fetched.
     pub fetch: Option<Fetch>,
 }
@@ -46,7 +48,12 @@ impl Machine {
     /// A machine whose disk begins with an image.
     pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
         let disk = Disk::new(id, mark);
-        Self { id, node, folder, disk, process: None, lives: 0, gone: false, fetch: None }
+        Self { id, node, folder, disk, process: None, lives: 0, gone: false, removed: false, fetch: None }
+    }
+
+    /// Whether it is no server of the quorum any more.
+    pub fn is_out(&self) -> bool {
+        self.gone || self.removed
     }
 
     /// Whether a process runs that leads and serves.

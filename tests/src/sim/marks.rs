@@ -82,6 +82,7 @@ marks! {
     Admitted: "a server was admitted",
     Promoted: "a learner got its vote",
     Removed: "a server was removed",
+    KnewOwnRemoval: "a server learned that it was removed, and served no more",
     RemovedLeader: "a leader applied its own removal",
     Wiped: "a server lost its disk and came back as another one",
     ReplacedDead: "the leader took out a server by itself",

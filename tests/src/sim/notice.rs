@@ -91,7 +91,7 @@ impl World {
         }
         if past.changes.iter().any(|change| matches!(change, Change::Server(..))) {
             let servers: Vec<ServerId> = self.judge.history.state().servers().map(|row| row.id).collect();
-            self.agents.iter_mut().for_each(|agent| agent.learn_servers(&mut self.stage, &servers));
+            self.agents.iter_mut().for_each(|agent| agent.learn_servers(&servers));
         }
         self.note_reply(&past);
         let Some(proposal) = &past.proposal else { return };

@@ -123,7 +123,7 @@ impl World {
             }
             (Order::Transfer(_), Response::Done) => self.transferred(from),
             (Order::Transfer(_), _) => self.stage.hit(Mark::TransferFailed),
-            (Order::Remove(server), Response::Done) => self.unplug(server),
+            (Order::Remove(_), Response::Done) => self.stage.hit(Mark::Removed),
             (_, Response::Done) => {}
             (order @ Order::Admit(..), Response::Unavailable(Unavailable::Denied(_))) => {
                 self.operator.orders.push(order);
@@ -165,13 +165,6 @@ impl World {
         self.start(id);
     }
 
-    /// A server that was taken out runs on for a while, since nobody told it.
-    fn unplug(&mut self, server: ServerId) {
-        self.stage.hit(Mark::Removed);
-        let wait = self.stage.draw.duration(Duration::ZERO, Duration::from_secs(3));
-        self.stage.after(wait, Event::Mend(super::chaos::Mend::Unplug(server)));
-    }
-
     /// Servers that run.
     pub fn running(&self) -> Vec<ServerId> {
         let runs = |machine: &&Machine| machine.process.is_some();
@@ -180,7 +173,7 @@ impl World {
 
     /// A server shall come, if there are not too many.
     pub fn order_arrival(&mut self) {
-        let there = self.machines.values().filter(|machine| !machine.gone).count();
+        let there = self.machines.values().filter(|machine| !machine.is_out()).count();
         if there < MOST && self.operator.orders.len() < 2 {
             self.operator.newest_node += 1;
             let node = format!("t{}", self.operator.newest_node);
@@ -191,7 +184,7 @@ impl World {
     /// A server shall go; sometimes it is made the leader while it goes.
     pub fn order_removal(&mut self) {
         let there: Vec<_> =
-            self.machines.values().filter(|machine| !machine.gone).map(|machine| machine.id).collect();
+            self.machines.values().filter(|machine| !machine.is_out()).map(|machine| machine.id).collect();
         let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
         if there.len() > 2 && self.operator.orders.len() < 2 && is_safe {
             let server = *self.stage.draw.pick(&there);

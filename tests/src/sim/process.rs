@@ -23,7 +23,7 @@ use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub enum Mail {
     Snapshot(Option<(ImageMark, Box<State>)>),
     /// What was sent to a server was lost.
     Unreachable(ServerId),
+    /// Another server says that this one was removed.
+    Removed,
 }
 
 /// A request that waits for its answer.
@@ -83,6 +85,10 @@ pub struct Turn {
     pub installed: Option<ImageMark>,
     /// A snapshot that the shell must fetch.
     pub fetch: Option<SnapshotFetch>,
+    /// Servers that shall be told that they were removed.
+    pub told_removed: Vec<ServerId>,
+    /// It was removed itself.
+    pub removed: bool,
 }
 
 /// The log as the process wrote it, durable or not.
@@ -115,6 +121,8 @@ pub struct Process {
     dirty: Vec<Change>,
     applied: LogIndex,
     failing: bool,
+    /// The servers that it knows.
+    roster: BTreeSet<ServerId>,
     /// When it will take its next turn.
     wakes: Option<Time>,
     actions: Actions,
@@ -229,9 +237,11 @@ impl Process {
             dirty: Vec::new(),
             applied,
             failing: false,
+            roster: BTreeSet::new(),
             wakes: None,
             actions: Actions::default(),
         };
+        process.frontend.start(&mut process.actions);
         process.wake(stage, stage.now);
         process
     }
@@ -301,7 +311,7 @@ impl Process {
         let mail = std::mem::take(&mut self.mail);
         let brings_snapshot = mail.iter().any(|mail| matches!(mail, Mail::Snapshot(Some(_))));
         for mail in mail {
-            self.take(stage, now, mail);
+            self.take(now, mail);
         }
         self.frontend.advance(now, wall(now, self.wall_offset), self.dirty.len(), &mut self.actions);
         self.frontend.decide(now, &mut self.actions);
@@ -323,7 +333,7 @@ impl Process {
         Some(turn)
     }
 
-    fn take(&mut self, stage: &mut Stage, now: Time, mail: Mail) {
+    fn take(&mut self, now: Time, mail: Mail) {
         let event = match mail {
             Mail::Ask(ask, came) => self.call(Asked { ask, came }),
             Mail::Disconnected(agent) => {
@@ -334,6 +344,7 @@ impl Process {
             Mail::Peer(from, message) => Input::Peer(from, *message),
             Mail::Snapshot(fetched) => Input::SnapshotFetched(fetched),
             Mail::Unreachable(server) => Input::Unreachable(server),
+            Mail::Removed => Input::Removed,
             Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
             Mail::Store(Told::Image(mark)) => Input::Checkpointed(mark),
             Mail::Store(Told::Failing(failing)) => {
@@ -342,10 +353,6 @@ impl Process {
             }
         };
         self.frontend.handle(now, event, &mut self.actions);
-        if self.actions.removed_senders > 0 {
-            self.actions.removed_senders = 0;
-            stage.hit(Mark::Stranger);
-        }
     }
 
     /// A connection gives every call an id of its own, so what comes twice is two calls.
@@ -377,9 +384,27 @@ impl Process {
             self.calls.remove(&to);
         }
         turn.fetch = actions.fetch.take().or(turn.fetch);
-        // Everybody is told of everybody, and finds whom it calls by its id.
-        actions.roster = None;
+        if !actions.removed_senders.is_empty() {
+            stage.hit(Mark::Stranger);
+            turn.told_removed.append(&mut actions.removed_senders);
+        }
+        if actions.roster.take().is_some() {
+            self.notice_roster(turn);
+        }
+        turn.removed |= std::mem::take(&mut actions.removed);
         self.actions = actions;
+    }
+
+    /// Connections of servers that went are closed, and say why. Whom it calls it finds by its id.
+    fn notice_roster(&mut self, turn: &mut Turn) {
+        let roster = self.core().state().servers().map(|row| row.id).collect();
+        let before = std::mem::replace(&mut self.roster, roster);
+        turn.told_removed.extend(before.difference(&self.roster));
+    }
+
+    /// Whether it knows that a server was removed.
+    pub fn knows_removed(&self, server: ServerId) -> bool {
+        self.frontend.was_removed(server)
     }
 
     fn store(&mut self, stage: &mut Stage, action: Storage, turn: &mut Turn) {

@@ -25,6 +25,12 @@ pub enum Event {
     Disk(ServerId, u64, DiskEvent),
     /// A message between servers arrives.
     Peer(ServerId, ServerId, Box<PeerMessage>),
+    /// A server says hello to another one: who hears it, who says it.
+    Hello(ServerId, ServerId),
+    /// A server says hello to all others, as its links do when they are made anew; the number is its life.
+    Reconnect(ServerId, u64),
+    /// A server is told that it was removed.
+    ToldRemoved(ServerId),
     /// A part of an image arrives, or should have: who fetches, its life.
     Fetch(ServerId, u64),
     /// A client's request arrives at a server.

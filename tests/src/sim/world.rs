@@ -22,6 +22,9 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// How often a link that was cut is made anew.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Everything.
 #[derive(Debug)]
 pub struct World {
@@ -84,6 +87,10 @@ impl World {
             Event::Resume(id, life) => self.resume(id, life),
             Event::Disk(id, life, event) => self.disk_event(id, life, event),
             Event::Peer(to, from, message) => self.post(to, Mail::Peer(from, message)),
+            Event::Hello(to, from) => self.hello(to, from),
+            Event::Reconnect(id, life) => self.reconnect(id, life),
+            Event::ToldRemoved(id) if self.machines.contains_key(&id) => self.post(id, Mail::Removed),
+            Event::ToldRemoved(_) => {}
             Event::Fetch(id, life) => self.fetch(id, life),
             Event::Ask(to, ask) => self.asked(to, ask),
             Event::Answer(OPERATOR, call, from, response) => self.operator_heard(call, from, *response),
@@ -107,7 +114,7 @@ impl World {
     /// Starts a process on a machine that has none.
     pub fn start(&mut self, id: ServerId) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
-        if machine.process.is_some() || machine.gone {
+        if machine.process.is_some() || machine.is_out() {
             return;
         }
         machine.lives += 1;
@@ -124,6 +131,31 @@ impl World {
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
         machine.process = Some(Process::start(&mut self.stage, id, me, machine.lives, recovered));
         machine.disk.go_on(&mut self.stage, machine.lives);
+        self.stage.at(self.stage.now, Event::Reconnect(id, self.machines[&id].lives));
+    }
+
+    /// Links to other servers are made anew: when it starts, and again after a cut.
+    fn reconnect(&mut self, id: ServerId, life: u64) {
+        let machine = &self.machines[&id];
+        let Some(process) = machine.process.as_ref().filter(|process| process.life == life) else { return };
+        let others: Vec<_> =
+            process.core().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
+        for to in others {
+            self.stage.send(Place::Server(id), Place::Server(to), Event::Hello(to, id));
+        }
+        self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
+    }
+
+    /// Who was removed hears that as soon as it says hello.
+    fn hello(&mut self, to: ServerId, from: ServerId) {
+        let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
+        if process.is_some_and(|process| process.knows_removed(from)) {
+            self.tell_removed(to, from);
+        }
+    }
+
+    fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
+        self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
     }
 
     /// Ends a process as a power cut does.
@@ -193,6 +225,14 @@ impl World {
         self.notice_members(id, served);
         for (to, message) in turn.messages {
             self.send(id, to, message);
+        }
+        for removed in turn.told_removed {
+            self.tell_removed(id, removed);
+        }
+        if turn.removed {
+            self.stage.hit(Mark::KnewOwnRemoval);
+            self.stage.say(|| format!("server {id} knows that it was removed"));
+            self.machines.get_mut(&id).expect("the machine exists").removed = true;
         }
         if let Some(fetch) = turn.fetch {
             self.begin_fetch(id, fetch);

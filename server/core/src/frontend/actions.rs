@@ -28,8 +28,10 @@ pub struct Actions {
     pub roster: Option<RosterChange>,
     /// Whoever told [`super::Event::Leave`] need not wait any longer.
     pub may_leave: bool,
-    /// How many messages came from servers that were removed; they were dropped.
-    pub removed_senders: u64,
+    /// Servers that were removed and do not know it: what they said was dropped, and they shall be told.
+    pub removed_senders: Vec<ServerId>,
+    /// This server was removed from the quorum: that must be kept on disk, so that it never serves again.
+    pub removed: bool,
 }
 
 /// What the disk shall do.

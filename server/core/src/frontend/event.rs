@@ -61,6 +61,8 @@ pub enum Event {
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.
     ReaderClosed,
+    /// Another server says that this one was removed from the quorum.
+    Removed,
     /// This server is about to stop: if it leads, another one shall. Told as [`super::Actions::may_leave`].
     Leave,
 }

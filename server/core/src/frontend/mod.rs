@@ -86,6 +86,12 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
+    /// Whether this server was removed from the quorum.
+    removed: bool,
+    /// Whether this server was a member of the quorum as this process knows it.
+    was_member: bool,
+    /// When a leader was last heard.
+    leader_contact: Time,
     /// Whether the core served at the end of the last turn.
     serving: bool,
     next_tick: Time,
@@ -100,6 +106,7 @@ impl Frontend {
     /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
     pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.image_mark().index;
+        let was_member = core.membership().all().contains(&config.own_record.id);
         Self {
             core,
             config,
@@ -108,6 +115,9 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
+            removed: false,
+            was_member,
+            leader_contact: now,
             serving: false,
             next_tick: now,
             wall: (now, wall),
@@ -162,6 +172,7 @@ impl Frontend {
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
+            Event::Removed => self.end_service(actions),
             Event::Leave => self.leave(now, actions),
         }
     }
@@ -174,6 +185,10 @@ impl Frontend {
         // Late ticks are not made up for: the core moves its deadlines instead.
         self.next_tick = now + TICK;
         self.wall = (now, wall);
+        if self.removed {
+            // It must not disturb the others by standing for election.
+            return true;
+        }
         self.input(now, Input::Tick(wall));
         self.step_down_on_disk_failure(now);
         self.answer_due(now, actions);
@@ -200,6 +215,8 @@ impl Frontend {
                 self.input(now, input);
             }
         }
+        self.notice_leader_contact(now);
+        self.notice_own_removal(actions);
     }
 
     fn input(&mut self, now: Time, input: Input) {
@@ -210,6 +227,9 @@ impl Frontend {
         if let Some(reason) = denied(peer, &request) {
             let denied = Response::Unavailable(Unavailable::Denied(reason));
             return actions.answer(from, denied, AnswerKind::Other);
+        }
+        if self.removed && !matches!(request, Request::Introduce(_)) {
+            return actions.answer(from, Response::Unavailable(Unavailable::Removed), AnswerKind::Other);
         }
         match request {
             Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),

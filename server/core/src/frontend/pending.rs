@@ -115,11 +115,20 @@ impl PendingCalls {
 
     /// Takes every call that waits for a write, in the order of their slots.
     pub(super) fn take_writes(&mut self) -> Vec<CallRef> {
+        self.take_those(|kind| !kind.only_reads())
+    }
+
+    /// Takes every call that changes nothing, in the order of their slots.
+    pub(super) fn take_reads(&mut self) -> Vec<CallRef> {
+        self.blocking.clear();
+        self.take_those(CallKind::only_reads)
+    }
+
+    fn take_those(&mut self, wanted: impl Fn(&CallKind) -> bool) -> Vec<CallRef> {
         let mut taken = Vec::new();
         for (index, slot) in (0..).zip(&mut self.slots) {
-            let is_write =
-                |pending: &mut Pending| matches!(pending, Pending::Call(_, kind) if !kind.only_reads());
-            if let Some(Pending::Call(from, _)) = slot.pending.take_if(is_write) {
+            let is_wanted = |pending: &mut Pending| matches!(pending, Pending::Call(_, kind) if wanted(kind));
+            if let Some(Pending::Call(from, _)) = slot.pending.take_if(is_wanted) {
                 self.free.push(index);
                 taken.push(from);
             }

@@ -25,13 +25,62 @@ pub(super) fn is_of_roster(change: &Change) -> bool {
 impl Frontend {
     /// A message of another server. One that was removed is not heard: its id was given, and has no row any more.
     pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
-        let state = self.core.state();
-        if sender <= state.last_server() && state.server(sender).is_none() {
-            actions.removed_senders += 1;
+        if self.removed {
+            return;
+        }
+        if self.was_removed(sender) {
+            actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
             self.fetch_snapshot(sender, message, actions);
         } else {
             self.input(now, Input::Peer(sender, message));
+        }
+    }
+
+    /// Whether a server was removed from the quorum: its id was given, and has no row any more. An id is never given
+    /// again.
+    pub fn was_removed(&self, server: ServerId) -> bool {
+        let state = self.core.state();
+        server <= state.last_server() && state.server(server).is_none()
+    }
+
+    /// Looks whether this server has applied its own removal: of its row, or of its membership.
+    pub(super) fn notice_own_removal(&mut self, actions: &mut Actions) {
+        let me = self.config.own_record.id;
+        let members = self.core.membership();
+        let is_member = members.all().contains(&me);
+        // A server that joins replays the log from before its own time.
+        let membership_ended = self.was_member && !is_member;
+        self.was_member |= is_member;
+        if membership_ended || self.was_removed(me) {
+            self.end_service(actions);
+        }
+    }
+
+    /// This server was removed: from now on it refuses everybody, so that they ask another one, and whoever waits here
+    /// is told at once.
+    pub(super) fn end_service(&mut self, actions: &mut Actions) {
+        if self.removed {
+            return;
+        }
+        tracing::error!(
+            server = %self.config.own_record.id,
+            "this server was removed from the quorum and serves no more: stop it; with its data folder emptied it \
+             joins as a new server"
+        );
+        self.removed = true;
+        actions.removed = true;
+        for parked in self.watches.take_all() {
+            actions.answer(parked.from, Response::Unavailable(Unavailable::Removed), AnswerKind::Read);
+        }
+        for from in self.pending.take_reads() {
+            actions.answer(from, Response::Unavailable(Unavailable::Removed), AnswerKind::Read);
+        }
+        for from in self.pending.take_writes() {
+            let unknown =
+                "this server was removed from the quorum before it heard what became of the request";
+            let unknown = Response::Unavailable(Unavailable::Unknown(unknown.into()));
+            actions.answer(from, unknown, AnswerKind::Write);
         }
     }
 

@@ -135,6 +135,12 @@ impl Watches {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
+    /// Takes everybody.
+    pub(super) fn take_all(&mut self) -> Vec<Parked> {
+        let ids: Vec<_> = self.parked.keys().copied().collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
     /// The whole state is another one. What a reader knows is of the old state, so any answer is news to it.
     fn touch_all(&mut self) {
         self.touched.extend(self.parked.keys());
