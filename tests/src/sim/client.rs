@@ -1,6 +1,7 @@
 //! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
 
 use super::agent::registration;
+use super::cataloguer::Cataloguer;
 use super::judge::Judge;
 use super::locker::Locker;
 use super::stage::Stage;
@@ -42,6 +43,8 @@ pub enum Client {
     Writer(Writer),
     /// Reads.
     Reader(Reader),
+    /// Writes the catalog.
+    Cataloguer(Cataloguer),
     /// Watches.
     Watcher(Watcher),
 }
@@ -72,6 +75,7 @@ impl Client {
         for number in 0..plan.writers {
             all.push(Self::Writer(Writer::new(format!("w{place}.{number}"))));
         }
+        all.push(Self::Cataloguer(Cataloguer::new(place)));
         all.extend((0..plan.readers).map(|_| Self::Reader(Reader::default())));
         all.extend((0..plan.watchers).map(|_| Self::Watcher(Watcher::draw(stage))));
         all
@@ -84,6 +88,7 @@ impl Client {
             Self::Locker(_) => "a locker",
             Self::Renewer => "a renewer",
             Self::Writer(_) => "a writer",
+            Self::Cataloguer(_) => "a cataloguer",
             Self::Reader(_) => "a reader",
             Self::Watcher(_) => "a watcher",
         }
@@ -102,6 +107,7 @@ impl Client {
             (Self::Renewer, Some(Self::Locker(locker))) => locker.renewal(stage),
             (Self::Renewer, _) => None,
             (Self::Writer(writer), _) => writer.wish(stage),
+            (Self::Cataloguer(cataloguer), _) => cataloguer.wish(stage),
             (Self::Reader(reader), _) => reader.wish(stage),
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
         }
@@ -122,6 +128,7 @@ impl Client {
                 locker.renewed(stage, judge, wish, &response);
             }
             (Self::Writer(writer), _) => writer.heard(stage, wish, &response),
+            (Self::Cataloguer(cataloguer), _) => cataloguer.heard(stage, wish, &response),
             (Self::Reader(reader), _) => reader.served |= stage.calm,
             (Self::Watcher(watcher), _) => watcher.heard(response),
             (Self::Registrar | Self::Renewer, _) => {}
@@ -148,6 +155,7 @@ impl Client {
             Self::Registrar | Self::Renewer | Self::Watcher(_) => true,
             Self::Locker(locker) => locker.is_content(),
             Self::Writer(writer) => writer.is_content(),
+            Self::Cataloguer(cataloguer) => cataloguer.is_content(),
             Self::Reader(reader) => reader.served,
         }
     }
@@ -186,10 +194,15 @@ impl Reader {
         if self.served {
             return None;
         }
-        let query = match stage.draw.below(4) {
+        let query = match stage.draw.below(9) {
             0 => Query::Entries("data/".into()),
             1 => Query::Locks("lock/".into()),
             2 => Query::Sessions,
+            3 => Query::Entries("".into()),
+            4 => Query::Keys { prefix: "".into(), separator: "/".into() },
+            5 => Query::Nodes,
+            6 => Query::ChecksInState(None),
+            7 => Query::NodeSessions("x0".into()),
             _ => Query::Entry(data_key(stage)),
         };
         let consistency =
@@ -200,10 +213,13 @@ impl Reader {
 
 impl Watcher {
     fn draw(stage: &mut Stage) -> Self {
-        let query = match stage.draw.below(4) {
+        let query = match stage.draw.below(7) {
             0 => Query::Entries("data/".into()),
             1 => Query::Sessions,
             2 => Query::Entry(lock_key(stage)),
+            3 => Query::Nodes,
+            4 => Query::ChecksInState(None),
+            5 => Query::Keys { prefix: "aux/".into(), separator: "".into() },
             _ => Query::Entry(data_key(stage)),
         };
         let consistency = *stage.draw.pick(&[Consistency::Stale, Consistency::Default]);

@@ -62,6 +62,8 @@ marks! {
     DelayEnded: "a lock-delay ended",
     DelayAcrossElection: "a lock-delay ended under another leader than it began",
     Expired: "a session expired",
+    EndedByCheck: "a session ended because its check turned critical",
+    EndedWithNode: "a session ended with its node",
     Renewed: "a renewal was acknowledged",
     RenewedAcrossElection: "a session was renewed under another leader than before",
     RenewalTooLate: "a renewal came while the session's expiry was decided",

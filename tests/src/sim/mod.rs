@@ -12,7 +12,7 @@
 //! | `world` | the loop: one event after the other |
 //! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
-//! | `agent`, `client`, `locker`, `writer` | who asks, for what, and how often |
+//! | `agent`, `client`, `locker`, `writer`, `cataloguer` | who asks, for what, and how often |
 //! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `calm` | what must be well in the end |
@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod calm;
+pub mod cataloguer;
 pub mod chaos;
 pub mod chronicle;
 pub mod client;

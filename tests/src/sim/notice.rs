@@ -118,8 +118,11 @@ impl World {
                 self.stage.say(|| {
                     format!("session {} ends: {:?}, {} keys", loss.session, loss.cause, loss.key_count)
                 });
-                if loss.cause == LossCause::TtlExpired {
-                    self.stage.hit(Mark::Expired);
+                match loss.cause {
+                    LossCause::TtlExpired => self.stage.hit(Mark::Expired),
+                    LossCause::CheckCritical(_) => self.stage.hit(Mark::EndedByCheck),
+                    LossCause::NodeDeregistered => self.stage.hit(Mark::EndedWithNode),
+                    LossCause::CheckDeregistered(_) | LossCause::Destroyed => {}
                 }
             }
             Change::LockDelay(key, None) => {

@@ -1,0 +1,128 @@
+//! A client that writes the catalog: a node of its own with a check and a service, and sessions that depend on them.
+//!
+//! Its sessions end by what it does: a check turns critical or goes, the node goes. What they held is freed with them,
+//! which the invariants see in the changes.
+
+use super::client::Wish;
+use super::stage::Stage;
+use bytes::Bytes;
+use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, NewSession, Registration};
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The check that its sessions depend on.
+const CHECK: &str = "web";
+
+/// What it knows.
+#[derive(Debug)]
+pub struct Cataloguer {
+    node: NodeName,
+    session: Option<SessionId>,
+    served: bool,
+}
+
+impl Cataloguer {
+    /// A client that writes about a node of its own.
+    pub fn new(place: usize) -> Self {
+        Self { node: format!("x{place}").into(), session: None, served: false }
+    }
+
+    /// Whether it was served since the storm ended.
+    pub fn is_content(&self) -> bool {
+        self.served
+    }
+
+    /// What it wants now.
+    pub fn wish(&mut self, stage: &mut Stage) -> Option<Wish> {
+        if self.served {
+            return None;
+        }
+        let status = *stage.draw.pick(&[CheckStatus::Passing, CheckStatus::Passing, CheckStatus::Critical]);
+        let command = match (stage.draw.below(10), self.session.clone()) {
+            (0, _) => self.deregister(None),
+            (1, _) => self.deregister(Some(CHECK.into())),
+            (2..=4, _) => Command::Register(self.registration(status)),
+            (5, Some(session)) => Command::DestroySession(session),
+            (6..=9, Some(session)) => {
+                let key = format!("aux/{}", stage.draw.below(3)).as_str().into();
+                Command::Kv(KvCommand::Acquire(NewEntry { key, value: Bytes::new(), flags: 0 }, session))
+            }
+            (_, None) => self.session(stage),
+            _ => Command::Register(self.registration(CheckStatus::Passing)),
+        };
+        Some(Wish::new(stage.now, Request::Propose(None, command)))
+    }
+
+    fn deregister(&self, check: Option<CheckId>) -> Command {
+        Command::Deregister(Deregistration { node: self.node.clone(), service: None, check })
+    }
+
+    fn registration(&self, status: CheckStatus) -> Registration {
+        let node = Node {
+            name: self.node.clone(),
+            id: String::new(),
+            address: "127.0.0.1".into(),
+            datacenter: "dc1".into(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        };
+        let check = Check {
+            node: self.node.clone(),
+            id: CHECK.into(),
+            name: CHECK.into(),
+            status,
+            notes: String::new(),
+            output: String::new(),
+            service_id: String::new(),
+            service_name: String::new(),
+            service_tags: Vec::new(),
+            kind: String::new(),
+            interval: String::new(),
+            timeout: String::new(),
+            exposed_port: 0,
+            definition: String::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        };
+        Registration { node, skip_node_update: false, service: None, checks: vec![check] }
+    }
+
+    fn session(&self, stage: &mut Stage) -> Command {
+        let bytes = (u128::from(stage.draw.bits()) << 64 | u128::from(stage.draw.bits())).to_be_bytes();
+        Command::CreateSession(NewSession {
+            id: SessionId::from_random(bytes),
+            name: String::new(),
+            node: self.node.clone(),
+            lock_delay: stage.draw.duration(Duration::ZERO, Duration::from_millis(500)),
+            behavior: *stage.draw.pick(&[Behavior::Release, Behavior::Delete]),
+            ttl_text: String::new(),
+            ttl: Duration::ZERO,
+            checks: Vec::new(),
+            node_checks: vec![CHECK.into()],
+            service_checks: None,
+        })
+    }
+
+    /// A wish was answered.
+    pub fn heard(&mut self, stage: &Stage, wish: &Wish, response: &Response) {
+        self.served |= stage.calm;
+        let Request::Propose(_, command) = &wish.request else { return };
+        match (command, response) {
+            (Command::CreateSession(new), Response::Applied(Applied { reply: Reply::Session(_), .. })) => {
+                self.session = Some(new.id.clone());
+            }
+            // Whether what it did ended the session, its next acquire would tell; it makes a new one.
+            (Command::DestroySession(_) | Command::Deregister(_), _) => self.session = None,
+            (Command::Kv(_), Response::Applied(Applied { reply: Reply::Refused(_), .. })) => {
+                self.session = None;
+            }
+            _ => {}
+        }
+    }
+}
