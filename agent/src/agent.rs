@@ -123,7 +123,9 @@ impl Agent {
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http);
-        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks)).with_reload(reload);
+        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
+            .with_reload(reload)
+            .with_allowed_hosts(config.http.allowed_hosts);
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));

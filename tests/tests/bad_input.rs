@@ -115,14 +115,14 @@ fn more_than_fits() {
     }
     let mut promised = client.connect().expect("a connection");
     promised
-        .send(b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        .send(b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         .expect("a head can be sent");
     let answer = promised.answer(false).expect("an answer before the body");
     refused(&client, &before, "100 GB promised", answer, &[413]);
 
     let mut endless = client.connect().expect("a connection");
     endless
-        .send(b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .send(b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         .expect("a head can be sent");
     let chunk = [b"10000\r\n".as_slice(), &[b'v'; 0x10000], b"\r\n"].concat();
     // The server hangs up once it has had enough.
@@ -159,10 +159,10 @@ fn what_is_not_even_http() {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".as_slice(),
         b"hello\r\n\r\n",
         b"GET\r\n\r\n",
-        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nx",
-        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx",
-        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
-        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf",
+        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\nx",
+        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx",
+        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
+        b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf",
     ] {
         let mut connection = client.connect().expect("a connection");
         connection.send(bytes).expect("bytes can be sent");
@@ -182,7 +182,7 @@ fn slow_senders_hold_nobody_up_and_are_hung_up_on() {
         let mut connection = client.connect().expect("a connection");
         let head = match number % 2 {
             0 => b"GET /v1/kv/bad/key HTTP/1.1\r\nHo".as_slice(),
-            _ => b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf a bo",
+            _ => b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf a bo",
         };
         connection.send(head).expect("a part can be sent");
         slow.push(connection);

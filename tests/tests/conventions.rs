@@ -125,7 +125,7 @@ fn bodies_may_come_in_chunks() {
     let put = |path: &str, chunks: &[&[u8]]| {
         let mut connection = client.connect().expect("a connection");
         let mut bytes =
-            format!("PUT {path} HTTP/1.1\r\nHost: x\r\n{}: {}\r\n\r\n", chunked[0].0, chunked[0].1)
+            format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\n{}: {}\r\n\r\n", chunked[0].0, chunked[0].1)
                 .into_bytes();
         for chunk in chunks {
             bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());

@@ -20,6 +20,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The most names by which a host may be called.
+const MAX_ALLOWED_HOSTS: usize = 64;
+
 /// Everything an agent can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +56,9 @@ pub struct HttpConfig {
     pub tcp: Option<SocketAddr>,
     /// Whether `tcp` may be reachable from other hosts. There is no access control behind it.
     pub allow_non_loopback: bool,
+    /// The names, besides `localhost` and the node's, by which requests over TCP may call this host, without a port.
+    /// At most 64.
+    pub allowed_hosts: Vec<String>,
     /// The Unix socket's path; empty for none.
     pub socket: PathBuf,
     /// The socket's permissions, octal.
@@ -170,6 +176,7 @@ impl Default for HttpConfig {
         Self {
             tcp: Some(SocketAddr::from(([127, 0, 0, 1], 8500))),
             allow_non_loopback: false,
+            allowed_hosts: Vec::new(),
             socket: "/run/lockmesh/agent.sock".into(),
             socket_mode: FileMode(0o660),
             socket_group: String::new(),
@@ -195,6 +202,7 @@ impl HttpConfig {
     /// Refuses values that cannot work, each by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_addresses()?;
+        self.check_hosts()?;
         let second = Duration::from_secs(1);
         check_length("http.session_ttl_min", self.session_ttl_min, second / 10, second * 86_400)?;
         check_range("http.max_value_bytes", self.max_value_bytes as u64, 1, 4 << 20)?;
@@ -211,6 +219,24 @@ impl HttpConfig {
             1,
             connections,
         )
+    }
+
+    fn check_hosts(&self) -> Result<(), ConfigError> {
+        const KEY: &str = "http.allowed_hosts";
+        if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
+            return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
+        }
+        let is_name = |host: &&String| {
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+        };
+        match self.allowed_hosts.iter().find(|host| !is_name(host)) {
+            None => Ok(()),
+            Some(host) => {
+                let problem = format!("has {host:?}, but a host is named without scheme, port and wildcard");
+                Err(ConfigError::new(KEY, problem))
+            }
+        }
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
@@ -315,6 +341,14 @@ mod tests {
         assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
         assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
         assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));
+        let hosts = |name: &str, count: usize| {
+            let names = vec![name.into(); count];
+            complaint(|c| c.http.allowed_hosts = names)
+        };
+        assert!(
+            hosts("host:8500", 1).contains("\"host:8500\"") && hosts("*.example", 1).contains("wildcard")
+        );
+        assert!(hosts("", 1).starts_with("`http.allowed_hosts`") && hosts("a", 65).contains("at most 64"));
         let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());
         assert!(complaint(unreachable).contains("nobody could reach the agent"));
     }

@@ -96,20 +96,35 @@ pub struct Api {
     pub checks: Arc<Checks>,
     /// How to ask this process to reload.
     pub reload: Asking,
+    /// The names, besides its own, by which requests over TCP may call this host.
+    pub allowed_hosts: Vec<String>,
     token_seen: AtomicBool,
 }
 
 impl Api {
     /// Puts the parts together. Nothing runs yet: see [`crate::http::serve`] and [`Checks::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
-        let reload = Asking::default();
-        Self { upstream, identity, limits, checks, reload, token_seen: AtomicBool::new(false) }
+        Self {
+            upstream,
+            identity,
+            limits,
+            checks,
+            reload: Asking::default(),
+            allowed_hosts: Vec::new(),
+            token_seen: AtomicBool::new(false),
+        }
     }
 
     /// The same, in a process that can be asked to reload.
     #[must_use]
     pub fn with_reload(self, reload: Asking) -> Self {
         Self { reload, ..self }
+    }
+
+    /// The same, under more names than its own.
+    #[must_use]
+    pub fn with_allowed_hosts(self, allowed_hosts: Vec<String>) -> Self {
+        Self { allowed_hosts, ..self }
     }
 
     /// Says once in the agent's life that tokens have no meaning yet.

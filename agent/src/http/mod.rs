@@ -19,6 +19,7 @@
 //! | [`serve`](mod@serve) | connections: how many, how long, and their end |
 //! | `body` | what a request brings and a response carries |
 //! | `guard` | the deadline of a request's head |
+//! | `host` | whether a request over TCP names this host |
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
@@ -44,6 +45,7 @@ mod body;
 mod call;
 mod file_body;
 mod guard;
+mod host;
 mod shapes;
 
 pub use api::{Api, HttpLimits, Identity};

@@ -8,6 +8,7 @@ use super::body::Body;
 use super::call::Call;
 use super::endpoint::{self, Endpoint};
 use super::go::{path, query};
+use super::host;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
@@ -27,6 +28,19 @@ pub(super) struct Route {
     pub(super) methods: &'static [Method],
     /// What answers.
     pub(super) endpoint: Endpoint,
+}
+
+/// Answers one request that came over TCP.
+pub(super) async fn respond_over_tcp(api: &Api, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    match host::check(api, &head) {
+        Ok(()) => respond(api, Request::from_parts(head, body)).await,
+        Err(failure) => {
+            let response = failure.into_response();
+            count("host", response.status());
+            response
+        }
+    }
 }
 
 /// Answers one request. Dropping the future cancels whatever it waits for.

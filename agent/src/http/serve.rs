@@ -192,7 +192,11 @@ where
     let service = service_fn(|request: http::Request<Incoming>| {
         let serving = phase.clone().serve();
         async move {
-            let response = router::respond(api, request.map(Body::arriving)).await;
+            let request = request.map(Body::arriving);
+            let response = match client {
+                Some(_) => router::respond_over_tcp(api, request).await,
+                None => router::respond(api, request).await,
+            };
             drop(serving);
             Ok::<_, Infallible>(response)
         }

@@ -49,7 +49,7 @@ async fn exchange(stream: &mut TcpStream, request: &str) -> String {
 }
 
 fn closing(method: &str, path: &str, more: &str) -> String {
-    format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{more}")
+    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}")
 }
 
 #[tokio::test]
@@ -75,6 +75,56 @@ async fn headers_are_spelt_as_clients_know_them() {
         exchange(&mut served.connect().await, &closing("PUT", &path, "Content-Length: 1\r\n\r\nx")).await;
     assert!(answer.contains("\r\nX-Lockmesh-Fence: 1\r\n") && answer.ends_with("\r\n\r\ntrue"), "{answer}");
     assert!(answer.contains("\r\nContent-Type: application/json\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_host_that_a_web_page_could_bring_is_refused_on_tcp_alone() {
+    let served = Served::new(HttpLimits::default());
+    let asking = |target: &str, hosts: &[&str]| {
+        let hosts: String = hosts.iter().map(|host| format!("Host: {host}\r\n")).collect();
+        format!("GET {target} HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n")
+    };
+    for ours in [
+        "localhost",
+        "LOCALHOST:8500",
+        "a.b.localhost",
+        "localhost.",
+        "Node-One:1",
+        "10.1.2.3",
+        "[::1]:8500",
+        "",
+        "lock.example",
+    ] {
+        let answer = exchange(&mut served.connect().await, &asking("/v1/session/list", &[ours])).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{ours}: {answer}");
+    }
+    let answer = exchange(&mut served.connect().await, &asking("/v1/session/list", &[])).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for foreign in [
+        "evil.example",
+        "evil.example:8500",
+        "notlocalhost",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "node-one.evil",
+    ] {
+        let answer = exchange(&mut served.connect().await, &asking("/v1/session/list", &[foreign])).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{foreign}: {answer}");
+        assert!(answer.contains("`http.allowed_hosts`") && answer.contains(foreign), "{answer}");
+        assert!(answer.contains("\r\nX-Lockmesh-Outcome: refused\r\n"), "{answer}");
+    }
+    let both = asking("/v1/session/list", &["localhost", "evil.example"]);
+    let answer = exchange(&mut served.connect().await, &both).await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    let absolute = asking("http://evil.example/v1/session/list", &["localhost"]);
+    let answer = exchange(&mut served.connect().await, &absolute).await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+
+    let mut stream = UnixStream::connect(&served.socket).await.unwrap();
+    stream.write_all(asking("/v1/session/list", &["evil.example"]).as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[tokio::test]
@@ -125,7 +175,7 @@ async fn a_head_that_comes_drop_by_drop_is_cut_off_and_an_idle_client_is_not() {
     let served = Served::new(limits);
     let mut idle = served.connect().await;
     let mut used = served.connect().await;
-    used.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    used.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     assert!(used.read(&mut [0; 4096]).await.unwrap() > 0);
 
     let mut slow = served.connect().await;
@@ -167,7 +217,7 @@ async fn a_client_that_goes_away_frees_its_watch() {
     let mut watchers = Vec::new();
     for _ in 0..50 {
         let mut stream = served.connect().await;
-        let request = "GET /v1/kv/none?index=1000&wait=10m HTTP/1.1\r\nHost: a\r\n\r\n";
+        let request = "GET /v1/kv/none?index=1000&wait=10m HTTP/1.1\r\nHost: localhost\r\n\r\n";
         stream.write_all(request.as_bytes()).await.unwrap();
         watchers.push(stream);
     }
@@ -199,7 +249,7 @@ async fn connections_are_counted_and_the_last_straw_is_told() {
     let mut first = served.connect().await;
     let mut second = served.connect().await;
     for stream in [&mut first, &mut second] {
-        stream.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /v1/kv/none HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
     }
     let answer = exchange(&mut served.connect().await, "").await;
@@ -219,7 +269,7 @@ async fn at_shutdown_idle_clients_go_and_requests_under_way_are_answered() {
     let served = Served::new(HttpLimits::default());
     let mut idle = served.connect().await;
     let mut busy = served.connect().await;
-    let request = "GET /v1/kv/none?index=1000&wait=300ms HTTP/1.1\r\nHost: a\r\n\r\n";
+    let request = "GET /v1/kv/none?index=1000&wait=300ms HTTP/1.1\r\nHost: localhost\r\n\r\n";
     busy.write_all(request.as_bytes()).await.unwrap();
     served.stand.quorum.parked(1).await;
     served.stop.send(true).unwrap();

@@ -205,7 +205,8 @@ impl Stand {
         let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(checks.clone().run(stopping));
-        let api = Arc::new(Api::new(upstream, identity(), limits, checks));
+        let api = Api::new(upstream, identity(), limits, checks);
+        let api = Arc::new(api.with_allowed_hosts(vec!["lock.example".into()]));
         Self { api, quorum, _stop: stop }
     }
 
