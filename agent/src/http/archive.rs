@@ -1,6 +1,11 @@
-//! The file that a backup is: a gzip'd tar of `meta.json`, `rows.bin` and `SHA256SUMS`.
+//! The file that a backup is: a gzip'd tar of `meta.json`, `state.bin` and `SHA256SUMS`, as Consul's is.
 //!
-//! `rows.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows. Nothing
+//! `meta.json` has the fields of Consul's too, so that `consul snapshot save` and `inspect` take the file for one of
+//! theirs; Go reads names without regard to case, and so no field of ours may be called like one of them. What lies in
+//! `state.bin` only we read, and nobody else's can be restored here. The first format, which is still read, called it
+//! `rows.bin`.
+//!
+//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows. Nothing
 //! is held in memory but one part: writing spools to unnamed temporary files, reading walks through the file.
 //!
 //! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before anybody acts on a
@@ -19,10 +24,12 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Archive, Builder, Entry, Header};
 
-/// The format that this build writes and reads.
-pub const FORMAT: u32 = 1;
+/// The format that this build writes; it reads the one before it too.
+pub const FORMAT: u32 = 2;
+const FIRST_FORMAT: u32 = 1;
 const META: &str = "meta.json";
-const ROWS: &str = "rows.bin";
+const STATE: &str = "state.bin";
+const FIRST_STATE: &str = "rows.bin";
 const SUMS: &str = "SHA256SUMS";
 /// The longest that the two small files may be.
 const SMALL_LIMIT: u64 = 64 * 1024;
@@ -37,12 +44,15 @@ pub struct Meta {
     /// The version of the protocol in which the rows are written.
     pub wire: u8,
     /// The build that wrote it.
-    pub version: String,
+    #[serde(alias = "version")]
+    pub build: String,
     /// The cluster that it is of.
     pub cluster_id: String,
     /// The index that it stands for.
+    #[serde(rename = "Index", alias = "index")]
     pub index: u64,
     /// That index's term.
+    #[serde(rename = "Term", alias = "term")]
     pub term: u64,
     /// How many parts the rows come in.
     pub parts: u32,
@@ -50,6 +60,41 @@ pub struct Meta {
     pub rows: u64,
     /// When it was made: milliseconds since 1970 by the agent's clock.
     pub made_at_ms: u64,
+    /// How many bytes the rows are; the first format does not say.
+    #[serde(rename = "Size", default)]
+    pub size: u64,
+}
+
+impl Meta {
+    /// The name of the file with the rows.
+    fn state(&self) -> &'static str {
+        if self.format == FIRST_FORMAT { FIRST_STATE } else { STATE }
+    }
+}
+
+/// `meta.json`: what we say, and what Consul's programs look for beside it.
+#[derive(Serialize)]
+struct MetaFile<'a> {
+    /// Always 1: the only version that Consul's programs know.
+    #[serde(rename = "Version")]
+    version: u32,
+    #[serde(rename = "ID")]
+    id: String,
+    /// A backup holds no membership: a restore keeps the servers that are there.
+    #[serde(rename = "Peers")]
+    peers: Option<()>,
+    #[serde(rename = "Configuration")]
+    configuration: Configuration,
+    #[serde(rename = "ConfigurationIndex")]
+    configuration_index: u64,
+    #[serde(flatten)]
+    meta: &'a Meta,
+}
+
+#[derive(Default, Serialize)]
+struct Configuration {
+    #[serde(rename = "Servers")]
+    servers: [(); 0],
 }
 
 /// Why a file cannot be used. Nothing was taken from it.
@@ -63,7 +108,7 @@ pub enum ArchiveError {
     Malformed(String),
     /// A later build wrote it.
     #[error(
-        "this backup is of format {0}, but this build reads format {FORMAT}: use the build that wrote it"
+        "this backup is of format {0}, but this build reads up to format {FORMAT}: use the build that wrote it"
     )]
     Format(u32),
     /// A build with another protocol wrote it.
@@ -120,17 +165,25 @@ impl Writer {
         meta.wire = wire::VERSION;
         meta.parts = self.parts;
         meta.rows = self.count;
-        let meta = serde_json::to_vec_pretty(&meta)?;
         let mut rows = self.rows.into_inner().map_err(io::IntoInnerError::into_error)?;
         let length = rows.stream_position()?;
         rows.rewind()?;
+        meta.size = length;
+        let meta = serde_json::to_vec_pretty(&MetaFile {
+            version: 1,
+            id: format!("{}-{}-{}", meta.term, meta.index, meta.made_at_ms),
+            peers: None,
+            configuration: Configuration::default(),
+            configuration_index: 0,
+            meta: &meta,
+        })?;
         let sums =
-            format!("{}  {META}\n{}  {ROWS}\n", hex(&Sha256::digest(&meta)), hex(&self.digest.finalize()));
+            format!("{}  {META}\n{}  {STATE}\n", hex(&Sha256::digest(&meta)), hex(&self.digest.finalize()));
 
         let packed = GzEncoder::new(BufWriter::new(tempfile::tempfile()?), Compression::fast());
         let mut builder = Builder::new(packed);
         builder.append_data(&mut header(meta.len() as u64), META, &meta[..])?;
-        builder.append_data(&mut header(length), ROWS, BufReader::new(rows))?;
+        builder.append_data(&mut header(length), STATE, BufReader::new(rows))?;
         builder.append_data(&mut header(sums.len() as u64), SUMS, sums.as_bytes())?;
         let mut file =
             builder.into_inner()?.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -189,14 +242,14 @@ fn walk<R: Read>(
     };
     let meta_bytes = small(next(META)?)?;
     let meta = parse_meta(&meta_bytes)?;
-    let digest = read_rows(next(ROWS)?, &meta, take)?;
+    let digest = read_rows(next(meta.state())?, &meta, take)?;
     let sums = small(next(SUMS)?)?;
     if entries.next().is_some() {
         return Err(malformed("there is more in it than there should be"));
     }
     let sums = String::from_utf8(sums).map_err(malformed)?;
     check_sum(&sums, META, &Sha256::digest(&meta_bytes))?;
-    check_sum(&sums, ROWS, &digest)?;
+    check_sum(&sums, meta.state(), &digest)?;
     // The gzip's own checksum is looked at when its end is read.
     let rest = io::copy(&mut archive.into_inner().take(PADDING_LIMIT), &mut io::sink()).map_err(malformed)?;
     if rest == PADDING_LIMIT {
@@ -214,15 +267,18 @@ fn small<R: Read>(entry: Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
 fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
     #[derive(Deserialize)]
     struct Versions {
-        format: u32,
-        wire: u8,
+        format: Option<u32>,
+        wire: Option<u8>,
     }
     let versions: Versions = serde_json::from_slice(bytes).map_err(malformed)?;
-    if versions.format != FORMAT {
-        return Err(ArchiveError::Format(versions.format));
+    let (Some(format), Some(wire)) = (versions.format, versions.wire) else {
+        return Err(malformed("it does not say its format; a backup of Consul's cannot be restored here"));
+    };
+    if !(FIRST_FORMAT..=FORMAT).contains(&format) {
+        return Err(ArchiveError::Format(format));
     }
-    if versions.wire != wire::VERSION {
-        return Err(ArchiveError::Wire { found: versions.wire });
+    if wire != wire::VERSION {
+        return Err(ArchiveError::Wire { found: wire });
     }
     serde_json::from_slice(bytes).map_err(malformed)
 }
@@ -233,6 +289,9 @@ fn read_rows<R: Read>(
     meta: &Meta,
     mut take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
 ) -> Result<Vec<u8>, ArchiveError> {
+    if meta.format != FIRST_FORMAT && entry.size() != meta.size {
+        return Err(malformed(format!("{STATE} has {} bytes, but {} are due", entry.size(), meta.size)));
+    }
     let mut digest = Sha256::new();
     let (mut left, mut number, mut count) = (entry.size(), 0_u32, 0_u64);
     while left > 0 {
@@ -336,13 +395,64 @@ mod tests {
         let other = packed(&[("metadata.json", b"{}"), ("state.bin", b""), (SUMS, b"")]);
         let error = verify(&other[..]).unwrap_err().to_string();
         assert!(error.contains("meta.json is not where it should be"), "{error}");
+        let consuls = br#"{"Version":1,"ID":"2-12-1600000000000","Index":12,"Term":2,"Size":0}"#;
+        let consuls = packed(&[(META, consuls), (STATE, b""), (SUMS, b"")]);
+        let error = verify(&consuls[..]).unwrap_err().to_string();
+        assert!(error.contains("a backup of Consul's cannot be restored here"), "{error}");
+    }
+
+    #[test]
+    fn consuls_programs_find_what_they_look_for() {
+        let bytes = backup();
+        let mut archive = Archive::new(GzDecoder::new(&bytes[..]));
+        let mut files = std::collections::BTreeMap::new();
+        for entry in archive.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            files.insert(name, bytes);
+        }
+        // What is in it by another name ends `consul snapshot`.
+        assert_eq!(files.keys().map(String::as_str).collect::<Vec<_>>(), [SUMS, META, STATE]);
+        let meta: serde_json::Value = serde_json::from_slice(&files[META]).unwrap();
+        assert_eq!((&meta["Version"], &meta["Index"], &meta["Term"]), (&1.into(), &42.into(), &7.into()));
+        assert_eq!(meta["Size"], files[STATE].len());
+        assert!(meta["ID"].as_str().is_some_and(|id| id.starts_with("7-42-")), "{meta}");
+        assert_eq!(meta["Configuration"]["Servers"], serde_json::json!([]));
+        assert!(meta["Peers"].is_null() && meta["ConfigurationIndex"].is_u64(), "{meta}");
+        // Go reads a name without regard to case: the last of two would win, of whatever type.
+        let mut names: Vec<_> = meta.as_object().unwrap().keys().map(|name| name.to_lowercase()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), meta.as_object().unwrap().len());
+        let sums = String::from_utf8(files[SUMS].clone()).unwrap();
+        assert_eq!(sums.lines().count(), 2);
+        assert!(sums.contains(&format!("{}  {STATE}\n", hex(&Sha256::digest(&files[STATE])))), "{sums}");
+    }
+
+    #[test]
+    fn a_backup_of_the_first_format_is_still_read() {
+        let bytes = wire::encode(&vec![Change::Fence(Fence(9))]);
+        let mut rows = (bytes.len() as u32).to_le_bytes().to_vec();
+        rows.extend(&bytes);
+        let meta = br#"{"format":1,"wire":1,"version":"0.1.0","cluster_id":"c","index":42,"term":7,"parts":1,"rows":1,"made_at_ms":5}"#;
+        let sums = format!(
+            "{}  {META}\n{}  {FIRST_STATE}\n",
+            hex(&Sha256::digest(meta)),
+            hex(&Sha256::digest(&rows))
+        );
+        let read =
+            verify(&packed(&[(META, meta), (FIRST_STATE, &rows), (SUMS, sums.as_bytes())])[..]).unwrap();
+        assert_eq!((read.index, read.term, read.rows, read.build.as_str()), (42, 7, 1, "0.1.0"));
+        assert!(verify(&packed(&[(META, meta), (STATE, &rows), (SUMS, sums.as_bytes())])[..]).is_err());
     }
 
     #[test]
     fn other_versions_are_refused_by_number() {
-        let later = packed(&[(META, br#"{"format":2,"wire":1,"future":[]}"#)]);
-        assert!(matches!(verify(&later[..]), Err(ArchiveError::Format(2))));
-        let later = packed(&[(META, br#"{"format":1,"wire":9}"#)]);
+        let later = packed(&[(META, br#"{"format":3,"wire":1,"future":[]}"#)]);
+        assert!(matches!(verify(&later[..]), Err(ArchiveError::Format(3))));
+        let later = packed(&[(META, br#"{"format":2,"wire":9}"#)]);
         assert!(matches!(verify(&later[..]), Err(ArchiveError::Wire { found: 9 })));
     }
 
@@ -350,10 +460,14 @@ mod tests {
     fn a_wrong_checksum_is_seen_where_gzip_is_content() {
         let meta =
             serde_json::to_vec(&Meta { format: FORMAT, wire: wire::VERSION, ..Meta::default() }).unwrap();
-        let sums = format!("{}  {META}\n{}  {ROWS}\n", hex(&Sha256::digest(&meta)), hex(&[0; 32]));
-        let bytes = packed(&[(META, &meta), (ROWS, b""), (SUMS, sums.as_bytes())]);
-        assert!(matches!(verify(&bytes[..]), Err(ArchiveError::Checksum(ROWS))));
-        let bytes = packed(&[(META, &meta), (ROWS, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
+        let sums = format!("{}  {META}\n{}  {STATE}\n", hex(&Sha256::digest(&meta)), hex(&[0; 32]));
+        let bytes = packed(&[(META, &meta), (STATE, b""), (SUMS, sums.as_bytes())]);
+        assert!(matches!(verify(&bytes[..]), Err(ArchiveError::Checksum(STATE))));
+        let bytes = packed(&[(META, &meta), (STATE, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
+        assert!(verify(&bytes[..]).unwrap_err().to_string().contains("has 8 bytes, but 0 are due"));
+        let meta = Meta { format: FIRST_FORMAT, wire: wire::VERSION, ..Meta::default() };
+        let meta = serde_json::to_vec(&meta).unwrap();
+        let bytes = packed(&[(META, &meta), (FIRST_STATE, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
         assert!(verify(&bytes[..]).unwrap_err().to_string().contains("part 0 claims"));
     }
 

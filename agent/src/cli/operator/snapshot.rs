@@ -115,7 +115,7 @@ impl Contents {
             ("Index", self.meta.index.to_string()),
             ("Term", self.meta.term.to_string()),
             ("Made", instant::utc(self.meta.made_at_ms)),
-            ("By", format!("lockmesh {}", self.meta.version)),
+            ("By", format!("lockmesh {}", self.meta.build)),
             ("Format", self.meta.format.to_string()),
             ("Bytes", self.bytes.to_string()),
             ("Rows", self.meta.rows.to_string()),

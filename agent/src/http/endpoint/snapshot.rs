@@ -60,7 +60,7 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
         .await?;
         if part.last {
             let meta = Meta {
-                version: call.api.identity.version.clone(),
+                build: call.api.identity.version.clone(),
                 cluster_id: part.cluster_id,
                 index: part.index.0,
                 term: part.term.0,
