@@ -271,11 +271,12 @@ impl KvVerb {
         known.map_or_else(|| Self::Unknown(word.into()), |(_, verb)| verb)
     }
 
-    /// Whether the verb may change anything. An unknown one counts as a write, as in Consul.
+    /// Whether the verb may change anything. An unknown one does not: it is refused wherever it is looked at.
     pub fn is_write(&self) -> bool {
         !matches!(
             self,
-            Self::Get
+            Self::Unknown(_)
+                | Self::Get
                 | Self::GetOrEmpty
                 | Self::GetTree
                 | Self::CheckSession

@@ -178,7 +178,7 @@ impl View {
 
 fn is_wanted(instance: &ServiceInstance, tags: &[String], passing_only: bool) -> bool {
     let Service { tags: own, .. } = &instance.service;
-    tags.iter().all(|tag| own.contains(tag))
+    tags.iter().all(|tag| own.as_ref().is_some_and(|own| own.contains(tag)))
         && (!passing_only || instance.checks.iter().all(|check| check.status == "passing"))
 }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn instances_are_chosen_by_tag_and_health() {
         let instance = ServiceInstance {
-            service: Service { tags: vec!["a".into()], ..Service::default() },
+            service: Service { tags: Some(vec!["a".into()]), ..Service::default() },
             checks: vec![Check { status: "warning".into(), ..Check::default() }],
             ..ServiceInstance::default()
         };

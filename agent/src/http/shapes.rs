@@ -68,7 +68,7 @@ pub(super) fn service(service: &Service) -> shape::catalog::Service {
     shape::catalog::Service {
         id: service.id.to_string(),
         service: service.name.clone(),
-        tags: service.tags.clone(),
+        tags: Some(service.tags.clone()),
         address: service.address.clone(),
         tagged_addresses: tagged_addresses(service),
         meta: unless_empty(&service.meta),
@@ -132,7 +132,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
         output: check.output.clone(),
         service_id: check.service_id.clone(),
         service_name: check.service_name.clone(),
-        service_tags: check.service_tags.clone(),
+        service_tags: Some(check.service_tags.clone()),
         kind: check.kind.clone(),
         interval: check.interval.clone(),
         timeout: check.timeout.clone(),
@@ -157,13 +157,22 @@ pub(super) fn instance(instance: &Instance) -> shape::health::ServiceInstance {
     }
 }
 
+/// An element of a transaction's results; there alone Consul writes `null` for a list of no tags.
 pub(super) fn txn_result(result: &TxnResult) -> shape::txn::TxnResult {
     let mut shaped = shape::txn::TxnResult::default();
     match result {
         TxnResult::Kv(known) => shaped.kv = Some(entry(known)),
         TxnResult::Node(known) => shaped.node = Some(node(known)),
-        TxnResult::Service(known) => shaped.service = Some(service(known)),
-        TxnResult::Check(known) => shaped.check = Some(check(known)),
+        TxnResult::Service(known) => {
+            let mut service = service(known);
+            service.tags = service.tags.filter(|tags| !tags.is_empty());
+            shaped.service = Some(service);
+        }
+        TxnResult::Check(known) => {
+            let mut check = check(known);
+            check.service_tags = check.service_tags.filter(|tags| !tags.is_empty());
+            shaped.check = Some(check);
+        }
     }
     shaped
 }

@@ -37,9 +37,8 @@ pub struct Service {
     pub id: String,
     /// Its name.
     pub service: String,
-    /// Its tags.
-    #[serde(deserialize_with = "null_as_default")]
-    pub tags: Vec<String>,
+    /// Its tags; `None` for none inside a transaction's results.
+    pub tags: Option<Vec<String>>,
     /// Its address; empty for the node's.
     pub address: String,
     /// Addresses by tag.

@@ -27,9 +27,8 @@ pub struct Check {
     pub service_id: String,
     /// That service's name.
     pub service_name: String,
-    /// That service's tags.
-    #[serde(deserialize_with = "null_as_default")]
-    pub service_tags: Vec<String>,
+    /// That service's tags; `None` for none inside a transaction's results.
+    pub service_tags: Option<Vec<String>>,
     /// Its kind, such as `ttl`.
     #[serde(rename = "Type")]
     pub kind: String,

@@ -1,9 +1,9 @@
 //! Transactions.
 
+use super::Blob;
 use super::catalog::{Node, Service};
 use super::health::Check;
 use super::kv::Entry;
-use super::{Blob, null_as_default};
 use serde::{Deserialize, Serialize};
 
 /// One operation of a request, as a client sends it: exactly one field is set.
@@ -71,14 +71,13 @@ pub struct TxnAnswer {
     pub errors: Option<Vec<TxnError>>,
 }
 
-/// The answer to a transaction without a write.
+/// The answer to a transaction without a write: results with 200, errors with 409.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TxnReadAnswer {
-    /// What the operations gave.
-    #[serde(deserialize_with = "null_as_default")]
-    pub results: Vec<TxnResult>,
-    /// Always `None`: failures are sent as [`TxnAnswer`].
+    /// What the operations gave; `None` where the transaction failed.
+    pub results: Option<Vec<TxnResult>>,
+    /// Why it failed.
     pub errors: Option<Vec<TxnError>>,
     /// The index of the answer.
     pub index: u64,

@@ -221,6 +221,10 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     let object = Object::new("HealthCheck", value)?;
     refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
     let name = object.string("Name")?;
+    let kind = match object.string("Type")? {
+        "" => kind_of_definition(&object)?,
+        said => said,
+    };
     let id = Some(object.string("CheckID")?).filter(|id| !id.is_empty()).unwrap_or(name);
     Ok(Check {
         node: NodeName::from(object.string("Node")?),
@@ -232,7 +236,7 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
         service_id: object.string("ServiceID")?.into(),
         service_name: object.string("ServiceName")?.into(),
         service_tags: object.strings("ServiceTags")?.into_iter().map(str::to_owned).collect(),
-        kind: object.string("Type")?.into(),
+        kind: kind.into(),
         interval: object.string("Interval")?.into(),
         timeout: object.string("Timeout")?.into(),
         exposed_port: object.port("ExposedPort")?,
@@ -249,6 +253,31 @@ fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     let invalid =
         || JsonError::Value(format!("Invalid check status: '{word}': use passing, warning or critical"));
     CheckStatus::parse(word).ok_or_else(invalid)
+}
+
+/// The kind of check that a definition describes; empty where it describes none.
+fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
+    /// What each kind is run against, in the order in which they are looked for.
+    const KINDS: [(&str, &str); 6] = [
+        ("GRPC", "grpc"),
+        ("HTTP", "http"),
+        ("TCP", "tcp"),
+        ("UDP", "udp"),
+        ("H2PING", "h2ping"),
+        ("OSService", "os_service"),
+    ];
+    let Some(Value::Object(_)) = check.value("Definition") else { return Ok("") };
+    let definition = check.object("Definition", "HealthCheckDefinition")?;
+    let is_said = |name: &str| {
+        let value = definition.value(name);
+        value.is_some_and(|value| !says_nothing(value) && value.as_str() != Some("0s"))
+    };
+    if is_said("AliasNode") || is_said("AliasService") {
+        return Ok("alias");
+    }
+    // Without an interval a check is never run, and so is of no kind.
+    let kind = KINDS.iter().find(|(target, _)| is_said(target) && is_said("Interval"));
+    Ok(kind.map_or("", |(_, kind)| kind))
 }
 
 /// A definition is carried as it is, but for durations: these are taken as numbers of nanoseconds too and shown as
@@ -322,6 +351,23 @@ mod tests {
         assert_eq!(registration.checks[0].id.as_str(), "alive");
         assert_eq!(registration.checks[0].definition, r#"{"Interval":"10s"}"#);
         assert_eq!(registration.checks[1].status, CheckStatus::Critical);
+    }
+
+    #[test]
+    fn a_check_is_of_the_kind_that_its_definition_describes() {
+        let kind = |check: &str| {
+            let body = format!(r#"{{"Node":"n","Check":{check}}}"#);
+            parse_registration(body.as_bytes()).unwrap().1.checks[0].kind.clone()
+        };
+        assert_eq!(kind(r#"{"Definition":{"TCP":"1.1.1.1:53","Interval":"5s","HTTP":""}}"#), "tcp");
+        assert_eq!(kind(r#"{"Definition":{"udp":"1.1.1.1:53","interval":5000000000}}"#), "udp");
+        assert_eq!(kind(r#"{"Definition":{"HTTP":"http://a","Interval":"5s"},"Type":"mine"}"#), "mine");
+        assert_eq!(kind(r#"{"Definition":{"AliasNode":"n2"}}"#), "alias");
+        for none in
+            [r#"{}"#, r#"{"Definition":null}"#, r#"{"Definition":{"HTTP":"http://a","Interval":"0s"}}"#]
+        {
+            assert_eq!(kind(none), "", "{none}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use lockmesh_protocol::command::{CatalogVerb, Command, KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
+use serde::Serialize;
 use serde_json::Value;
 
 /// Where a client may read about the limit; part of a text that clients know.
@@ -70,7 +71,9 @@ async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>
             let answer = TxnAnswer { results: Some(shaped(&results)), errors: None };
             answer::json(&answer, call.layout())
         }
-        Reply::TxnFailed(errors) => failed(call, &errors),
+        Reply::TxnFailed(errors) => {
+            failed(call, &TxnAnswer { results: None, errors: Some(shaped_errors(&errors)) })
+        }
         Reply::Refused(refusal) => return Err(refusal.into()),
         other => return Err(super::wrong_reply(&other)),
     };
@@ -82,18 +85,21 @@ async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>,
     let options = super::super::call::ReadOptions { consistency: call.consistency()?, blocking: None };
     let answer = call.read(Query::Txn(operations), options, None).await?;
     let Rows::Txn(outcome) = &answer.rows else { return Err(super::wrong_rows()) };
+    let mut shape = TxnReadAnswer {
+        index: answer.index.0.max(1),
+        last_contact: u64::try_from(answer.last_contact.as_nanos()).unwrap_or(u64::MAX),
+        known_leader: answer.known_leader,
+        ..TxnReadAnswer::default()
+    };
     let response = match outcome {
         Ok(results) => {
-            let shape = TxnReadAnswer {
-                results: shaped(results),
-                index: answer.index.0.max(1),
-                last_contact: u64::try_from(answer.last_contact.as_nanos()).unwrap_or(u64::MAX),
-                known_leader: answer.known_leader,
-                ..TxnReadAnswer::default()
-            };
+            shape.results = Some(shaped(results));
             answer::json(&shape, call.layout())
         }
-        Err(errors) => failed(call, errors),
+        Err(errors) => {
+            shape.errors = Some(shaped_errors(errors));
+            failed(call, &shape)
+        }
     };
     Ok(answer::with_contact(response, &answer))
 }
@@ -102,11 +108,15 @@ fn shaped(results: &[TxnResult]) -> Vec<lockmesh_client::shape::txn::TxnResult> 
     results.iter().map(shapes::txn_result).collect()
 }
 
-fn failed(call: &Call<'_>, errors: &[TxnError]) -> Response<Body> {
-    crate::metrics::REFUSALS.with_label_values(&["txn"]).inc();
+fn shaped_errors(errors: &[TxnError]) -> Vec<TxnErrorShape> {
     let shape = |error: &TxnError| TxnErrorShape { op_index: error.op_index, what: error.what.clone() };
-    let answer = TxnAnswer { results: None, errors: Some(errors.iter().map(shape).collect()) };
-    let response = answer::json_bytes(StatusCode::CONFLICT, render(&answer, call.layout()));
+    errors.iter().map(shape).collect()
+}
+
+/// 409 with all errors.
+fn failed(call: &Call<'_>, answer: &impl Serialize) -> Response<Body> {
+    crate::metrics::REFUSALS.with_label_values(&["txn"]).inc();
+    let response = answer::json_bytes(StatusCode::CONFLICT, render(answer, call.layout()));
     answer::with_outcome(response, Outcome::Refused)
 }
 

@@ -44,7 +44,16 @@ async fn without_a_write_it_is_a_read() {
         .await
         .is(400, "Cannot specify ?stale with ?consistent, conflicting semantics.");
     let failed = stand.put("/v1/txn", r#"[{"KV":{"Verb":"check-not-exists","Key":"a"}}]"#).await;
-    failed.is(409, r#"{"Results":null,"Errors":[{"OpIndex":0,"What":"key \"a\" exists"}]}"#);
+    failed.failed(409, "refused");
+    let answer = failed.json();
+    assert_eq!(
+        (&answer["Results"], &answer["Errors"]),
+        (&json!(null), &json!([{"OpIndex": 0, "What": "key \"a\" exists"}]))
+    );
+    assert_eq!((&answer["KnownLeader"], &answer["LastContact"]), (&json!(true), &json!(0)));
+    let unknown = stand.put("/v1/txn", r#"[{"KV":{"Verb":"paint","Key":"a"}}]"#).await;
+    assert_eq!((unknown.status.as_u16(), unknown.header("x-consul-knownleader")), (409, Some("true")));
+    assert_eq!(unknown.json()["Errors"][0]["What"], "unknown KV operation: paint");
 }
 
 #[tokio::test]
