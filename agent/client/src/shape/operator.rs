@@ -10,7 +10,7 @@ pub struct RaftConfiguration {
     /// Every server of the quorum.
     #[serde(deserialize_with = "null_as_default")]
     pub servers: Vec<RaftServer>,
-    /// The index of the last change of the membership.
+    /// Always 0.
     pub index: u64,
 }
 
@@ -107,6 +107,8 @@ pub struct ServerHealth {
     pub last_index: u64,
     /// Whether the leader hears it, and it does not lag.
     pub healthy: bool,
+    /// Always the time that Go writes where it knows none: nobody keeps since when a server is healthy.
+    pub stable_since: String,
     /// Whether it votes.
     pub voter: bool,
 }

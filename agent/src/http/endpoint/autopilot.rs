@@ -1,6 +1,7 @@
 //! `/v1/operator/autopilot/…`: how the leader looks after the servers, and how it finds them.
 
 use super::super::answer::{self, Failure};
+use super::super::api::Identity;
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::{self, clamped, format_duration};
@@ -21,6 +22,8 @@ use std::time::Duration;
 const OTHER_FIELDS: [&str; 2] = ["CreateIndex", "ModifyIndex"];
 /// What only Consul's enterprise edition can be told.
 const ENTERPRISE_FIELDS: [&str; 3] = ["RedundancyZoneTag", "DisableUpgradeMigration", "UpgradeVersionTag"];
+/// How Go writes a time that nobody knows.
+const NEVER: &str = "0001-01-01T00:00:00Z";
 /// How often a change begins anew when another one was faster.
 const ATTEMPTS: u32 = 8;
 
@@ -96,7 +99,7 @@ fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
     if let Some(time) = length(&object, "ServerStabilizationTime", Duration::ZERO, hour)? {
         autopilot.server_stabilization_time = time;
     }
-    if let Some(count) = count(&object, "MaxTrailingLogs", 1, u64::MAX)? {
+    if let Some(count) = count(&object, "MaxTrailingLogs", 0, u64::MAX)? {
         autopilot.max_trailing_logs = count;
     }
     if let Some(count) = count(&object, "MinQuorum", 0, u64::from(u16::MAX))? {
@@ -147,7 +150,7 @@ fn count(object: &Object<'_>, name: &str, least: u64, most: u64) -> Result<Optio
 pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let status = leaders_view(call).await?;
-    let shape = health_of(&status);
+    let shape = health_of(&status, &call.api.identity);
     let mut response = answer::json(&shape, call.layout());
     if !shape.healthy {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -155,29 +158,31 @@ pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(response)
 }
 
-fn health_of(status: &Status) -> AutopilotHealth {
+fn health_of(status: &Status, own: &Identity) -> AutopilotHealth {
     let voters = status.servers.iter().filter(|server| server.voter);
     let (all, well) = (voters.clone().count(), voters.filter(|server| server.healthy).count());
     let needed = all / 2 + 1;
     AutopilotHealth {
         healthy: !status.servers.is_empty() && status.servers.iter().all(|server| server.healthy),
         failure_tolerance: well.saturating_sub(needed) as u64,
-        servers: status.servers.iter().map(|server| shaped_health(server, status)).collect(),
+        servers: status.servers.iter().map(|server| shaped_health(server, status, own)).collect(),
     }
 }
 
-fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
+fn shaped_health(server: &ServerStatus, status: &Status, own: &Identity) -> ServerHealth {
+    let is_own = server.node_id.eq_ignore_ascii_case(&own.node_id) && own.server_rpc.is_some();
     ServerHealth {
         id: server.node_id.clone(),
         name: server.node.clone(),
         address: server.address.clone(),
         serf_status: if server.healthy { "alive" } else { "failed" }.into(),
-        version: String::new(),
+        version: if is_own { own.version.clone() } else { String::new() },
         leader: status.leader == Some(server.id),
         last_contact: server.last_contact.map_or_else(|| "never".into(), silence),
         last_term: status.term.0,
         last_index: server.last_index.0,
         healthy: server.healthy,
+        stable_since: NEVER.into(),
         voter: server.voter,
     }
 }
@@ -211,7 +216,7 @@ mod tests {
             if change(&mut autopilot, &Value::Object(fields)).is_ok() {
                 let hour = Duration::from_secs(3600);
                 prop_assert!((Duration::from_millis(10)..=hour).contains(&autopilot.last_contact_threshold));
-                prop_assert!(autopilot.server_stabilization_time <= hour && autopilot.max_trailing_logs >= 1);
+                prop_assert!(autopilot.server_stabilization_time <= hour);
             }
         }
     }
