@@ -91,7 +91,8 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
     stats
 }
 
-/// Every node that an agent registered, as the catalog knows it, and every server; at least this node.
+/// Every node that an agent registered, as the catalog knows it, and every server; at least this node. With `?wan` the
+/// servers alone, each with its datacenter's name.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
@@ -106,6 +107,10 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     let datacenter = &call.api.identity.datacenter;
     let strangers = servers.iter().filter(|server| !known.contains(&server.node.to_lowercase()));
     members.extend(strangers.map(|server| server_member(server, &status, datacenter)));
+    if call.params.non_empty("wan").is_some() {
+        members.retain(|member| member.tags.contains_key("port"));
+        members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
+    }
     Ok(answer::json(&members, call.layout()))
 }
 
@@ -179,6 +184,8 @@ fn shaped_member(
         ("build".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("vsn".to_owned(), "2".to_owned()),
     ]);
+    // No port but a server's is open to others: agents call, and are not called.
+    let port = server_port.as_deref().and_then(|port| port.parse().ok()).unwrap_or_default();
     if let Some(port) = server_port {
         tags.insert("port".into(), port);
         tags.insert("raft_vsn".into(), "3".into());
@@ -186,7 +193,7 @@ fn shaped_member(
     Member {
         name: name.into(),
         addr: address.into(),
-        port: 0,
+        port,
         tags,
         status,
         protocol_min: 1,

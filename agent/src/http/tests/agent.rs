@@ -21,6 +21,26 @@ async fn the_agent_says_who_it_is() {
         (&members[0]["Tags"]["role"], &members[0]["Tags"]["port"]),
         (&json!("consul"), &json!("8300"))
     );
+    assert_eq!(members[0]["Port"], 8300);
+}
+
+#[tokio::test]
+async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
+    let stand = Stand::new();
+    stand
+        .put(
+            "/v1/catalog/register",
+            r#"{"Node":"far","Address":"10.0.0.9","Check":{"CheckID":"serfHealth"}}"#,
+        )
+        .await
+        .is(200, "true");
+    let names = |reply: &crate::http::tests::Reply| {
+        let members = reply.json();
+        members.as_array().unwrap().iter().map(|member| member["Name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&stand.get("/v1/agent/members").await), [json!("far"), json!("node-one")]);
+    assert_eq!(names(&stand.get("/v1/agent/members?wan=1").await), [json!("node-one.dc1")]);
+    assert_eq!(names(&stand.get("/v1/agent/members?wan=").await).len(), 2);
 }
 
 #[tokio::test]
@@ -30,7 +50,7 @@ async fn figures_come_in_two_dialects() {
     let metrics = stand.get("/v1/agent/metrics").await.json();
     assert!(metrics["Timestamp"].as_str().unwrap().ends_with("+0000 UTC"));
     let gauges = metrics["Gauges"].as_array().unwrap();
-    assert!(gauges.iter().any(|gauge| gauge["Name"].as_str().unwrap().ends_with(".runtime.alloc_bytes")));
+    assert!(gauges.iter().any(|gauge| gauge["Name"] == "consul.runtime.alloc_bytes"));
     let text = stand.get("/v1/agent/metrics?format=prometheus").await;
     assert!(text.header("content-type").unwrap().starts_with("text/plain"));
     assert!(text.text().contains("lockmesh_http_requests_total{endpoint=\"/v1/kv/\",status=\"404\"}"));
