@@ -72,7 +72,7 @@ impl Step<'_> {
 
     /// The entry of a key.
     pub(super) fn entry(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.state.entries.get(key).cloned()
+        self.state.entries.get(key.as_str()).cloned()
     }
 
     /// Writes whatever is there.
@@ -126,7 +126,7 @@ impl Step<'_> {
 
     /// Deletes a key and leaves a tombstone; an absent key leaves everything as it is.
     pub(super) fn delete_entry(&mut self, key: &Key) {
-        if self.state.entries.contains_key(key) {
+        if self.state.entries.contains_key(key.as_str()) {
             self.set(Change::Entry(key.clone(), None));
             self.bury(key);
             self.touch(Table::Entries);
@@ -135,7 +135,7 @@ impl Step<'_> {
 
     /// Deletes a key if its modify index is the expected one. An absent key is a success.
     pub(super) fn delete_entry_cas(&mut self, key: &Key, expected: LogIndex) -> bool {
-        match self.state.entries.get(key) {
+        match self.state.entries.get(key.as_str()) {
             Some(entry) if entry.modify_index != expected => false,
             _ => {
                 self.delete_entry(key);

@@ -12,6 +12,7 @@ use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, ServiceId};
 use lockmesh_protocol::record::{CheckStatus, Entry, Session};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A sentence, and whether it holds.
 struct Invariant {
@@ -71,6 +72,11 @@ impl State {
     }
 }
 
+/// All entries, ascending.
+fn entries(state: &State) -> impl Iterator<Item = &Arc<Entry>> {
+    state.entries.iter().map(|(_, entry)| entry)
+}
+
 fn entries_have_their_keys(state: &State) -> bool {
     state.entries.iter().all(|(key, entry)| *key == entry.key)
 }
@@ -80,24 +86,24 @@ fn entry_indexes(state: &State) -> bool {
     let is_sound = |entry: &Entry| {
         entry.create_index.0 > 0 && entry.create_index <= entry.modify_index && entry.modify_index <= newest
     };
-    state.entries.values().all(|entry| is_sound(entry))
+    entries(state).all(|entry| is_sound(entry))
 }
 
 fn holders_live(state: &State) -> bool {
-    let holders = state.entries.values().filter_map(|entry| entry.session.as_ref());
+    let holders = entries(state).filter_map(|entry| entry.session.as_ref());
     holders.into_iter().all(|session| state.sessions.contains_key(session))
 }
 
 fn fences_are_unique(state: &State) -> bool {
     let mut seen = BTreeSet::new();
-    state.entries.values().all(|entry| match entry.lock_index {
+    entries(state).all(|entry| match entry.lock_index {
         0 => entry.session.is_none() && entry.fence == Fence(0) && entry.awaited.0 == 0,
         _ => entry.fence.0 > 0 && entry.fence <= state.fence && seen.insert(entry.fence),
     })
 }
 
 fn delayed_keys_are_free(state: &State) -> bool {
-    let entries = state.delays.keys().filter_map(|key| state.entries.get(key));
+    let entries = state.delays.keys().filter_map(|key| state.entries.get(key.as_str()));
     entries.into_iter().all(|entry| entry.session.is_none())
 }
 
@@ -111,14 +117,14 @@ fn delays_are_bounded(state: &State) -> bool {
 
 fn waiters_live(state: &State) -> bool {
     state.waiters().all(|(key, _, waiter)| {
-        let holder = state.entries.get(key).and_then(|entry| entry.session.as_ref());
+        let holder = state.entries.get(key.as_str()).and_then(|entry| entry.session.as_ref());
         state.sessions.contains_key(&waiter.session) && holder != Some(&waiter.session)
     })
 }
 
 fn no_waiter_is_passed_over(state: &State) -> bool {
     state.queues.keys().all(|key| {
-        let is_held = state.entries.get(key).is_some_and(|entry| entry.session.is_some());
+        let is_held = state.entries.get(key.as_str()).is_some_and(|entry| entry.session.is_some());
         is_held || state.delays.contains_key(key)
     })
 }
@@ -179,7 +185,7 @@ fn nodes_are_distinct(state: &State) -> bool {
 }
 
 fn tombstone_indexes(state: &State) -> bool {
-    state.tombstones.values().all(|index| *index <= state.table_index(Table::Tombstones))
+    state.tombstones.iter().all(|(_, index)| *index <= state.table_index(Table::Tombstones))
 }
 
 fn replies_are_bounded(state: &State) -> bool {
@@ -203,7 +209,7 @@ fn losses_are_bounded(state: &State) -> bool {
 
 fn derived_follows(state: &State) -> bool {
     let mut derived = Derived::default();
-    for entry in state.entries.values() {
+    for entry in entries(state) {
         if let Some(session) = &entry.session {
             derived.held.entry(session.clone()).or_default().insert(entry.key.clone());
         }

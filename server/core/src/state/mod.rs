@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `pages` | entries and tombstones in the order of their keys, shared with whoever looks at them |
 //! | `rows` | the rows themselves: set by a change, listed as changes, and what follows from them |
 //! | `step` | one command at work: the only way to change a row, and how a failed command leaves no trace |
 //! | `entry` | the one rule by which a key is written; plain and conditional writes; deletes |
@@ -33,6 +34,7 @@ mod invalidation;
 mod invariants;
 mod lock;
 mod node;
+mod pages;
 mod query;
 mod queue;
 mod replies;

@@ -70,7 +70,7 @@ impl State {
     }
 
     fn query_entry(&self, key: &Key) -> (LogIndex, Rows) {
-        match self.entries.get(key) {
+        match self.entries.get(key.as_str()) {
             Some(entry) => (entry.modify_index, Rows::Entries(vec![entry.clone()])),
             None => (self.keys_index(), Rows::Entries(Vec::new())),
         }
@@ -116,7 +116,7 @@ impl State {
     }
 
     fn lock(&self, key: &Key) -> Lock {
-        let entry = self.entries.get(key);
+        let entry = self.entries.get(key.as_str());
         let holder = entry.and_then(|entry| entry.session.as_ref());
         Lock {
             key: key.clone(),

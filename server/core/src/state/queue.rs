@@ -162,7 +162,7 @@ impl State {
         if self.waiter(key, ticket).is_some() {
             return (ticket, Rows::Place(Reply::Queued { ticket }));
         }
-        let entry = self.entries.get(key).filter(|entry| entry.session.as_ref() == Some(session));
+        let entry = self.entries.get(key.as_str()).filter(|entry| entry.session.as_ref() == Some(session));
         let is_known = |entry: &&Arc<Entry>| entry.awaited == mark || entry.awaited.0 == 0;
         if let Some(entry) = entry.filter(is_known) {
             return (

@@ -92,7 +92,7 @@ impl Step<'_> {
     }
 
     fn stands(&self, key: &Key, session: &SessionId, fence: Fence) -> bool {
-        let entry = self.state.entries.get(key);
+        let entry = self.state.entries.get(key.as_str());
         entry.is_some_and(|entry| entry.session.as_ref() == Some(session) && entry.fence == fence)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
 
+use super::pages::Pages;
 use crate::sabotage::Seam;
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
@@ -43,7 +44,7 @@ pub(super) struct ServicePlace {
 /// The replicated state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    pub(super) entries: BTreeMap<Key, Arc<Entry>>,
+    pub(super) entries: Pages<Arc<Entry>>,
     pub(super) sessions: BTreeMap<SessionId, Arc<Session>>,
     /// By folded name.
     pub(super) nodes: BTreeMap<NodeName, Arc<Node>>,
@@ -51,7 +52,7 @@ pub struct State {
     pub(super) node_indexes: BTreeMap<NodeName, LogIndex>,
     pub(super) services: BTreeMap<ServicePlace, Arc<Service>>,
     pub(super) checks: BTreeMap<CheckPlace, Arc<Check>>,
-    pub(super) tombstones: BTreeMap<Key, LogIndex>,
+    pub(super) tombstones: Pages<LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
     /// Who waits for each lock, by ticket: whoever came first is granted first. No queue in here is ever empty.
     pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
@@ -126,7 +127,7 @@ impl State {
             Change::NodeIndex(name, index) => put(&mut self.node_indexes, name, index),
             Change::Service(node, id, service) => put(&mut self.services, ServicePlace { node, id }, service),
             Change::Check(node, id, check) => put(&mut self.checks, CheckPlace { node, id }, check),
-            Change::Tombstone(key, index) => put(&mut self.tombstones, key, index),
+            Change::Tombstone(key, index) => self.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.delays, key, delay),
             Change::Waiter(key, ticket, waiter) => self.load_waiter(key, ticket, waiter),
             Change::Agent(number, agent) => self.load_agent(number, agent),
@@ -201,7 +202,7 @@ impl State {
     /// The change that would undo `change`, as long as it is not made yet.
     pub(super) fn inverse(&self, change: &Change) -> Change {
         match change {
-            Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key).cloned()),
+            Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key.as_str()).cloned()),
             Change::Session(id, _) => Change::Session(id.clone(), self.sessions.get(id).cloned()),
             Change::Node(name, _) => Change::Node(name.clone(), self.nodes.get(name).cloned()),
             Change::NodeIndex(name, _) => {
@@ -215,7 +216,9 @@ impl State {
                 let row = self.checks.get(&CheckPlace { node: node.clone(), id: id.clone() });
                 Change::Check(node.clone(), id.clone(), row.cloned())
             }
-            Change::Tombstone(key, _) => Change::Tombstone(key.clone(), self.tombstones.get(key).copied()),
+            Change::Tombstone(key, _) => {
+                Change::Tombstone(key.clone(), self.tombstones.get(key.as_str()).copied())
+            }
             Change::LockDelay(key, _) => Change::LockDelay(key.clone(), self.delays.get(key).copied()),
             Change::Waiter(key, ticket, _) => {
                 Change::Waiter(key.clone(), *ticket, self.waiter(key, *ticket).cloned())
@@ -259,7 +262,7 @@ impl State {
         let holder = entry.as_ref().and_then(|entry| entry.session.clone());
         let before = match entry {
             Some(entry) => self.entries.insert(key.clone(), entry),
-            None => self.entries.remove(&key),
+            None => self.entries.remove(key.as_str()),
         };
         let holder_before = before.as_ref().and_then(|entry| entry.session.as_ref());
         if holder_before == holder.as_ref() {
@@ -271,6 +274,13 @@ impl State {
         if let Some(session) = holder {
             self.derived.held.entry(session).or_default().insert(key);
         }
+    }
+
+    fn load_tombstone(&mut self, key: Key, index: Option<LogIndex>) {
+        match index {
+            Some(index) => self.tombstones.insert(key, index),
+            None => self.tombstones.remove(key.as_str()),
+        };
     }
 
     fn load_session(&mut self, id: SessionId, session: Option<Arc<Session>>) {

@@ -9,7 +9,6 @@ use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::record::Entry;
 use lockmesh_protocol::reply::Reply;
-use std::ops::Bound;
 use std::sync::Arc;
 
 impl Step<'_> {
@@ -26,7 +25,7 @@ impl Step<'_> {
     /// prefix needs no tombstone of its own: once all others are gone, the table's index speaks for it.
     pub(super) fn bury_tree(&mut self, prefix: &Key) {
         let covered: Vec<Key> =
-            self.state.tombstones_under(prefix.as_str()).map(|(key, _)| key.clone()).collect();
+            self.state.tombstones.under(prefix.as_str()).map(|(key, _)| key.clone()).collect();
         for key in covered {
             self.set(Change::Tombstone(key, None));
         }
@@ -49,9 +48,8 @@ impl Step<'_> {
 
 impl State {
     /// The entries whose key starts with a prefix, ascending.
-    pub(super) fn entries_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Entry>> {
-        let range = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        range.take_while(move |(key, _)| key.as_str().starts_with(prefix)).map(|(_, entry)| entry)
+    pub(super) fn entries_under(&self, prefix: &str) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries.under(prefix).map(|(_, entry)| entry)
     }
 
     /// The index of an absent key: no write to any key is newer.
@@ -64,8 +62,8 @@ impl State {
         if prefix.is_empty() {
             return self.keys_index();
         }
-        let changed = self.entries_under(prefix).map(|entry| entry.modify_index).max();
-        let deleted = self.tombstones_under(prefix).map(|(_, index)| index).max();
+        let changed = self.entries.newest_under(prefix);
+        let deleted = self.tombstones.newest_under(prefix);
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
     }
 
@@ -78,10 +76,5 @@ impl State {
         };
         let deleted = self.table_index(Table::Tombstones);
         (known < deleted && self.prefix_index(prefix.as_str()) < known).then_some(deleted)
-    }
-
-    fn tombstones_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, LogIndex)> {
-        let range = self.tombstones.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        range.take_while(move |(key, _)| key.as_str().starts_with(prefix)).map(|(key, index)| (key, *index))
     }
 }

@@ -55,7 +55,7 @@ impl Step<'_> {
 impl State {
     pub(super) fn read_kv(&self, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
         let key = &op.key;
-        let entry = self.entries.get(key);
+        let entry = self.entries.get(key.as_str());
         let found = match op.verb {
             KvVerb::Get => entry.cloned().ok_or_else(|| format!("key {key:?} doesn't exist"))?,
             KvVerb::GetOrEmpty => entry.cloned().unwrap_or_else(|| Arc::new(empty_entry(op))),

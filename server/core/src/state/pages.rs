@@ -1,0 +1,485 @@
+//! Rows in the order of their keys, in pages that are shared with whoever looks at them.
+//!
+//! ```text
+//! Pages ──▶ [ page │ page │ page │ … ]      each: first key, newest index, least bytes, and behind an Arc
+//!                │                                    [ (key, row), (key, row), … ]   128 at most
+//! ```
+//!
+//! A clone is a view of this moment: it costs one counter, and later writes copy the list of pages once and each page
+//! that they touch, only while somebody still holds the view. What is asked of a whole prefix (its newest index, how
+//! many bytes it has at least) is asked of its pages, and of rows only where the prefix begins and ends. The rows of a
+//! prefix are taken out by page, so that whoever removes them need not free them.
+
+use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::record::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A page with more rows is cut in two.
+const PAGE_ROWS: usize = 128;
+
+/// A page with fewer is joined with a neighbour, if both fit into three quarters of one.
+const SPARSE_ROWS: usize = PAGE_ROWS / 4;
+
+/// What lies under a key.
+pub(super) trait Row: Clone {
+    /// The index of its last change.
+    fn index(&self) -> LogIndex;
+
+    /// How many bytes it takes at least, encoded together with its key.
+    fn least_bytes(&self, key: &Key) -> usize;
+}
+
+impl Row for Arc<Entry> {
+    fn index(&self) -> LogIndex {
+        self.modify_index
+    }
+
+    fn least_bytes(&self, key: &Key) -> usize {
+        // Two lengths, and a byte at least for each of its eight numbers and marks.
+        const OTHERS: usize = 10;
+        let session = self.session.as_ref().map_or(0, |session| session.as_str().len());
+        key.as_str().len() + self.value.len() + session + OTHERS
+    }
+}
+
+impl Row for LogIndex {
+    fn index(&self) -> LogIndex {
+        *self
+    }
+
+    fn least_bytes(&self, key: &Key) -> usize {
+        key.as_str().len()
+    }
+}
+
+/// A sorted map from keys to rows.
+#[derive(Clone, Debug)]
+pub(super) struct Pages<R> {
+    pages: Arc<Vec<Page<R>>>,
+    len: usize,
+}
+
+/// Neighbouring rows. Never empty.
+#[derive(Clone, Debug)]
+struct Page<R> {
+    /// Not behind its first row's key, and behind all keys of the page before.
+    first: Key,
+    newest: LogIndex,
+    least_bytes: usize,
+    rows: Arc<Vec<(Key, R)>>,
+}
+
+/// A place between rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct At {
+    page: usize,
+    row: usize,
+}
+
+impl<R> Default for Pages<R> {
+    fn default() -> Self {
+        Self { pages: Arc::default(), len: 0 }
+    }
+}
+
+/// Equal rows make equal maps, however they lie in pages.
+impl<R: Row + PartialEq> PartialEq for Pages<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && (Arc::ptr_eq(&self.pages, &other.pages) || self.iter().eq(other.iter()))
+    }
+}
+
+impl<R: Row + Eq> Eq for Pages<R> {}
+
+impl<R: Row> Page<R> {
+    fn new(rows: Vec<(Key, R)>) -> Self {
+        let first = rows[0].0.clone();
+        let mut page = Self { first, newest: LogIndex(0), least_bytes: 0, rows: Arc::new(rows) };
+        page.look();
+        page
+    }
+
+    /// Looks at all its rows, for what is known of them together.
+    fn look(&mut self) {
+        self.newest = newest(&self.rows);
+        self.least_bytes = self.rows.iter().map(|(key, row)| row.least_bytes(key)).sum();
+    }
+
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.rows.binary_search_by(|(other, _)| other.as_str().cmp(key))
+    }
+}
+
+fn newest<R: Row>(rows: &[(Key, R)]) -> LogIndex {
+    rows.iter().map(|(_, row)| row.index()).max().unwrap_or_default()
+}
+
+impl<R: Row> Pages<R> {
+    /// How many rows there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The row of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&R> {
+        let page = &self.pages[self.page_of(key)?];
+        page.find(key).ok().map(|at| &page.rows[at].1)
+    }
+
+    /// Whether a key has a row.
+    pub(super) fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// All rows, ascending.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &R)> {
+        self.pages.iter().flat_map(|page| page.rows.iter().map(|(key, row)| (key, row)))
+    }
+
+    /// The rows whose key starts with a prefix, ascending.
+    pub(super) fn under(&self, prefix: &str) -> impl Iterator<Item = (&Key, &R)> {
+        let slices = self.slices(self.range(prefix));
+        slices.flat_map(|(page, rows)| page.rows[rows].iter().map(|(key, row)| (key, row)))
+    }
+
+    /// The newest index of the rows under a prefix; none where there is no row.
+    pub(super) fn newest_under(&self, prefix: &str) -> Option<LogIndex> {
+        let slices = self.slices(self.range(prefix));
+        slices
+            .map(|(page, rows)| match rows.len() == page.rows.len() {
+                true => page.newest,
+                false => newest(&page.rows[rows]),
+            })
+            .max()
+    }
+
+    /// How many rows there are under a prefix, and how many bytes they take at least.
+    pub(super) fn size_under(&self, prefix: &str) -> (usize, usize) {
+        self.slices(self.range(prefix)).fold((0, 0), |(count, bytes), (page, rows)| {
+            let more = match rows.len() == page.rows.len() {
+                true => page.least_bytes,
+                false => page.rows[rows.clone()].iter().map(|(key, row)| row.least_bytes(key)).sum(),
+            };
+            (count + rows.len(), bytes + more)
+        })
+    }
+
+    /// Sets a row; what was there before.
+    pub(super) fn insert(&mut self, key: Key, row: R) -> Option<R> {
+        let Some(at) = self.page_of(key.as_str()).or((!self.pages.is_empty()).then_some(0)) else {
+            Arc::make_mut(&mut self.pages).push(Page::new(vec![(key, row)]));
+            self.len = 1;
+            return None;
+        };
+        let pages = Arc::make_mut(&mut self.pages);
+        let page = &mut pages[at];
+        let (index, bytes) = (row.index(), row.least_bytes(&key));
+        match page.find(key.as_str()) {
+            Ok(place) => {
+                let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[place].1, row);
+                page.least_bytes = page.least_bytes + bytes - old.least_bytes(&key);
+                if index >= page.newest {
+                    page.newest = index;
+                } else if old.index() == page.newest {
+                    page.newest = newest(&page.rows);
+                }
+                Some(old)
+            }
+            // Keys that come in their order fill page after page, instead of leaving each half full.
+            Err(place) if place == PAGE_ROWS => {
+                pages.insert(at + 1, Page::new(vec![(key, row)]));
+                self.len += 1;
+                None
+            }
+            Err(place) => {
+                if place == 0 && key < page.first {
+                    page.first = key.clone();
+                }
+                Arc::make_mut(&mut page.rows).insert(place, (key, row));
+                page.newest = page.newest.max(index);
+                page.least_bytes += bytes;
+                self.len += 1;
+                if page.rows.len() > PAGE_ROWS {
+                    let behind = Page::new(Arc::make_mut(&mut page.rows).split_off(PAGE_ROWS / 2));
+                    page.look();
+                    pages.insert(at + 1, behind);
+                }
+                None
+            }
+        }
+    }
+
+    /// Removes a row; what it was.
+    pub(super) fn remove(&mut self, key: &str) -> Option<R> {
+        let at = self.page_of(key)?;
+        let place = self.pages[at].find(key).ok()?;
+        let pages = Arc::make_mut(&mut self.pages);
+        let page = &mut pages[at];
+        let (key, row) = Arc::make_mut(&mut page.rows).remove(place);
+        page.least_bytes -= row.least_bytes(&key);
+        if row.index() == page.newest {
+            page.newest = newest(&page.rows);
+        }
+        self.len -= 1;
+        join_sparse(pages, at);
+        Some(row)
+    }
+
+    /// Removes every row whose key starts with a prefix, and gives them as a map of their own.
+    pub(super) fn remove_under(&mut self, prefix: &str) -> Self {
+        let Range { start, end } = self.range(prefix);
+        if start == end {
+            return Self::default();
+        }
+        let pages = Arc::make_mut(&mut self.pages);
+        let mut removed = Vec::new();
+        if start.page == end.page {
+            removed.push(pages[start.page].take(start.row..end.row));
+        } else {
+            if end.row > 0 {
+                removed.push(pages[end.page].take(0..end.row));
+            }
+            let first_whole = if start.row == 0 { start.page } else { start.page + 1 };
+            removed.splice(0..0, pages.drain(first_whole..end.page));
+            if start.row > 0 {
+                let rows = start.row..pages[start.page].rows.len();
+                removed.insert(0, pages[start.page].take(rows));
+            }
+        }
+        // What is left of the first page and of the last one are neighbours now.
+        for at in [start.page + 1, start.page] {
+            if at < pages.len() {
+                join_sparse(pages, at);
+            }
+        }
+        let removed_len = removed.iter().map(|page| page.rows.len()).sum();
+        self.len -= removed_len;
+        Self { pages: Arc::new(removed), len: removed_len }
+    }
+
+    /// The page that a key is in, if it has a row.
+    fn page_of(&self, key: &str) -> Option<usize> {
+        self.pages.partition_point(|page| page.first.as_str() <= key).checked_sub(1)
+    }
+
+    /// Where the rows under a prefix begin and end.
+    fn range(&self, prefix: &str) -> Range<At> {
+        let start = self.place(|key| key < prefix);
+        let end = self.place(|key| key < prefix || key.starts_with(prefix));
+        start..end
+    }
+
+    /// The first row that is not before something. Every key before it is, and none behind.
+    fn place(&self, is_before: impl Fn(&str) -> bool) -> At {
+        let behind = self.pages.partition_point(|page| is_before(page.first.as_str()));
+        let Some(page) = behind.checked_sub(1) else { return At { page: 0, row: 0 } };
+        let rows = &self.pages[page].rows;
+        match rows.partition_point(|(key, _)| is_before(key.as_str())) {
+            row if row == rows.len() => At { page: behind, row: 0 },
+            row => At { page, row },
+        }
+    }
+
+    /// The pages of a range, each with those of its rows that are in it.
+    fn slices(&self, range: Range<At>) -> impl Iterator<Item = (&Page<R>, Range<usize>)> {
+        let Range { start, end } = range;
+        let pages = self.pages.iter().enumerate().take(end.page + 1).skip(start.page);
+        let slices = pages.map(move |(at, page)| {
+            let from = if at == start.page { start.row } else { 0 };
+            let to = if at == end.page { end.row } else { page.rows.len() };
+            (page, from..to)
+        });
+        slices.filter(|(_, rows)| !rows.is_empty())
+    }
+}
+
+impl<R: Row> Page<R> {
+    /// Takes rows out, at least one; whoever calls it sees to a page that is left empty.
+    fn take(&mut self, rows: Range<usize>) -> Self {
+        let taken = Self::new(Arc::make_mut(&mut self.rows).drain(rows).collect());
+        self.look();
+        taken
+    }
+}
+
+/// Removes the page if it is empty, or joins it with a neighbour if both are small.
+fn join_sparse<R: Row>(pages: &mut Vec<Page<R>>, at: usize) {
+    let len = pages[at].rows.len();
+    if len == 0 {
+        pages.remove(at);
+        return;
+    }
+    if len >= SPARSE_ROWS {
+        return;
+    }
+    let fits =
+        |other: usize| pages.get(other).is_some_and(|page| page.rows.len() + len <= PAGE_ROWS - SPARSE_ROWS);
+    let before = at.checked_sub(1).filter(|before| fits(*before));
+    let Some(left) = before.or(fits(at + 1).then_some(at)) else { return };
+    let right = pages.remove(left + 1);
+    let page = &mut pages[left];
+    Arc::make_mut(&mut page.rows).extend(Arc::unwrap_or_clone(right.rows));
+    page.newest = page.newest.max(right.newest);
+    page.least_bytes += right.least_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE_ROWS, Pages, SPARSE_ROWS};
+    use lockmesh_protocol::id::{Key, LogIndex};
+    use proptest::prelude::{Strategy, any};
+    use proptest::{collection, prop_assert_eq, prop_oneof, proptest};
+    use std::collections::BTreeMap;
+
+    type Model = BTreeMap<Key, LogIndex>;
+
+    /// What may happen to a map.
+    #[derive(Clone, Debug)]
+    enum Action {
+        Set(String, u64),
+        /// So many keys in a row, as a load writes them.
+        Fill(String, u8),
+        Remove(String),
+        RemoveUnder(String),
+        /// Somebody looks, for as long as he likes.
+        View,
+        ForgetViews,
+    }
+
+    fn key() -> impl Strategy<Value = String> {
+        prop_oneof!["[a-c]{0,3}", "[a-c]/[0-9]{1,3}", "[a-c]/[0-9]{1,2}/[a-cçé]{0,2}"]
+    }
+
+    fn action() -> impl Strategy<Value = Action> {
+        prop_oneof![
+            4 => (key(), 1..1000u64).prop_map(|(key, index)| Action::Set(key, index)),
+            3 => ("[a-c]/", any::<u8>()).prop_map(|(prefix, count)| Action::Fill(prefix, count)),
+            4 => key().prop_map(Action::Remove),
+            2 => prop_oneof!["[a-c]?/?[0-9]?", key()].prop_map(Action::RemoveUnder),
+            1 => proptest::strategy::Just(Action::View),
+            1 => proptest::strategy::Just(Action::ForgetViews),
+        ]
+    }
+
+    fn under<'a>(model: &'a Model, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a LogIndex)> {
+        model.iter().filter(move |(key, _)| key.as_str().starts_with(prefix))
+    }
+
+    fn set(pages: &mut Pages<LogIndex>, model: &mut Model, key: String, index: u64) {
+        let key = Key::from(key);
+        let before = model.insert(key.clone(), LogIndex(index));
+        assert_eq!(pages.insert(key, LogIndex(index)), before);
+    }
+
+    fn act(pages: &mut Pages<LogIndex>, model: &mut Model, action: Action) {
+        match action {
+            Action::Set(key, index) => set(pages, model, key, index),
+            Action::Fill(prefix, count) => {
+                (0..count).for_each(|at| set(pages, model, format!("{prefix}{at:03}"), u64::from(at) + 1));
+            }
+            Action::Remove(key) => {
+                let before = model.remove(key.as_str());
+                assert_eq!(pages.remove(&key), before);
+            }
+            Action::RemoveUnder(prefix) => {
+                let removed = pages.remove_under(&prefix);
+                let gone: Model = under(model, &prefix).map(|(key, row)| (key.clone(), *row)).collect();
+                model.retain(|key, _| !gone.contains_key(key));
+                assert_eq!(removed.len(), gone.len());
+                assert!(removed.iter().eq(gone.iter()));
+                pages_are_sound(&removed, true);
+            }
+            Action::View | Action::ForgetViews => {}
+        }
+    }
+
+    fn pages_are_sound(pages: &Pages<LogIndex>, may_be_sparse: bool) {
+        let list = &pages.pages;
+        for (at, page) in list.iter().enumerate() {
+            assert!((1..=PAGE_ROWS).contains(&page.rows.len()));
+            assert!(page.first <= page.rows[0].0);
+            assert!(at == 0 || list[at - 1].rows.last().is_some_and(|(last, _)| *last < page.first));
+            let mut fresh = page.clone();
+            fresh.look();
+            assert_eq!((fresh.newest, fresh.least_bytes), (page.newest, page.least_bytes));
+        }
+        let is_sparse = list.windows(2).any(|two| two[0].rows.len() + two[1].rows.len() <= SPARSE_ROWS);
+        assert!(may_be_sparse || !is_sparse, "small neighbours are joined");
+    }
+
+    proptest! {
+        /// Whatever happens, pages hold and tell what a plain map does, and a view stays as it was.
+        #[test]
+        fn pages_do_what_a_map_does(actions in collection::vec(action(), 1..60), prefixes in collection::vec(key(), 4)) {
+            let (mut pages, mut model) = (Pages::default(), Model::new());
+            let mut views: Vec<(Pages<LogIndex>, Model)> = Vec::new();
+            for action in actions {
+                match action {
+                    Action::View => views.push((pages.clone(), model.clone())),
+                    Action::ForgetViews => views.clear(),
+                    _ => {}
+                }
+                act(&mut pages, &mut model, action);
+                pages_are_sound(&pages, true);
+                prop_assert_eq!(pages.len(), model.len());
+                prop_assert_eq!(pages.is_empty(), model.is_empty());
+                prop_assert_eq!(pages.iter().collect::<Vec<_>>(), model.iter().collect::<Vec<_>>());
+                for prefix in prefixes.iter().map(String::as_str).chain(["", "a", "b/", "c/1"]) {
+                    prop_assert_eq!(pages.get(prefix), model.get(prefix));
+                    prop_assert_eq!(pages.under(prefix).collect::<Vec<_>>(), under(&model, prefix).collect::<Vec<_>>());
+                    prop_assert_eq!(pages.newest_under(prefix), under(&model, prefix).map(|(_, row)| *row).max());
+                    let bytes: usize = under(&model, prefix).map(|(key, _)| key.as_str().len()).sum();
+                    prop_assert_eq!(pages.size_under(prefix), (under(&model, prefix).count(), bytes));
+                }
+            }
+            for (view, model) in views {
+                prop_assert_eq!(view.iter().collect::<Vec<_>>(), model.iter().collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// A map of so many rows, with keys in their order.
+    fn filled(count: u64) -> Pages<LogIndex> {
+        let mut pages = Pages::default();
+        for at in 0..count {
+            pages.insert(Key::from(format!("k{at:06}")), LogIndex(at + 1));
+        }
+        pages
+    }
+
+    #[test]
+    fn keys_that_come_in_their_order_fill_their_pages() {
+        let pages = filled(10 * PAGE_ROWS as u64);
+        assert_eq!(pages.pages.len(), 10);
+    }
+
+    #[test]
+    fn a_page_is_copied_only_while_a_view_holds_it() {
+        let mut pages = filled(3 * PAGE_ROWS as u64);
+        let place = |pages: &Pages<LogIndex>, page: usize| std::sync::Arc::as_ptr(&pages.pages[page].rows);
+        let before = [0, 1, 2].map(|page| place(&pages, page));
+        pages.insert(Key::from("k000000"), LogIndex(9_000));
+        assert_eq!(before, [0, 1, 2].map(|page| place(&pages, page)), "nobody looks");
+        let view = pages.clone();
+        pages.insert(Key::from("k000000"), LogIndex(9_001));
+        assert_ne!(place(&pages, 0), before[0]);
+        assert_eq!([1, 2].map(|page| place(&pages, page)), [before[1], before[2]]);
+        assert_eq!(view.get("k000000"), Some(&LogIndex(9_000)));
+    }
+
+    #[test]
+    fn removals_leave_no_small_neighbours() {
+        let mut pages = filled(20 * PAGE_ROWS as u64);
+        for at in (0..20 * PAGE_ROWS).filter(|at| at % 16 != 0) {
+            pages.remove(&format!("k{at:06}"));
+        }
+        pages_are_sound(&pages, false);
+        assert_eq!(pages.len(), 20 * PAGE_ROWS / 16);
+    }
+}
