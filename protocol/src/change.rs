@@ -1,4 +1,5 @@
-//! One typed fact that became true. A change sets or removes one row of the state, whole.
+//! One typed fact that became true. A change sets or removes one row of the state, whole; two are about very many at
+//! once.
 //!
 //! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what happened in no
 //! other way, and a state rebuilt from the rows of an image equals the state that wrote them.
@@ -63,6 +64,8 @@ pub enum Change {
     RestorePart(u64, u32, Option<Bytes>),
     /// Everything that was there is gone; the changes that follow set every row anew.
     Cleared,
+    /// Every key under a prefix is gone, and every tombstone under it: one change, however many they are.
+    TreeDeleted(Key),
 }
 
 /// The tables whose last change is remembered, for blocking queries.

@@ -231,6 +231,11 @@ impl Driver {
             }
             self.connections.answer(to, response);
         }
+        let removed = actions.removed.take();
+        if !removed.is_empty() {
+            // To free very many rows takes longer than anybody may wait for this loop.
+            tokio::task::spawn_blocking(move || drop(removed));
+        }
         for (reader, to) in actions.open_readers.drain(..) {
             if let Some(replies) = self.connections.of(to) {
                 self.open_reader(reader, Question { number: 0, call: to.call, replies });

@@ -514,7 +514,8 @@ impl Core {
         };
         let proposal = self.sabotaged(proposal);
         let news = outbox.changes.len();
-        let applied = self.state.apply(entry.index, entry.term, &proposal, &mut outbox.changes);
+        let Outbox { changes, removed, .. } = outbox;
+        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
         if self.is_serving() {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);

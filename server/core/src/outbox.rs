@@ -3,6 +3,7 @@
 use crate::input::Ticket;
 use crate::raft::log::{ImageMark, LogWrite};
 use crate::raft::message::PeerMessage;
+use crate::state::Removed;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -25,6 +26,8 @@ pub struct Outbox {
     pub unreadable: Vec<(Ticket, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
+    /// Rows that these removed many at once: to be dropped where nobody waits.
+    pub removed: Removed,
     /// The log on disk may be cut up to this index.
     pub cut: Option<LogIndex>,
     /// A follower needs an image that is newer than the one on disk: make one now.

@@ -352,6 +352,16 @@ impl WritingTable<'_> {
         Ok(())
     }
 
+    /// Removes the first rows of a range, at most so many; how many there were.
+    pub(super) fn remove_some(&mut self, start: &[u8], end: &[u8], at_most: usize) -> Result<usize, Fault> {
+        let mut removed = 0;
+        for row in self.0.extract_from_if::<&[u8], _>(start..end, |_, _| true)?.take(at_most) {
+            row?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
     /// Removes a row, if it is there.
     pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
         self.0.remove(key)?;

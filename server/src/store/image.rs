@@ -11,10 +11,14 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::wire;
+use std::ops::Range;
 
 const ROWS: TableName = TableName::new("rows");
 const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
+
+/// So many rows of a deleted tree leave the image in one portion.
+const PORTION_ROWS: usize = 500;
 
 /// A part of a backup is closed when its rows reach this many bytes. One row may be longer.
 const PART_BYTES: usize = 1 << 20;
@@ -54,12 +58,25 @@ impl ImageStore {
     }
 
     /// Makes the image stand for `mark`, durably. May be called again with the same after an error.
-    pub(super) fn checkpoint(&self, mark: &ImageMark, dirty: &DirtyRows) -> Result<(), StoreError> {
+    ///
+    /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called between two of them, so
+    /// that processor and disk are there for others too.
+    pub(super) fn checkpoint(
+        &self,
+        mark: &ImageMark,
+        dirty: &DirtyRows,
+        mut rest: impl FnMut(),
+    ) -> Result<(), StoreError> {
         self.file.write(|writing| {
             if dirty.cleared() {
                 writing.remove_table(ROWS)?;
             }
             let mut table = writing.table(ROWS)?;
+            for Range { start: RowKey(start), end: RowKey(end) } in dirty.ranges() {
+                while table.remove_some(&start, &end, PORTION_ROWS)? == PORTION_ROWS {
+                    rest();
+                }
+            }
             for (RowKey(key), change) in dirty.rows() {
                 match change {
                     Some(change) => table.put(&key, &rows::encode(change))?,

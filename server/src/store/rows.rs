@@ -4,10 +4,11 @@
 //! kind, then the parts of its name. Keys never change their form within a format version.
 
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::wire::encode_into;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 /// A row's place in the image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,11 +21,16 @@ pub(super) const REPLY: u8 = b'p';
 /// The kind of the one row that holds the cluster's id.
 const CLUSTER_ID: u8 = b'u';
 
+/// The kinds of rows that go when everything under a prefix is deleted.
+const OF_TREES: [u8; 2] = [b'e', b't'];
+
 /// What a change does to the image: for tests that replay changes one by one.
 #[cfg(test)]
 pub(super) enum Effect {
     /// Sets the row, or removes it.
     Row(RowKey, bool),
+    /// Removes the rows of these ranges.
+    Ranges([Range<RowKey>; 2]),
     /// Removes every row.
     Clear,
 }
@@ -32,7 +38,22 @@ pub(super) enum Effect {
 /// See [`Effect`].
 #[cfg(test)]
 pub(super) fn effect(change: &Change) -> Effect {
-    place(change).map_or(Effect::Clear, |(place, present)| Effect::Row(place.key(), present))
+    match (place(change), change) {
+        (Some((place, present)), _) => Effect::Row(place.key(), present),
+        (None, Change::TreeDeleted(prefix)) => Effect::Ranges(ranges_of(prefix.as_str())),
+        (None, _) => Effect::Clear,
+    }
+}
+
+/// Where the rows lie that go when everything under a prefix is deleted.
+fn ranges_of(prefix: &str) -> [Range<RowKey>; 2] {
+    OF_TREES.map(|kind| {
+        let start = named(kind, prefix);
+        let mut end = start.clone();
+        // A letter or a byte of UTF-8: neither is the last one there is.
+        *end.0.last_mut().expect("a key begins with its kind") += 1;
+        start..end
+    })
 }
 
 /// A row's kind and name, as its change holds them: what its key is made of.
@@ -49,7 +70,7 @@ enum Name<'a> {
     Numbers(u64, u64),
 }
 
-/// The row that a change is about, and whether it is there afterwards; none where the change is about all rows.
+/// The row that a change is about, and whether it is there afterwards; none where the change is about many.
 fn place(change: &Change) -> Option<(Place<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', Name::Text(key.as_str()), row.is_some()),
@@ -78,7 +99,7 @@ fn place(change: &Change) -> Option<(Place<'_>, bool)> {
         }
         Change::LowestSequence(agent, _) => (b'w', Name::Number(agent.0.into()), true),
         Change::NodeIndex(node, row) => (b'x', Name::Text(node.as_str()), row.is_some()),
-        Change::Cleared => return None,
+        Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((Place(kind, name), present))
 }
@@ -168,6 +189,10 @@ pub struct DirtyRows {
     /// Whether every row that is not listed here is gone.
     cleared: bool,
     rows: HashSet<Row>,
+    /// The prefixes under which every key and tombstone was deleted, and at which of the changes that were taken.
+    trees: BTreeMap<Key, u64>,
+    /// How many changes were taken.
+    taken: u64,
     /// Changes of many rows at once, and all that came behind them: sorted into the rows by who writes them.
     unsorted: Vec<Vec<Change>>,
     /// How many changes these are.
@@ -181,6 +206,8 @@ struct Row {
     change: Change,
     /// Whether the image certainly holds nothing under its key.
     is_new: bool,
+    /// Which of the changes that were taken it is.
+    number: u64,
 }
 
 impl Row {
@@ -246,7 +273,10 @@ impl DirtyRows {
             return;
         }
         self.sort();
-        later.rows.into_iter().for_each(|row| self.put(row));
+        let before = self.taken;
+        self.taken += later.taken;
+        self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
+        later.rows.into_iter().for_each(|row| self.put(Row { number: before + row.number, ..row }));
     }
 
     /// Sorts what was taken as it was.
@@ -256,12 +286,20 @@ impl DirtyRows {
     }
 
     fn sort_in(&mut self, change: Change) {
-        if matches!(change, Change::Cleared) {
-            self.cleared = true;
-            return self.rows.clear();
+        self.taken += 1;
+        match change {
+            Change::Cleared => {
+                self.cleared = true;
+                self.trees.clear();
+                self.rows.clear();
+            }
+            // Rows under it that came before stay until they are listed: this must not look for them.
+            Change::TreeDeleted(prefix) => drop(self.trees.insert(prefix, self.taken)),
+            change => {
+                let is_new = is_made_once(&change);
+                self.put(Row { change, is_new, number: self.taken });
+            }
         }
-        let is_new = is_made_once(&change);
-        self.put(Row { change, is_new });
     }
 
     fn put(&mut self, row: Row) {
@@ -279,7 +317,7 @@ impl DirtyRows {
 
     /// How many rows a checkpoint would write at most.
     pub fn len(&self) -> usize {
-        self.rows.len() + self.unsorted_len
+        self.rows.len() + self.trees.len() + self.unsorted_len
     }
 
     /// Whether a checkpoint would change no row.
@@ -292,12 +330,28 @@ impl DirtyRows {
         self.cleared
     }
 
+    /// Where all rows are to be removed, before any is written.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<RowKey>> {
+        self.trees.keys().flat_map(|prefix| ranges_of(prefix.as_str()))
+    }
+
     /// The rows in the order of their keys, once they are sorted; `None` for one that is to be removed.
     pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
         debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
-        let mut rows: Vec<_> = self.rows.iter().map(Row::listed).collect();
+        let lengths: BTreeSet<usize> = self.trees.keys().map(|prefix| prefix.as_str().len()).collect();
+        let rows = self.rows.iter().filter(|row| !self.went_with_a_tree(row, &lengths));
+        let mut rows: Vec<_> = rows.map(Row::listed).collect();
         rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         rows
+    }
+}
+
+impl DirtyRows {
+    /// Whether everything under a prefix of the row's key was deleted later.
+    fn went_with_a_tree(&self, row: &Row, lengths: &BTreeSet<usize>) -> bool {
+        let (Change::Entry(key, _) | Change::Tombstone(key, _)) = &row.change else { return false };
+        let mut prefixes = lengths.iter().filter_map(|length| key.as_str().get(..*length));
+        prefixes.any(|prefix| self.trees.get(prefix).is_some_and(|number| *number > row.number))
     }
 }
 

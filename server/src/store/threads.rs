@@ -27,6 +27,9 @@ pub const MAX_QUEUED_WRITES: usize = 16_384;
 /// How many bytes of entries one commit carries, about: it takes what waits until it has that many.
 const MAX_COMMIT_BYTES: usize = 8 << 20;
 
+/// How long the image's thread rests between two portions of rows that it removes: about as long as one takes.
+const PORTION_REST: Duration = Duration::from_millis(2);
+
 /// How long after a refused write it is tried again: at first, and at most.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -379,7 +382,11 @@ fn write_image(image: &ImageStore, shared: &Shared) {
             if again {
                 image.file().reopen()?;
             }
-            image.checkpoint(&checkpoint.mark, &checkpoint.rows)
+            // At the end of the store there is nobody left to make room for.
+            let rest = || {
+                shared.pause(Part::Image, PORTION_REST);
+            };
+            image.checkpoint(&checkpoint.mark, &checkpoint.rows, rest)
         });
         if !written {
             return;

@@ -143,6 +143,7 @@ pub fn changes() -> Vec<Change> {
     vec![
         Change::Entry(key.clone(), Some(entry())),
         Change::Entry(key.clone(), None),
+        Change::TreeDeleted(key.clone()),
         Change::Session(session_id(), Some(session())),
         Change::Node(node.clone(), Some(self::node())),
         Change::Service(node.clone(), ServiceId::from("web"), Some(service())),

@@ -379,6 +379,7 @@ impl Process {
                 turn.given.push(Given { asked, response });
             }
         }
+        drop(actions.removed.take());
         for (reader, to) in actions.open_readers.drain(..) {
             debug_assert_eq!(reader, CheckpointReader::Snapshot, "nobody asks for backups");
             self.calls.remove(&to);

@@ -3,6 +3,7 @@
 use super::event::CallRef;
 use crate::raft::log::{ImageMark, LogWrite};
 use crate::raft::message::PeerMessage;
+use crate::state::Removed;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
@@ -18,6 +19,8 @@ pub struct Actions {
     pub messages: Vec<(ServerId, PeerMessage)>,
     /// Answers. A promise in here is durable.
     pub answers: Vec<CallAnswer>,
+    /// Rows that were removed many at once: to be dropped where nobody waits.
+    pub removed: Removed,
     /// Readers of the durable checkpoint that shall be opened; each then serves its first part to the call.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
     /// Parts that are wanted of open readers.

@@ -38,6 +38,18 @@ enum Topic {
     Everything,
 }
 
+impl Topic {
+    /// Whether it is a name of the same kind, and begins with the other one's.
+    fn is_under(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Key(name), Self::Key(prefix)) | (Self::Prefix(name), Self::Prefix(prefix)) => {
+                name.as_str().starts_with(prefix.as_str())
+            }
+            _ => false,
+        }
+    }
+}
+
 /// All parked readers, by what touches them, by who asked and by when their time is over.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
@@ -80,6 +92,7 @@ impl Watches {
         }
         match change {
             Change::Entry(key, _) => self.touch_key(key),
+            Change::TreeDeleted(prefix) => self.touch_tree(prefix),
             Change::LockDelay(key, _) => self.touch_prefixes(key),
             Change::Waiter(key, ticket, _) => return self.touch_topic(&Topic::Place(key.clone(), *ticket)),
             Change::Session(id, _) => {
@@ -152,6 +165,16 @@ impl Watches {
     fn touch_key(&mut self, key: &Key) {
         self.touch_topic(&Topic::Key(key.clone()));
         self.touch_prefixes(key);
+    }
+
+    /// Whoever waits for a key or a prefix that is under this one, or for a prefix that this one is under.
+    fn touch_tree(&mut self, prefix: &Key) {
+        self.touch_prefixes(prefix);
+        for first in [Topic::Key(prefix.clone()), Topic::Prefix(prefix.clone())] {
+            let range = self.topics.range(&first..);
+            let under = range.take_while(|(topic, _)| topic.is_under(&first));
+            self.touched.extend(under.flat_map(|(_, ids)| ids));
+        }
     }
 
     fn touch_prefixes(&mut self, key: &Key) {
@@ -253,6 +276,18 @@ mod tests {
         assert_eq!(watches.len(), 2);
         assert_eq!(woken(&mut watches, &gone("a/b")), Vec::<u64>::new());
         assert_eq!(woken(&mut watches, &gone("a/b/c")), [5]);
+    }
+
+    #[test]
+    fn a_deleted_tree_wakes_whoever_waits_for_something_in_it_or_around_it() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Entry("a/b".into()));
+        park(&mut watches, 2, Query::Entry("b".into()));
+        park(&mut watches, 3, Query::Entries("a/b/c".into()));
+        park(&mut watches, 4, Query::Entries("".into()));
+        park(&mut watches, 5, Query::Entries("b".into()));
+        assert_eq!(woken(&mut watches, &Change::TreeDeleted("a/".into())), [1, 3, 4]);
+        assert_eq!(watches.len(), 2);
     }
 
     #[test]

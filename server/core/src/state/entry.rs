@@ -143,18 +143,4 @@ impl Step<'_> {
             }
         }
     }
-
-    /// Deletes every key under a prefix and leaves one tombstone for all of them.
-    pub(super) fn delete_tree(&mut self, prefix: &Key) {
-        let keys: Vec<Key> =
-            self.state.entries_under(prefix.as_str()).map(|entry| entry.key.clone()).collect();
-        if keys.is_empty() {
-            return;
-        }
-        for key in keys {
-            self.set(Change::Entry(key, None));
-        }
-        self.bury_tree(prefix);
-        self.touch(Table::Entries);
-    }
 }

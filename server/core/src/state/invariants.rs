@@ -212,6 +212,7 @@ fn derived_follows(state: &State) -> bool {
     for entry in entries(state) {
         if let Some(session) = &entry.session {
             derived.held.entry(session.clone()).or_default().insert(entry.key.clone());
+            derived.holders.insert(entry.key.clone(), session.clone());
         }
     }
     for (id, session) in &state.sessions {

@@ -9,6 +9,7 @@
 //! | `rows` | the rows themselves: set by a change, listed as changes, and what follows from them |
 //! | `step` | one command at work: the only way to change a row, and how a failed command leaves no trace |
 //! | `entry` | the one rule by which a key is written; plain and conditional writes; deletes |
+//! | `tree` | the delete of all keys under a prefix, one change however many they are |
 //! | `tombstone` | what is remembered of deleted keys, so that no index goes back |
 //! | `lock` | acquire and release, fencing tokens |
 //! | `queue` | who waits for a lock, and how whoever frees it grants it to the next |
@@ -45,6 +46,7 @@ mod service;
 mod session;
 mod step;
 mod tombstone;
+mod tree;
 mod txn;
 mod txn_catalog;
 mod txn_kv;
@@ -62,6 +64,7 @@ pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
 pub use rows::State;
+pub use tree::Removed;
 
 impl State {
     /// The state of a cluster that has not begun.
@@ -79,7 +82,19 @@ impl State {
         proposal: &Proposal,
         changes: &mut Vec<Change>,
     ) -> Arc<Applied> {
-        step::Step::new(self, index, term, proposal.at, changes).answer(proposal)
+        self.apply_keeping(index, term, proposal, changes, &mut Removed::default())
+    }
+
+    /// The same, and gives away the rows that it removes many at once, so that they can be freed elsewhere.
+    pub fn apply_keeping(
+        &mut self,
+        index: LogIndex,
+        term: Term,
+        proposal: &Proposal,
+        changes: &mut Vec<Change>,
+        removed: &mut Removed,
+    ) -> Arc<Applied> {
+        step::Step::new(self, index, term, proposal.at, (changes, removed)).answer(proposal)
     }
 
     /// The cluster's id; empty before its first command.

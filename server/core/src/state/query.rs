@@ -3,12 +3,12 @@
 //! Index 0 means that nothing was ever written. Nothing here changes anything.
 
 use super::State;
+use super::tree::under;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
 use lockmesh_protocol::query::{Instance, Lock, Query, Rows};
-use lockmesh_protocol::record::{Check, LockDelay, Service};
+use lockmesh_protocol::record::{Check, Service};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 impl State {
@@ -109,9 +109,9 @@ impl State {
 
     /// Every key that is held or closed under a prefix, ascending.
     fn locks(&self, prefix: &str) -> Vec<Lock> {
-        let held = self.entries_under(prefix).filter(|entry| entry.session.is_some());
-        let mut keys: BTreeSet<&Key> = held.map(|entry| &entry.key).collect();
-        keys.extend(self.delays_under(prefix).map(|(key, _)| key));
+        let held = under(&self.derived.holders, prefix).map(|(key, _)| key);
+        let closed = under(&self.delays, prefix).map(|(key, _)| key);
+        let keys: BTreeSet<&Key> = held.chain(closed).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
     }
 
@@ -128,11 +128,6 @@ impl State {
             delay: self.delays.get(key).copied(),
             waiters: self.queues.get(key).map_or(0, |queue| queue.len() as u64),
         }
-    }
-
-    fn delays_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a LockDelay)> {
-        let range = self.delays.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        range.take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 
     fn service_names(&self) -> Vec<(String, Vec<String>)> {

@@ -10,6 +10,7 @@ use super::State;
 use super::entry::Hold;
 use super::lock::Acquired;
 use super::step::Step;
+use super::tree::under;
 use crate::sabotage::Rule;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::NewEntry;
@@ -106,10 +107,15 @@ impl Step<'_> {
 
     /// Notes a key whose lock a change may free.
     pub(super) fn note_freed(&mut self, change: &Change) {
-        if let Change::Entry(key, _) | Change::LockDelay(key, None) = change
-            && self.state.queues.contains_key(key)
-        {
-            self.freed.insert(key.clone());
+        match change {
+            Change::Entry(key, _) | Change::LockDelay(key, None) if self.state.queues.contains_key(key) => {
+                self.freed.insert(key.clone());
+            }
+            Change::TreeDeleted(prefix) => {
+                let keys = under(&self.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
+                self.freed.extend(keys);
+            }
+            _ => {}
         }
     }
 

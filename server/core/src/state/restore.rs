@@ -163,7 +163,7 @@ fn is_row(change: &Change) -> bool {
         | Change::ClusterId(_)
         | Change::LastServer(_)
         | Change::Autopilot(..) => true,
-        Change::Cleared => false,
+        Change::Cleared | Change::TreeDeleted(_) => false,
     }
 }
 

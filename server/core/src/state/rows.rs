@@ -91,6 +91,8 @@ pub(super) struct KeptReplies {
 pub(super) struct Derived {
     /// The keys that each session holds.
     pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
+    /// Who holds each key that is held.
+    pub(super) holders: BTreeMap<Key, SessionId>,
     /// The queues that each session is in, with its ticket in each.
     pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
     /// The sessions of each node.
@@ -150,6 +152,7 @@ impl State {
             }
             Change::RestorePart(id, number, rows) => put(&mut self.restore_parts, (id, number), rows),
             Change::Cleared => *self = Self::default(),
+            Change::TreeDeleted(prefix) => drop(self.take_tree(&prefix)),
         }
     }
 
@@ -199,7 +202,7 @@ impl State {
         }
     }
 
-    /// The change that would undo `change`, as long as it is not made yet.
+    /// The change of one row that would undo `change`, as long as it is not made yet.
     pub(super) fn inverse(&self, change: &Change) -> Change {
         match change {
             Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key.as_str()).cloned()),
@@ -236,6 +239,7 @@ impl State {
             | Change::LastServer(_)
             | Change::Autopilot(..)
             | Change::RestorePart(..)
+            | Change::TreeDeleted(_)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }
     }
@@ -271,9 +275,16 @@ impl State {
         if let Some(session) = holder_before {
             take_out(&mut self.derived.held, session, &key);
         }
-        if let Some(session) = holder {
-            self.derived.held.entry(session).or_default().insert(key);
+        match holder {
+            Some(session) => self.note_holder(key, session),
+            None => drop(self.derived.holders.remove(&key)),
         }
+    }
+
+    /// Notes in what follows from the entries that a session holds a key.
+    pub(super) fn note_holder(&mut self, key: Key, session: SessionId) {
+        self.derived.held.entry(session.clone()).or_default().insert(key.clone());
+        self.derived.holders.insert(key, session);
     }
 
     fn load_tombstone(&mut self, key: Key, index: Option<LogIndex>) {
@@ -369,7 +380,7 @@ fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &
     }
 }
 
-fn take_out<K: Ord + Clone, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+pub(super) fn take_out<K: Ord + Clone, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
     if let btree_map::Entry::Occupied(mut set) = sets.entry(key.clone()) {
         set.get_mut().remove(value);
         if set.get().is_empty() {

@@ -4,6 +4,7 @@
 //! state and its changes can never part.
 
 use super::State;
+use super::tree::{Removed, TreeBefore};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
@@ -22,10 +23,18 @@ pub(super) struct Step<'a> {
     /// When it was proposed: words for people.
     pub(super) at: WallTime,
     changes: &'a mut Vec<Change>,
+    /// The rows that were removed many at once.
+    removed: &'a mut Removed,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
     /// What undoes the changes of an attempt that is under way, in the order in which they were made.
-    undo: Option<Vec<Change>>,
+    undo: Option<Vec<Undo>>,
+}
+
+/// What undoes a change.
+enum Undo {
+    Row(Change),
+    Tree(TreeBefore),
 }
 
 impl<'a> Step<'a> {
@@ -34,10 +43,11 @@ impl<'a> Step<'a> {
         log_index: LogIndex,
         term: Term,
         at: WallTime,
-        changes: &'a mut Vec<Change>,
+        (changes, removed): (&'a mut Vec<Change>, &'a mut Removed),
     ) -> Self {
         let index = LogIndex(log_index.0 + state.index_base);
-        Self { state, index, log_index, term, at, changes, freed: BTreeSet::new(), undo: None }
+        let freed = BTreeSet::new();
+        Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
     }
 
     /// Carries out a command that is new, and grants every lock that it freed and somebody waits for.
@@ -71,14 +81,20 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Changes a row.
+    /// Changes a row, or removes a tree.
     pub(super) fn set(&mut self, change: Change) {
         if let Some(undo) = &mut self.undo {
-            undo.push(self.state.inverse(&change));
+            undo.push(match &change {
+                Change::TreeDeleted(prefix) => Undo::Tree(self.state.tree_before(prefix)),
+                change => Undo::Row(self.state.inverse(change)),
+            });
         }
         debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
         self.note_freed(&change);
-        self.state.load(change.clone());
+        match &change {
+            Change::TreeDeleted(prefix) => self.removed.push(self.state.take_tree(prefix)),
+            change => self.state.load(change.clone()),
+        }
         self.changes.push(change);
     }
 
@@ -97,10 +113,19 @@ impl<'a> Step<'a> {
         let outcome = work(self);
         let undo = self.undo.take().unwrap_or_default();
         if outcome.is_err() {
-            undo.into_iter().rev().for_each(|change| self.state.load(change));
+            undo.into_iter().rev().for_each(|undo| self.state.undo(undo));
             self.changes.truncate(listed);
         }
         outcome
+    }
+}
+
+impl State {
+    fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Row(change) => self.load(change),
+            Undo::Tree(before) => self.bring_tree_back(before),
+        }
     }
 }
 

@@ -18,22 +18,6 @@ impl Step<'_> {
         self.touch(Table::Tombstones);
     }
 
-    /// Remembers that everything under a prefix was deleted by this command.
-    ///
-    /// The older tombstones under it go. If they stayed, a longer prefix would find one of them instead of
-    /// falling back to the whole table's index, and its index would go back. For the same reason the empty
-    /// prefix needs no tombstone of its own: once all others are gone, the table's index speaks for it.
-    pub(super) fn bury_tree(&mut self, prefix: &Key) {
-        let covered: Vec<Key> =
-            self.state.tombstones.under(prefix.as_str()).map(|(key, _)| key.clone()).collect();
-        for key in covered {
-            self.set(Change::Tombstone(key, None));
-        }
-        if !prefix.as_str().is_empty() {
-            self.bury(prefix);
-        }
-    }
-
     /// Forgets all tombstones up to an index. No table's index moves.
     pub(super) fn reap_tombstones(&mut self, up_to: LogIndex) -> Reply {
         let tombstones = self.state.tombstones.iter();

@@ -92,6 +92,7 @@ pub(crate) fn change(change: &Change) -> String {
             set_or_gone(format!("part {number} of restore {id}"), rows.as_ref().map(|_| "gathered").as_ref())
         }
         Change::Cleared => "everything that was there is gone".into(),
+        Change::TreeDeleted(prefix) => format!("everything under {prefix:?} is gone"),
     };
     format!("  {line}")
 }

@@ -1,7 +1,7 @@
 //! Dirty rows against a plain replay of the same changes.
 
 use super::disk::{Draw, FaultyDisk};
-use super::script::{image_rows, open_disk, options};
+use super::script::{image_rows, open_disk, options, remove_ranges};
 use crate::store::DirtyRows;
 use crate::store::rows::{Effect, RowKey, effect};
 use bytes::Bytes;
@@ -55,6 +55,7 @@ fn change(draw: &mut Draw) -> Change {
             Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
         }
         _ if draw.below(30) == 0 => Change::Cleared,
+        _ if draw.below(3) == 0 => Change::TreeDeleted(name(draw).into()),
         _ => Change::IndexBase(index.0),
     }
 }
@@ -103,6 +104,7 @@ fn made(
             Effect::Clear => replayed.clear(),
             Effect::Row(key, true) => drop(replayed.insert(key, change.clone())),
             Effect::Row(key, false) => drop(replayed.remove(&key)),
+            Effect::Ranges(ranges) => remove_ranges(replayed, &ranges),
         }
         change
     };
@@ -130,7 +132,7 @@ fn an_image_holds_what_a_replay_of_all_changes_holds() {
                 dirty.absorb(later);
             }
             let mark = ImageMark { index: LogIndex(index), ..options().first_image };
-            store.image.checkpoint(&mark, &dirty).expect("the disk is good");
+            store.image.checkpoint(&mark, &dirty, || ()).expect("the disk is good");
         }
         assert_eq!(image_rows(&store), replayed);
         drop(store);
@@ -155,6 +157,45 @@ fn the_newest_content_of_a_row_wins() {
     assert!(dirty.cleared() && !dirty.is_empty());
     dirty.record(Change::Tombstone("k".into(), None));
     assert_eq!(dirty.len(), 0, "in an empty image there is nothing to remove");
+}
+
+#[test]
+fn a_deleted_tree_takes_what_came_before_it_and_nothing_else() {
+    let there = |key: &str| Change::Tombstone(key.into(), Some(LogIndex(1)));
+    let mut dirty = DirtyRows::default();
+    dirty.extend([there("a/1"), there("a/2"), there("b"), Change::TreeDeleted("a/".into()), there("a/2")]);
+    let mut later = DirtyRows::default();
+    later.extend([there("a/3"), Change::TreeDeleted("é".into())]);
+    dirty.absorb(later);
+    let rows: Vec<_> = dirty.rows().into_iter().filter_map(|(_, row)| row.cloned()).collect();
+    assert_eq!(rows, ["a/2", "a/3", "b"].map(there));
+    assert_eq!(dirty.ranges().count(), 4, "entries and tombstones of two trees");
+    assert_eq!(dirty.take().ranges().count(), 4);
+    assert_eq!(dirty.ranges().count(), 0);
+}
+
+/// More rows than leave at once: the portions are steps within one commit.
+#[test]
+fn a_large_tree_leaves_the_image_in_portions_of_one_commit() {
+    let disk = FaultyDisk::default();
+    let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let mark = |index| ImageMark { index: LogIndex(index), ..options().first_image };
+    let keys = |prefix: &str| (0..1_700).map(|at| format!("{prefix}{at:04}")).collect::<Vec<_>>();
+    let there = |key: String| Change::Entry(key.as_str().into(), Some(Arc::new(entry(&key, LogIndex(2)))));
+    let mut dirty = DirtyRows::default();
+    dirty.extend(keys("tree/").into_iter().chain(keys("u")).chain(keys("tre")).map(there));
+    store.image.checkpoint(&mark(2), &dirty, || panic!("nothing is removed")).expect("the disk is good");
+    let mut dirty = DirtyRows::default();
+    dirty.extend([Change::TreeDeleted("tree/".into()), there("tree/0001".into())]);
+    let mut rests = 0;
+    let rest = || {
+        rests += 1;
+        let seen = store.image.backup().expect("the image can be read");
+        assert_eq!(seen.mark(), &mark(2), "nobody sees half of it");
+    };
+    store.image.checkpoint(&mark(3), &dirty, rest).expect("the disk is good");
+    assert_eq!(rests, 3);
+    assert_eq!(image_rows(&store).len(), 2 * 1_700 + 1);
 }
 
 #[test]

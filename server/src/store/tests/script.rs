@@ -9,6 +9,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Agent;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One thing that a server does with its store.
@@ -51,7 +52,7 @@ impl Step {
             Self::Checkpoint(mark, changes) => {
                 let mut dirty = DirtyRows::default();
                 dirty.extend(changes.clone());
-                store.image.checkpoint(mark, &dirty)
+                store.image.checkpoint(mark, &dirty, || ())
             }
             Self::Cut(up_to) => {
                 store.log.cut(*up_to);
@@ -99,6 +100,7 @@ impl Model {
                         Effect::Clear => self.rows.clear(),
                         Effect::Row(key, true) => drop(self.rows.insert(key, change.clone())),
                         Effect::Row(key, false) => drop(self.rows.remove(&key)),
+                        Effect::Ranges(ranges) => remove_ranges(&mut self.rows, &ranges),
                     }
                 }
             }
@@ -169,6 +171,11 @@ impl Model {
         check(recovered.image.index <= recovered.hard_state.commit, "applied beyond the commit index")?;
         check(recovered.hard_state.commit <= last, "committed beyond the log")
     }
+}
+
+/// What is left of rows when ranges of them go.
+pub(super) fn remove_ranges(rows: &mut BTreeMap<RowKey, Change>, ranges: &[Range<RowKey>]) {
+    rows.retain(|key, _| !ranges.iter().any(|range| range.contains(key)));
 }
 
 /// All rows of the image.
@@ -319,7 +326,11 @@ impl Writer {
         let place = self.draw.below(12);
         let there = self.draw.below(3) != 0;
         let index = LogIndex(self.draw.below(1_000));
-        match self.draw.below(4) {
+        match self.draw.below(5) {
+            4 if self.draw.below(3) == 0 => {
+                let prefix = ["", "key/", "key/1", "entry/"][self.draw.below(4) as usize];
+                Change::TreeDeleted(prefix.into())
+            }
             0 => Change::Fence(Fence(index.0)),
             1 => Change::Tombstone(format!("key/{place}").as_str().into(), there.then_some(index)),
             2 => {

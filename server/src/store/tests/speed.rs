@@ -87,7 +87,7 @@ fn commits_checkpoints_and_opening() {
         index += 1;
         let mark = ImageMark { index: LogIndex(index), ..options().first_image };
         let begun = Instant::now();
-        store.image.checkpoint(&mark, dirty).expect("the disk takes it");
+        store.image.checkpoint(&mark, dirty, || ()).expect("the disk takes it");
         begun.elapsed()
     };
     println!("checkpoint of 200,000 new rows: {:?}", checkpoint(&store, &dirty));

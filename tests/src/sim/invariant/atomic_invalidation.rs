@@ -39,6 +39,9 @@ impl AtomicInvalidation {
                         self.holders.remove(key);
                     }
                 },
+                Change::TreeDeleted(prefix) => {
+                    self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
+                }
                 _ => {}
             }
         }
@@ -48,6 +51,7 @@ impl AtomicInvalidation {
 
 fn is_freed(changes: &[Change], key: &Key, session: &Session) -> Result<(), String> {
     let freed = changes.iter().any(|change| match change {
+        Change::TreeDeleted(prefix) => key.as_str().starts_with(prefix.as_str()),
         Change::Entry(of, entry) => of == key && entry.as_ref().is_none_or(|entry| entry.session.is_none()),
         _ => false,
     });

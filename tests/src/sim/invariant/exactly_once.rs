@@ -36,6 +36,10 @@ impl ExactlyOnce {
                 let first = !is_new || self.written.insert((key.clone(), entry.value.clone()));
                 ensure(first, || format!("{:?} was written to {key} twice", entry.value))
             }
+            Change::TreeDeleted(prefix) => {
+                self.present.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
+                Ok(())
+            }
             Change::Entry(key, None) => {
                 self.present.remove(key);
                 Ok(())

@@ -33,6 +33,9 @@ impl Fairness {
                 Change::Waiter(key, ticket, None) => called = self.leave(past, scene, key, *ticket)?,
                 Change::LockDelay(key, Some(_)) => drop(self.closed.insert(key.clone())),
                 Change::LockDelay(key, None) => drop(self.closed.remove(key)),
+                Change::TreeDeleted(prefix) => {
+                    self.held.retain(|key| !key.as_str().starts_with(prefix.as_str()));
+                }
                 Change::Entry(key, entry) => self.passes(key, entry.as_deref(), called.take())?,
                 _ => {}
             }

@@ -29,6 +29,9 @@ impl HolderAlive {
                     self.holders.remove(key);
                 }
             },
+            Change::TreeDeleted(prefix) => {
+                self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
+            }
             _ => {}
         }
     }

@@ -19,6 +19,9 @@ pub(super) struct MutualExclusion {
 
 impl MutualExclusion {
     fn change(&mut self, change: &Change) -> Result<(), String> {
+        if let Change::TreeDeleted(prefix) = change {
+            self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
+        }
         let Change::Entry(key, entry) = change else { return Ok(()) };
         let holder = entry.as_ref().and_then(|entry| Some((entry.session.clone()?, entry.fence)));
         let before = match holder.clone() {
