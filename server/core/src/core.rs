@@ -10,7 +10,7 @@ use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{Election, Progress};
 use crate::readers::{Reader, Readers};
 use crate::sabotage::Rule;
-use crate::state::State;
+use crate::state::{Listing, State};
 use crate::timers::{Subject, TimerConfig, Timers};
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
@@ -233,6 +233,17 @@ impl Core {
             *remaining = self.left_of_delay(now, key, *remaining);
         }
         (index, rows)
+    }
+
+    /// The same for a query that may be about very many rows: of no more than `limit` bytes, or to be built elsewhere.
+    pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
+        match query {
+            Query::Place { .. } => {
+                let (index, rows) = self.query(now, query);
+                (index, Listing::Rows(rows))
+            }
+            query => self.state.query_view(query, limit),
+        }
     }
 
     /// Whether what became of a place in a queue can be told at once: it is a fact of the log's beginning, which no

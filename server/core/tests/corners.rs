@@ -1,10 +1,14 @@
 //! Limits and odd corners of the state machine, each on its own.
 
 use bytes::Bytes;
-use lockmesh_core::state::{LOSS_KEYS_KEPT, LOSSES_KEPT, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX};
+use lockmesh_core::state::{
+    LOSS_KEYS_KEPT, LOSSES_KEPT, Listing, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX,
+};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession, RestoreStep};
+use lockmesh_protocol::command::{
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, RestoreStep, TxnKv, TxnOp,
+};
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, SessionId, Term,
     WallTime,
@@ -339,4 +343,69 @@ fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
     let first = NewServer { birth: "a".into(), node: "s1".into(), ..newcomer }.with_id(ServerId(1));
     cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: vec![first] });
     assert_eq!(cluster.apply(admit), Reply::Server(ServerId(2)));
+}
+
+/// A cluster with 2,000 keys under a prefix, and one beside it.
+fn crowded() -> Cluster {
+    let mut cluster = Cluster::new();
+    (0..2_000).for_each(|number| drop(cluster.apply(put(&format!("many/{number:05}")))));
+    cluster.apply(put("few/1"));
+    cluster
+}
+
+/// The bytes of an answer, as they are sent.
+fn encoded(rows: &Rows) -> usize {
+    let mut bytes = Vec::new();
+    lockmesh_protocol::wire::encode_into(rows, &mut bytes);
+    bytes.len()
+}
+
+#[test]
+fn a_long_listing_is_built_from_a_view_of_its_moment() {
+    const LIMIT: usize = 1 << 20;
+    let queries = [
+        Query::Entries(Key::from("many/")),
+        Query::Keys { prefix: Key::from(""), separator: String::new() },
+        Query::Keys { prefix: Key::from(""), separator: "/".into() },
+    ];
+    for query in queries {
+        let mut cluster = crowded();
+        let (index, rows) = cluster.state.query(&query);
+        let (same_index, listing) = cluster.state.query_view(&query, LIMIT);
+        let Listing::View(view) = listing else { panic!("{query:?} is about very many rows") };
+        cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("many/0"))));
+        cluster.apply(put("many/new"));
+        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "what came later is not in it");
+        assert_eq!(index, same_index);
+        assert_eq!(cluster.state.index_of(&query), cluster.state.query(&query).0);
+    }
+    let (_, few) = crowded().state.query_view(&Query::Entries(Key::from("few/")), LIMIT);
+    assert!(
+        matches!(few, Listing::Rows(Rows::Entries(rows)) if rows.len() == 1),
+        "few rows are built at once"
+    );
+}
+
+#[test]
+fn a_listing_that_is_too_long_is_known_by_its_pages() {
+    let cluster = crowded();
+    let query = Query::Entries(Key::from("many/"));
+    let whole = encoded(&cluster.state.query(&query).1);
+    let is_refused =
+        |query: &Query, limit| matches!(cluster.state.query_view(query, limit), (_, Listing::TooLong));
+    assert!(!is_refused(&query, whole), "what fits is never refused");
+    assert!(is_refused(&query, whole * 3 / 4), "and most of what does not fit at once");
+    let op = |verb| TxnKv {
+        verb,
+        key: Key::from("many/"),
+        value: Default::default(),
+        flags: 0,
+        index: LogIndex(0),
+        session: SessionId::from(""),
+    };
+    let txn = Query::Txn(vec![TxnOp::Kv(op(KvVerb::GetTree))]);
+    assert!(!is_refused(&txn, whole) && is_refused(&txn, whole * 3 / 4));
+    let names = Query::Keys { prefix: Key::from("many/"), separator: String::new() };
+    let (_, Listing::View(view)) = cluster.state.query_view(&names, 100) else { panic!("very many names") };
+    assert_eq!(view.rows(100), None);
 }

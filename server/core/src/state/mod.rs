@@ -22,6 +22,7 @@
 //! | `roster` | the servers of the quorum |
 //! | `restore` | a backup takes the place of everything |
 //! | `query` | what can be asked |
+//! | `view` | answers of very many rows, which others build |
 //! | `invariants` | what must be true after every command, as sentences and as code |
 //!
 //! **Invariants:** nothing here knows a clock: a TTL, a lock-delay or a wait is data, and its end is a command. Nothing
@@ -50,6 +51,7 @@ mod tree;
 mod txn;
 mod txn_catalog;
 mod txn_kv;
+mod view;
 
 use crate::input::Proposal;
 use lockmesh_protocol::change::{Change, Table};
@@ -65,6 +67,7 @@ pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
 pub use rows::State;
 pub use tree::Removed;
+pub use view::{Listing, LongRead, View, too_long};
 
 impl State {
     /// The state of a cluster that has not begun.

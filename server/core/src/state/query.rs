@@ -4,6 +4,7 @@
 
 use super::State;
 use super::tree::under;
+use super::view::names;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
 use lockmesh_protocol::query::{Instance, Lock, Query, Rows};
@@ -14,97 +15,86 @@ use std::sync::Arc;
 impl State {
     /// Answers a query with its index and its rows.
     pub fn query(&self, query: &Query) -> (LogIndex, Rows) {
+        (self.index_of(query), self.rows_of(query))
+    }
+
+    /// The index of a query's answer: whether there is news is known before any row was looked at.
+    pub fn index_of(&self, query: &Query) -> LogIndex {
         match query {
-            Query::Entry(key) => self.query_entry(key),
-            Query::Entries(prefix) => {
-                let prefix = prefix.as_str();
-                (self.prefix_index(prefix), Rows::Entries(self.entries_under(prefix).cloned().collect()))
+            Query::Entry(key) => match self.entries.get(key.as_str()) {
+                Some(entry) => entry.modify_index,
+                None => self.keys_index(),
+            },
+            Query::Entries(prefix) | Query::Keys { prefix, .. } | Query::Locks(prefix) => {
+                self.prefix_index(prefix.as_str())
             }
-            Query::Keys { prefix, separator } => {
-                (self.prefix_index(prefix.as_str()), Rows::Keys(self.names(prefix.as_str(), separator)))
+            Query::Session(_) | Query::Sessions | Query::NodeSessions(_) => self.table_index(Table::Sessions),
+            Query::Txn(_) => LogIndex(0),
+            Query::Losses => self.losses.last_key_value().map_or(LogIndex(0), |(_, loss)| loss.index),
+            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark).0,
+            Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
+            Query::Node(name) => self.node_index(&name.folded()),
+            Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => {
+                self.table_index(Table::Checks)
             }
-            Query::Session(id) => self.sessions_answer(self.sessions.get(id).cloned().into_iter().collect()),
-            Query::Sessions => self.sessions_answer(self.sessions.values().cloned().collect()),
-            Query::NodeSessions(node) => {
-                let ids = self.derived.by_node.get(&node.folded()).into_iter().flatten();
-                self.sessions_answer(ids.map(|id| self.sessions[id].clone()).collect())
+            Query::Services => self.table_index(Table::Services),
+            Query::ServiceInstances(_) => {
+                let tables = [Table::Services, Table::Checks, Table::Nodes];
+                tables.map(|table| self.table_index(table)).into_iter().max().unwrap_or_default()
             }
-            Query::Txn(ops) => (LogIndex(0), Rows::Txn(self.read_txn(ops))),
-            Query::Locks(prefix) => {
-                (self.prefix_index(prefix.as_str()), Rows::Locks(self.locks(prefix.as_str())))
-            }
-            Query::Losses => {
-                let newest = self.losses.last_key_value().map_or(LogIndex(0), |(_, loss)| loss.index);
-                (newest, Rows::Losses(self.losses.values().rev().cloned().collect()))
-            }
-            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark),
-            Query::Agents => {
-                (self.table_index(Table::Nodes), Rows::Agents(self.agents.values().cloned().collect()))
-            }
-            _ => self.query_catalog(query),
         }
     }
 
-    fn query_catalog(&self, query: &Query) -> (LogIndex, Rows) {
+    fn rows_of(&self, query: &Query) -> Rows {
         match query {
-            Query::Nodes => {
-                (self.table_index(Table::Nodes), Rows::Nodes(self.nodes.values().cloned().collect()))
+            Query::Entry(key) => Rows::Entries(self.entries.get(key.as_str()).cloned().into_iter().collect()),
+            Query::Entries(prefix) => Rows::Entries(self.entries_under(prefix.as_str()).cloned().collect()),
+            Query::Keys { prefix, separator } => {
+                let prefix = prefix.as_str();
+                let keys = self.entries.under(prefix).map(|(key, _)| key);
+                names(keys, prefix, separator, usize::MAX).expect("nothing is longer")
             }
-            Query::Node(name) => self.query_node(name),
+            Query::Session(id) => Rows::Sessions(self.sessions.get(id).cloned().into_iter().collect()),
+            Query::Sessions => Rows::Sessions(self.sessions.values().cloned().collect()),
+            Query::NodeSessions(node) => {
+                let ids = self.derived.by_node.get(&node.folded()).into_iter().flatten();
+                Rows::Sessions(ids.map(|id| self.sessions[id].clone()).collect())
+            }
+            Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
+            Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
+            Query::Losses => Rows::Losses(self.losses.values().rev().cloned().collect()),
+            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark).1,
+            Query::Agents => Rows::Agents(self.agents.values().cloned().collect()),
+            _ => self.catalog_rows(query),
+        }
+    }
+
+    fn catalog_rows(&self, query: &Query) -> Rows {
+        match query {
+            Query::Nodes => Rows::Nodes(self.nodes.values().cloned().collect()),
+            Query::Node(name) => self.node_rows(&name.folded()),
             Query::NodeChecks(node) => {
-                let checks = self.checks_of(&node.folded()).map(|(_, check)| check.clone()).collect();
-                (self.table_index(Table::Checks), Rows::Checks(checks))
+                Rows::Checks(self.checks_of(&node.folded()).map(|(_, check)| check.clone()).collect())
             }
-            Query::ServiceChecks(name) => self.checks_answer(|check| is_same_name(&check.service_name, name)),
+            Query::ServiceChecks(name) => self.check_rows(|check| is_same_name(&check.service_name, name)),
             Query::ChecksInState(status) => {
-                self.checks_answer(|check| status.is_none_or(|status| check.status == status))
+                self.check_rows(|check| status.is_none_or(|status| check.status == status))
             }
-            Query::Services => (self.table_index(Table::Services), Rows::Services(self.service_names())),
-            Query::ServiceInstances(name) => {
-                let tables = [Table::Services, Table::Checks, Table::Nodes];
-                let index = tables.map(|table| self.table_index(table)).into_iter().max().unwrap_or_default();
-                (index, Rows::Instances(self.instances(name)))
-            }
+            Query::Services => Rows::Services(self.service_names()),
+            Query::ServiceInstances(name) => Rows::Instances(self.instances(name)),
             _ => unreachable!("every other query is answered where it comes in"),
         }
     }
 
-    fn query_entry(&self, key: &Key) -> (LogIndex, Rows) {
-        match self.entries.get(key.as_str()) {
-            Some(entry) => (entry.modify_index, Rows::Entries(vec![entry.clone()])),
-            None => (self.keys_index(), Rows::Entries(Vec::new())),
-        }
+    fn check_rows(&self, wanted: impl Fn(&Check) -> bool) -> Rows {
+        Rows::Checks(self.checks.values().filter(|check| wanted(check)).cloned().collect())
     }
 
-    fn sessions_answer(&self, sessions: Vec<Arc<lockmesh_protocol::record::Session>>) -> (LogIndex, Rows) {
-        (self.table_index(Table::Sessions), Rows::Sessions(sessions))
-    }
-
-    fn checks_answer(&self, wanted: impl Fn(&Check) -> bool) -> (LogIndex, Rows) {
-        let checks = self.checks.values().filter(|check| wanted(check)).cloned().collect();
-        (self.table_index(Table::Checks), Rows::Checks(checks))
-    }
-
-    fn query_node(&self, name: &NodeName) -> (LogIndex, Rows) {
-        let folded = name.folded();
-        let node = self.nodes.get(&folded).map(|node| {
-            let services = self.services_of(&folded).map(|(_, service)| service.clone()).collect();
+    fn node_rows(&self, folded: &NodeName) -> Rows {
+        Rows::Node(self.nodes.get(folded).map(|node| {
+            let services = self.services_of(folded).map(|(_, service)| service.clone()).collect();
             (node.clone(), services)
-        });
-        (self.node_index(&folded), Rows::Node(node))
-    }
-
-    /// The names under a prefix, each cut after the first separator behind the prefix.
-    fn names(&self, prefix: &str, separator: &str) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        for entry in self.entries_under(prefix) {
-            let name = cut(entry.key.as_str(), prefix.len(), separator);
-            // All names that are cut to the same follow each other.
-            if names.last().is_none_or(|last| last != name) {
-                names.push(name.into());
-            }
-        }
-        names
+        }))
     }
 
     /// Every key that is held or closed under a prefix, ascending.
@@ -162,14 +152,4 @@ impl State {
 
 fn is_same_name(left: &str, right: &str) -> bool {
     left == right || left.to_lowercase() == right.to_lowercase()
-}
-
-fn cut<'a>(key: &'a str, prefix_length: usize, separator: &str) -> &'a str {
-    if separator.is_empty() {
-        return key;
-    }
-    match key[prefix_length..].find(separator) {
-        Some(place) => &key[..prefix_length + place + separator.len()],
-        None => key,
-    }
 }
