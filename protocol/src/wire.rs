@@ -5,6 +5,7 @@
 
 use crate::rpc::MAX_FRAME_BYTES;
 use serde::{Serialize, de::DeserializeOwned};
+use std::io;
 
 /// The version that this build writes and reads.
 pub const VERSION: u8 = 1;
@@ -46,6 +47,51 @@ pub fn encode_into<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
     let config = bincode::config::standard();
     // Writing to memory cannot fail, and our own types have no map or sequence of unknown length.
     bincode::serde::encode_into_std_write(value, bytes, config).expect("our own types are encodable");
+}
+
+/// Appends a value, without a version, if it takes at most `limit` bytes. Of a longer one nothing is appended, and no
+/// more than that is encoded.
+///
+/// # Errors
+/// The value is longer.
+pub fn encode_within<T: Serialize>(value: &T, bytes: &mut Vec<u8>, limit: usize) -> Result<(), LimitReached> {
+    let start = bytes.len();
+    let mut bounded = Bounded { end: start.saturating_add(limit), bytes };
+    // Nothing but the limit can keep our own types from being encoded.
+    let encoded = bincode::serde::encode_into_std_write(value, &mut bounded, bincode::config::standard());
+    if encoded.is_err() {
+        bytes.truncate(start);
+        return Err(LimitReached { limit });
+    }
+    Ok(())
+}
+
+/// A value takes more bytes than it may. Nothing of it was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {limit} bytes")]
+pub struct LimitReached {
+    /// How many it may take.
+    pub limit: usize,
+}
+
+/// Takes bytes up to an end.
+struct Bounded<'a> {
+    bytes: &'a mut Vec<u8>,
+    end: usize,
+}
+
+impl io::Write for Bounded<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + piece.len() > self.end {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Decodes a message of at most `LIMIT` bytes.
@@ -90,7 +136,7 @@ fn whole<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeErro
 
 #[cfg(test)]
 mod tests {
-    use super::{WireError, decode, decode_stored, encode, encode_into};
+    use super::{LimitReached, WireError, decode, decode_stored, encode, encode_into, encode_within};
     use crate::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES};
 
     #[test]
@@ -112,6 +158,18 @@ mod tests {
         assert!(matches!(decode_stored::<Vec<String>>(&bytes[1..]), Err(WireError::Malformed(_))));
         let damaged = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(matches!(decode_stored::<String>(&damaged), Err(WireError::Malformed(_))));
+    }
+
+    #[test]
+    fn what_is_longer_than_its_limit_leaves_nothing_behind() {
+        let calls = CallFrame(vec![Call::Cancel(CallId(300)); 10]);
+        let (mut whole, mut bytes) = (b"before".to_vec(), b"before".to_vec());
+        encode_into(&calls, &mut whole);
+        let length = whole.len() - bytes.len();
+        assert_eq!(encode_within(&calls, &mut bytes, length - 1), Err(LimitReached { limit: length - 1 }));
+        assert_eq!(bytes, b"before");
+        assert_eq!(encode_within(&calls, &mut bytes, length), Ok(()));
+        assert_eq!(bytes, whole);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::backup::{Backups, Question, Source};
 use crate::config::StorageConfig;
 use crate::forming::{Record, announce};
 use crate::images::{Fetch, Fetched, ImageSource};
-use crate::mailbox::{Inbox, Mail, Mailbox};
+use crate::mailbox::{Inbox, Mail, Mailbox, Outgoing};
 use crate::metrics;
 use crate::peers::Peers;
 use crate::store::{DirtyRows, StoreEvent, StoreHandle};
@@ -231,7 +231,11 @@ impl Driver {
             }
             self.connections.answer(to, response);
         }
-        let removed = actions.removed.take();
+        for (to, read) in actions.long_reads.drain(..) {
+            metrics::READS.inc();
+            self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
+        }
+        let removed = actions.removed_rows.take();
         if !removed.is_empty() {
             // To free very many rows takes longer than anybody may wait for this loop.
             tokio::task::spawn_blocking(move || drop(removed));

@@ -11,6 +11,7 @@ use crate::store::StoreEvent;
 use lockmesh_core::frontend::CallRef;
 pub use lockmesh_core::frontend::Caller;
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
@@ -242,8 +243,23 @@ struct Connection {
 #[derive(Debug, Default)]
 struct Replies {
     unanswered: HashSet<CallId>,
-    queue: Vec<(CallId, Response)>,
+    queue: Vec<(CallId, Outgoing)>,
     gone: bool,
+}
+
+/// What goes back to a connection.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// An answer.
+    Response(Response),
+    /// An answer of very many rows, which the connection builds where nobody waits for it.
+    LongRead(Box<LongRead>),
+}
+
+impl From<Response> for Outgoing {
+    fn from(response: Response) -> Self {
+        Self::Response(response)
+    }
 }
 
 /// What became of a call that a connection wants to begin.
@@ -281,7 +297,7 @@ impl ReplySink {
 
     /// Answers a call and wakes the connection; a driver uses a [`WakeList`], which wakes once a turn.
     pub fn answer(&self, call: CallId, response: Response) {
-        if self.push(call, response) {
+        if self.push(call, response.into()) {
             self.0.ready.notify_one();
         }
     }
@@ -290,19 +306,19 @@ impl ReplySink {
     pub(crate) fn refuse(&self, call: CallId, reason: Unavailable) {
         let mut state = lock(&self.0.state);
         if !state.gone {
-            state.queue.push((call, Response::Unavailable(reason)));
+            state.queue.push((call, Response::Unavailable(reason).into()));
             drop(state);
             self.0.ready.notify_one();
         }
     }
 
     /// Whether the queue was empty before, so that somebody must be woken.
-    fn push(&self, call: CallId, response: Response) -> bool {
+    fn push(&self, call: CallId, outgoing: Outgoing) -> bool {
         let mut state = lock(&self.0.state);
         if state.gone || !state.unanswered.remove(&call) {
             return false;
         }
-        state.queue.push((call, response));
+        state.queue.push((call, outgoing));
         state.queue.len() == 1
     }
 
@@ -334,7 +350,7 @@ impl ReplySink {
     }
 
     /// Waits for answers and takes all that are ready.
-    pub async fn ready(&self) -> Vec<(CallId, Response)> {
+    pub async fn ready(&self) -> Vec<(CallId, Outgoing)> {
         loop {
             let taken = std::mem::take(&mut lock(&self.0.state).queue);
             if !taken.is_empty() {
@@ -368,8 +384,8 @@ pub struct WakeList {
 
 impl WakeList {
     /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`].
-    pub fn answer(&mut self, replies: &ReplySink, call: CallId, response: Response) {
-        if replies.push(call, response) {
+    pub fn answer(&mut self, replies: &ReplySink, call: CallId, outgoing: impl Into<Outgoing>) {
+        if replies.push(call, outgoing.into()) {
             self.woken.push(replies.clone());
         }
     }
@@ -466,7 +482,8 @@ mod tests {
             postman.answer(&sink, CallId(id), Response::Done);
         }
         postman.deliver();
-        assert_eq!(sink.ready().await, [(CallId(1), Response::Done), (CallId(3), Response::Done)]);
+        let answered = sink.ready().await.into_iter().map(|(call, _)| call);
+        assert!(answered.eq([CallId(1), CallId(3)]));
         assert_eq!(sink.begin(CallId(1)), Begun::Yes);
     }
 

@@ -24,10 +24,26 @@ const FULL_MESSAGES: u64 = 4096;
 
 /// A message does not fit a frame. Nothing of it was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {length} bytes, but at most {MAX_FRAME_BYTES} fit a frame")]
-pub struct TooLong {
-    /// How long it is, encoded.
-    pub length: usize,
+#[error("a message is longer than a frame of {MAX_FRAME_BYTES} bytes")]
+pub struct TooLong;
+
+/// The longest message that fits a frame.
+const MAX_MESSAGE_BYTES: usize = MAX_FRAME_BYTES - (HEADER_ROOM - LENGTH_BYTES);
+
+/// A message as its bytes: for whoever encodes elsewhere than he sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded(Vec<u8>);
+
+impl Encoded {
+    /// Encodes a message. One that fits no frame is given up when it has become that long.
+    ///
+    /// # Errors
+    /// It fits no frame.
+    pub fn new<T: Serialize>(message: &T) -> Result<Self, TooLong> {
+        let mut bytes = Vec::new();
+        wire::encode_within(message, &mut bytes, MAX_MESSAGE_BYTES).map_err(|_| TooLong)?;
+        Ok(Self(bytes))
+    }
 }
 
 /// Gathers messages into frames until somebody can send them.
@@ -49,23 +65,39 @@ impl FrameQueue {
             self.open.resize(HEADER_ROOM, 0);
         }
         let start = self.open.len();
-        wire::encode_into(message, &mut self.open);
-        let length = self.open.len() - start;
+        if wire::encode_within(message, &mut self.open, MAX_MESSAGE_BYTES).is_err() {
+            self.open.shrink_to(FULL_BYTES);
+            return Err(TooLong);
+        }
         if self.open.len() - LENGTH_BYTES <= MAX_FRAME_BYTES {
             self.count += 1;
             return Ok(());
         }
-        if HEADER_ROOM + length - LENGTH_BYTES > MAX_FRAME_BYTES {
-            self.open.truncate(start);
-            self.open.shrink_to(FULL_BYTES);
-            return Err(TooLong { length });
-        }
         let message = self.open.split_off(start);
         self.close();
-        self.open.resize(HEADER_ROOM, 0);
-        self.open.extend_from_slice(&message);
-        self.count = 1;
+        self.begin_with(&message);
         Ok(())
+    }
+
+    /// Appends a message that was encoded elsewhere.
+    pub fn push_encoded(&mut self, message: &Encoded) {
+        let Encoded(bytes) = message;
+        let is_full = self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES;
+        if is_full || self.open.is_empty() || self.open.len() + bytes.len() - LENGTH_BYTES > MAX_FRAME_BYTES {
+            self.close();
+            self.begin_with(bytes);
+        } else {
+            self.open.extend_from_slice(bytes);
+            self.count += 1;
+        }
+    }
+
+    /// Begins a frame with a message.
+    fn begin_with(&mut self, message: &[u8]) {
+        self.open.clear();
+        self.open.resize(HEADER_ROOM, 0);
+        self.open.extend_from_slice(message);
+        self.count = 1;
     }
 
     /// Takes all frames, oldest first; no message may be added to them any more.
@@ -188,7 +220,7 @@ fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES};
+    use super::{Encoded, FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES, TooLong};
     use bytes::Bytes;
     use lockmesh_protocol::id::SessionId;
     use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request};
@@ -287,12 +319,26 @@ mod tests {
         let mut queue = FrameQueue::default();
         let renew = |length: usize| Call::Begin(CallId(7), Request::Renew("s".repeat(length).into()));
         queue.push(&Call::Cancel(CallId(1))).unwrap();
-        assert!(queue.push(&renew(MAX_FRAME_BYTES)).unwrap_err().length > MAX_FRAME_BYTES);
+        assert_eq!(queue.push(&renew(MAX_FRAME_BYTES)), Err(TooLong));
+        assert_eq!(Encoded::new(&renew(MAX_FRAME_BYTES)), Err(TooLong));
         queue.push(&Call::Cancel(CallId(2))).unwrap();
         queue.push(&renew(MAX_FRAME_BYTES - 19)).unwrap();
         let frames = cut(queue.take()).unwrap();
         let counts: Vec<usize> = frames.iter().map(|frame| frame.0.len()).collect();
         assert_eq!(counts, [2, 1]);
+    }
+
+    #[test]
+    fn a_message_that_was_encoded_elsewhere_is_one_like_all_others() {
+        let renew = |length: usize| Call::Begin(CallId(7), Request::Renew("s".repeat(length).into()));
+        let messages =
+            [renew(1), renew(MAX_FRAME_BYTES - 19), Call::Cancel(CallId(1)), renew(100), renew(70_000)];
+        let mut queue = FrameQueue::default();
+        messages.iter().for_each(|message| queue.push_encoded(&Encoded::new(message).unwrap()));
+        queue.push(&Call::Cancel(CallId(2))).unwrap();
+        let received: Vec<Call> = cut(queue.take()).unwrap().into_iter().flat_map(|frame| frame.0).collect();
+        assert_eq!(received[..5], messages);
+        assert_eq!(received[5], Call::Cancel(CallId(2)));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Where the answers of the frontend go: the sinks of the connections that have called.
 
-use crate::mailbox::{ReplySink, WakeList};
+use crate::mailbox::{Outgoing, ReplySink, WakeList};
 use lockmesh_core::frontend::{CallRef, Caller};
 use lockmesh_protocol::peer::Peer;
-use lockmesh_protocol::rpc::{CallId, Response};
+use lockmesh_protocol::rpc::CallId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ impl Connections {
     }
 
     /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`].
-    pub(super) fn answer(&mut self, to: CallRef, response: Response) {
+    pub(super) fn answer(&mut self, to: CallRef, outgoing: impl Into<Outgoing>) {
         if let Some(replies) = self.sinks.get(&to.caller) {
-            self.wakes.answer(replies, to.call, response);
+            self.wakes.answer(replies, to.call, outgoing);
         }
     }
 

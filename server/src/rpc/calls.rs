@@ -2,12 +2,15 @@
 
 use super::RpcService;
 use super::counters::one_more;
-use crate::mailbox::{Begun, Mail, ReplySink};
+use super::long::{Built, LongReads};
+use crate::mailbox::{Begun, Mail, Outgoing, ReplySink};
 use lockmesh_core::frontend::{CallRef, denied};
+use lockmesh_core::state::too_long;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, LinkError};
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Response, Unavailable};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A peer that lets so many answers wait is not asked for more calls until it has read some.
@@ -103,15 +106,34 @@ impl Stream {
 
     async fn send_answers(&self, sender: &mut FrameSender) -> Result<(), LinkError> {
         let mut queue = FrameQueue::default();
+        let mut long_reads = LongReads::new(Arc::clone(&self.service.long_reads));
         loop {
-            for answer in self.replies.ready().await {
-                self.encode(&mut queue, &answer);
-                if queue.byte_count() >= BYTES_AT_ONCE {
-                    self.send(&mut queue, sender).await?;
-                }
+            tokio::select! {
+                answers = self.replies.ready() => for (call, outgoing) in answers {
+                    let response = match outgoing {
+                        Outgoing::Response(response) => Some(response),
+                        Outgoing::LongRead(read) => long_reads.take(call, *read),
+                    };
+                    if let Some(response) = response {
+                        self.encode(&mut queue, &(call, response));
+                    }
+                    if queue.byte_count() >= BYTES_AT_ONCE {
+                        self.send(&mut queue, sender).await?;
+                    }
+                },
+                built = long_reads.built() => self.push_built(&mut queue, &built),
             }
             self.send(&mut queue, sender).await?;
         }
+    }
+
+    fn push_built(&self, queue: &mut FrameQueue, built: &Built) {
+        let counters = &self.service.counters;
+        one_more(&counters.replies);
+        if built.is_too_long {
+            one_more(&counters.too_long);
+        }
+        queue.push_encoded(&built.answer);
     }
 
     async fn send(&self, queue: &mut FrameQueue, sender: &mut FrameSender) -> Result<(), LinkError> {
@@ -124,9 +146,7 @@ impl Stream {
         one_more(&self.service.counters.replies);
         if queue.push(answer).is_err() {
             one_more(&self.service.counters.too_long);
-            let refusal = Unavailable::AnswerTooLong { limit: MAX_FRAME_BYTES as u64 };
-            let refusal = Response::Unavailable(refusal);
-            queue.push(&(answer.0, refusal)).expect("a refusal is short");
+            queue.push(&(answer.0, too_long(MAX_FRAME_BYTES))).expect("a refusal is short");
         }
     }
 }

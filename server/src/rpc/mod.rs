@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
 //! | `calls.rs` | one stream of calls: frames in, mails to the driver, answers out |
+//! | `long.rs` | answers of very many rows, built beside everything else |
 //! | `raft.rs` | one stream of another server's messages |
 //! | `counters.rs` | what is counted, for metrics |
 //!
@@ -12,6 +13,7 @@
 
 mod calls;
 pub mod counters;
+mod long;
 mod raft;
 
 use crate::mailbox::{CALLS_PER_CONNECTION, Caller, Mail, Mailbox, ReplySink};
@@ -53,12 +55,22 @@ pub struct RpcService {
     counters: Arc<RpcCounters>,
     last_caller: Arc<AtomicU64>,
     peers: Option<Arc<Peers>>,
+    /// How many long answers may be built at once.
+    long_reads: Arc<Semaphore>,
 }
 
 impl RpcService {
     /// Makes the service in front of this mailbox.
     pub fn new(mailbox: Mailbox, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
-        Self { mailbox, options: Arc::new(options), counters, last_caller: Arc::default(), peers: None }
+        let long_reads = Arc::new(long::places());
+        Self {
+            mailbox,
+            options: Arc::new(options),
+            counters,
+            last_caller: Arc::default(),
+            peers: None,
+            long_reads,
+        }
     }
 
     /// Lets other servers speak Raft, if these know them; without it nobody may.

@@ -21,7 +21,7 @@ use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -370,7 +370,9 @@ impl Process {
         for action in actions.storage.drain(..) {
             self.store(stage, action, turn);
         }
-        for CallAnswer { to, response, .. } in actions.answers.drain(..) {
+        let long = actions.long_reads.drain(..).map(|(to, read)| (to, read.into_response(MAX_FRAME_BYTES)));
+        let answers = actions.answers.drain(..).map(|CallAnswer { to, response, .. }| (to, response));
+        for (to, response) in answers.chain(long) {
             if let Some(asked) = self.calls.remove(&to) {
                 let is_proposal = matches!(asked.ask.request, Request::Propose(..));
                 if self.failing && is_proposal && is_refused(&response) {
@@ -379,7 +381,7 @@ impl Process {
                 turn.given.push(Given { asked, response });
             }
         }
-        drop(actions.removed.take());
+        drop(actions.removed_rows.take());
         for (reader, to) in actions.open_readers.drain(..) {
             debug_assert_eq!(reader, CheckpointReader::Snapshot, "nobody asks for backups");
             self.calls.remove(&to);

@@ -3,7 +3,7 @@
 use super::event::CallRef;
 use crate::raft::log::{ImageMark, LogWrite};
 use crate::raft::message::PeerMessage;
-use crate::state::Removed;
+use crate::state::{LongRead, Removed};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
@@ -19,8 +19,10 @@ pub struct Actions {
     pub messages: Vec<(ServerId, PeerMessage)>,
     /// Answers. A promise in here is durable.
     pub answers: Vec<CallAnswer>,
+    /// Answers of very many rows, to be built where nobody waits; as many bytes as a frame has.
+    pub long_reads: Vec<(CallRef, LongRead)>,
     /// Rows that were removed many at once: to be dropped where nobody waits.
-    pub removed: Removed,
+    pub removed_rows: Removed,
     /// Readers of the durable checkpoint that shall be opened; each then serves its first part to the call.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
     /// Parts that are wanted of open readers.

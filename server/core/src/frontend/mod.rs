@@ -352,7 +352,7 @@ impl Frontend {
         self.hand_on(actions);
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
-        actions.removed.append(outbox.removed.take());
+        actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         if !outbox.changes.is_empty() {
             actions.storage.push(Storage::Record(std::mem::take(&mut outbox.changes)));

@@ -6,10 +6,11 @@ use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::raft::log::ImageMark;
 use crate::sabotage::Rule;
+use crate::state::{Listing, LongRead, too_long};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
 impl Frontend {
@@ -35,12 +36,11 @@ impl Frontend {
     }
 
     pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
-        let (index, rows) = self.core.query(now, &parked.query);
-        let index =
-            self.core.state().index_beyond(&parked.query, parked.known).map_or(index, |news| news.max(index));
-        if index > parked.known {
-            let answer = Response::Answer(self.signed(now, index, rows));
-            actions.answer(parked.from, answer, AnswerKind::Read);
+        let state = self.core.state();
+        let news = state.index_beyond(&parked.query, parked.known).unwrap_or_default();
+        // Rows are built for those only who are answered.
+        if state.index_of(&parked.query).max(news) > parked.known {
+            self.tell_rows(now, &parked.query, (parked.from, news), actions);
         } else if self.watches.len() >= self.config.max_watches {
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
@@ -51,9 +51,28 @@ impl Frontend {
     }
 
     pub(super) fn answer(&self, now: Time, query: &Query, to: CallRef, actions: &mut Actions) {
-        let (index, rows) = self.core.query(now, query);
-        let answer = Response::Answer(self.signed(now, index, rows));
-        actions.answer(to, answer, AnswerKind::Read);
+        self.tell_rows(now, query, (to, LogIndex(0)), actions);
+    }
+
+    /// Answers with what there is, under no older index than this.
+    fn tell_rows(&self, now: Time, query: &Query, (to, least): (CallRef, LogIndex), actions: &mut Actions) {
+        let (index, listing) = self.core.query_view(now, query, MAX_FRAME_BYTES);
+        let index = index.max(least);
+        let leader = self.core.leader();
+        let known_leader = leader.is_some();
+        let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
+        // Clients bound the age of a stale answer by it, so it grows while there is no leader.
+        let last_contact = last_contact.unwrap_or_else(|| now.since(self.leader_contact));
+        match listing {
+            Listing::Rows(rows) => {
+                let answer = Answer { index, rows, known_leader, last_contact };
+                actions.answer(to, Response::Answer(answer), AnswerKind::Read);
+            }
+            Listing::View(view) => {
+                actions.long_reads.push((to, LongRead { index, known_leader, last_contact, view }));
+            }
+            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), AnswerKind::Read),
+        }
     }
 
     /// Those whose time is over are told what there is.
@@ -86,14 +105,6 @@ impl Frontend {
             }
         }
         self.serving = serving;
-    }
-
-    fn signed(&self, now: Time, index: LogIndex, rows: Rows) -> Answer {
-        let leader = self.core.leader();
-        let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
-        // Clients bound the age of a stale answer by it, so it grows while there is no leader.
-        let last_contact = last_contact.unwrap_or_else(|| now.since(self.leader_contact));
-        Answer { index, rows, known_leader: leader.is_some(), last_contact }
     }
 
     /// Remembers when a leader was heard last.

@@ -1,0 +1,106 @@
+//! Answers of very many rows: built and encoded where nobody waits for it, one at a time for each connection.
+//!
+//! Encoding 8 MiB takes tens of milliseconds. The driver's loop, and everybody whose calls share this connection or this
+//! processor, must not stand still for so long, so it is done on a thread of its own, and on few of them at once.
+
+use lockmesh_core::state::{LongRead, too_long};
+use lockmesh_net::frame::Encoded;
+use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Response, Unavailable};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// How many may wait on one connection: each keeps the pages from being freed that it will be built from.
+const WAITING_MAX: usize = 64;
+
+/// A part of the processors, so that something is left for everything else.
+const PROCESSORS_FOR_ONE: usize = 2;
+
+/// How many answers a server builds at once.
+pub(super) fn places() -> Semaphore {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Semaphore::new((processors / PROCESSORS_FOR_ONE).max(1))
+}
+
+/// What one connection has to build.
+#[derive(Debug)]
+pub(super) struct LongReads {
+    places: Arc<Semaphore>,
+    waiting: VecDeque<(CallId, LongRead)>,
+    building: Option<JoinHandle<Built>>,
+}
+
+/// An answer as it is sent, and whether it was too long.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) answer: Encoded,
+    pub(super) is_too_long: bool,
+}
+
+impl LongReads {
+    /// Nothing yet.
+    pub(super) fn new(places: Arc<Semaphore>) -> Self {
+        Self { places, waiting: VecDeque::new(), building: None }
+    }
+
+    /// Takes one; what to answer instead where too many wait.
+    pub(super) fn take(&mut self, call: CallId, read: LongRead) -> Option<Response> {
+        if self.waiting.len() >= WAITING_MAX {
+            let what = format!("{WAITING_MAX} long listings of this agent wait already");
+            return Some(Response::Unavailable(Unavailable::Overloaded(what)));
+        }
+        self.waiting.push_back((call, read));
+        self.begin();
+        None
+    }
+
+    /// The next that is built; never, while there is none. May be called again when it was not waited for to the end.
+    pub(super) async fn built(&mut self) -> Built {
+        let Some(building) = &mut self.building else { return std::future::pending().await };
+        let built = building.await;
+        self.building = None;
+        self.begin();
+        // It is cut off only where the whole server ends.
+        let Ok(built) = built else { return std::future::pending().await };
+        built
+    }
+
+    fn begin(&mut self) {
+        if self.building.is_some() {
+            return;
+        }
+        self.building = self.waiting.pop_front().map(|(call, read)| {
+            let places = Arc::clone(&self.places);
+            tokio::spawn(async move {
+                // Nobody closes it.
+                let place = places.acquire_owned().await;
+                let built = tokio::task::spawn_blocking(move || build(call, read)).await;
+                drop(place);
+                built.unwrap_or_else(|_| refusal(call))
+            })
+        });
+    }
+}
+
+impl Drop for LongReads {
+    fn drop(&mut self) {
+        if let Some(building) = &self.building {
+            building.abort();
+        }
+    }
+}
+
+fn build(call: CallId, read: LongRead) -> Built {
+    let response = read.into_response(MAX_FRAME_BYTES);
+    let is_too_long = matches!(response, Response::Unavailable(_));
+    match Encoded::new(&(call, response)) {
+        Ok(answer) => Built { answer, is_too_long },
+        Err(_) => refusal(call),
+    }
+}
+
+fn refusal(call: CallId) -> Built {
+    let answer = Encoded::new(&(call, too_long(MAX_FRAME_BYTES))).expect("a refusal is short");
+    Built { answer, is_too_long: true }
+}
