@@ -321,3 +321,37 @@ fn assertion_18_the_key_must_be_named() {
         assert_eq!(answer.expect(400).text(), "Missing key name");
     }
 }
+
+/// So many keys that a server answers from a view, beside its loop.
+#[test]
+fn a_listing_of_very_many_keys_is_whole_and_a_deleted_prefix_is_empty() {
+    let client = shared().client();
+    let name = |number: u32| format!("many/{}/{number:04}", number % 2);
+    for first in (0..640).step_by(64) {
+        let set = |number| json!({"KV": {"Verb": "set", "Key": name(number), "Value": "dGVzdA=="}});
+        let operations: Vec<Value> = (first..first + 64).map(set).collect();
+        client.put("/v1/txn", Value::from(operations).to_string()).expect(200);
+    }
+    let mut names: Vec<String> = (0..640).map(name).collect();
+    names.sort();
+    let keys = client.get("/v1/kv/many/?keys").expect(200).expect_meta();
+    assert_eq!(keys.json(), json!(names));
+    assert_eq!(client.get("/v1/kv/many/?keys&separator=/").json(), json!(["many/0/", "many/1/"]));
+    let listed = |answer: &Value| -> Vec<String> {
+        let entries = answer.as_array().expect("a list").iter();
+        entries.map(|entry| entry["Key"].as_str().expect("a name").to_owned()).collect()
+    };
+    let entries = client.get("/v1/kv/many/?recurse&stale").expect(200);
+    assert_eq!(listed(&entries.json()), names);
+    let index = keys.index();
+    let watch = client.watch(&format!("/v1/kv/many/?recurse&index={index}&wait=60s"));
+    client.set("many/2", "one more");
+    names.push("many/2".into());
+    let woken = watch.answer().expect(200);
+    assert!(woken.index() > index);
+    assert_eq!(listed(&woken.json()), names);
+    let gone = client.watch(&format!("/v1/kv/many/1/0001?index={}&wait=60s", woken.index()));
+    client.delete("/v1/kv/many/?recurse").expect(200);
+    assert!(gone.answer().expect(404).index() > woken.index());
+    client.get("/v1/kv/many/?recurse").expect(404);
+}
