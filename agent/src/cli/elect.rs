@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::error::CliError;
 use super::lock::child::{Program, Signals};
-use super::lock::duration;
 use super::lock::held::{self, Ended, Held};
+use super::lock::{duration, ttl};
 use super::output::{print_line, printable};
 use lockmesh_client::{Client, Election, LOCK_FLAGS, Leader, Observer, SessionOptions};
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
     /// How long the office outlives this process at least
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
     ttl: Duration,
     /// How long nobody else is elected after the office was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::loss::Loss;
 use crate::shape::session::NewSession;
 use lease::{Lease, Step};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -25,6 +26,9 @@ use tracing::{debug, warn};
 
 /// The TTL that Consul's own lock clients use.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
+
+/// The shortest TTL that any agent can be told to allow, and the longest.
+const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 
 /// How often a session's end is tried to be told to the agent before it is left to its TTL.
 const DESTROY_TRIES: u32 = 5;
@@ -61,6 +65,21 @@ impl SessionOptions {
     /// The defaults, with a name.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Whether a session can be kept so: one without a TTL could not be believed in for any time at all.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] with what to change.
+    pub fn check(&self) -> Result<(), Error> {
+        if TTL_RANGE.contains(&self.ttl) {
+            return Ok(());
+        }
+        let ttl = format_duration(self.ttl);
+        Err(Error::Settings(format!(
+            "a session cannot be kept with a TTL of {ttl}: choose 100ms to 24h, and no less than the agent's \
+             `http.session_ttl_min`, which is 10s unless it was changed"
+        )))
     }
 
     fn request(&self) -> NewSession {
@@ -100,8 +119,9 @@ impl SessionKeeper {
     /// Creates a session and keeps it.
     ///
     /// # Errors
-    /// Whatever creating it says; a session that may have been created all the same ends with its TTL.
+    /// [`Error::Settings`] for a TTL that is none. Whatever creating it says; a session that may have been created all the same ends with its TTL.
     pub async fn create(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
+        options.check()?;
         let sent = client.clock().now();
         let id = client.sessions().create(&options.request()).await?;
         let lease = Lease::new(options.ttl, sent, spread());

@@ -95,3 +95,17 @@ async fn an_agent_that_is_not_there_is_named() {
     let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("nobody there");
     assert!(matches!(error, Error::Unreachable { .. }) && error.certainly_not_done(), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_could_never_be_believed_in_is_not_asked_for() {
+    let fake = Fake::start();
+    for ttl in [Duration::ZERO, Duration::from_millis(99), Duration::from_secs(86_401)] {
+        let options = SessionOptions { ttl, ..SessionOptions::named("test") };
+        let refused = SessionKeeper::create(&fake.client(), &options).await.expect_err("it makes no sense");
+        assert!(matches!(refused, Error::Settings(_)), "{refused}");
+        // Whoever waits for a lock hears of it too, instead of beginning anew for ever.
+        let lock = crate::Lock::new(&fake.client(), "a").session(options);
+        assert!(matches!(lock.acquire().await, Err(Error::Settings(_))));
+    }
+    assert_eq!((fake.count("create"), fake.sessions()), (0, 0));
+}

@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_name = "COUNT")]
     monitor_retry: Option<u32>,
     /// How long the lock outlives this process at least; at least 10s unless the cluster allows less
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
     ttl: Duration,
     /// How long nobody else is given the lock after it was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -219,6 +219,13 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     lockmesh_protocol::duration::parse(text).map_err(|error| error.to_string())
 }
 
+/// How long a session that is kept may live; the agent's `http.session_ttl_min` may ask for more.
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    SessionOptions { ttl, ..SessionOptions::default() }.check().map_err(|error| error.to_string())?;
+    Ok(ttl)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +294,9 @@ mod tests {
             "lockmesh lock --once --timeout=1s a -- x",
             "lockmesh lock --monitor-retry=-1 a -- x",
             "lockmesh lock --unknown a -- x",
+            "lockmesh lock --ttl 0s a -- x",
+            "lockmesh lock --ttl 99ms a -- x",
+            "lockmesh lock --ttl 24h1ms a -- x",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
