@@ -4,7 +4,7 @@ use crate::certificate::Facts;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch::Receiver;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long before a certificate's end the warnings begin.
 pub const WARNING_TIME: Duration = Duration::from_secs(30 * 86_400);
@@ -56,13 +56,30 @@ impl CertificateLife {
     }
 }
 
-/// Looks at the certificates once an hour, and whenever they are replaced, until nobody can replace them any more:
-/// tells `gauge` the fewest seconds that one of them still lives, and warns in the log once a day from 30 days before
-/// the end.
+/// Waits until a certificate is refused that ends at this time, by a clock that may be set meanwhile.
+pub(crate) async fn ended(not_after: SystemTime) {
+    // The second in which it ends belongs to its life.
+    let end = not_after + Duration::from_secs(1);
+    while let Ok(left) = end.duration_since(SystemTime::now())
+        && !left.is_zero()
+    {
+        sleep(left.min(LOOK_INTERVAL)).await;
+    }
+}
+
+/// Looks at the certificates once an hour, whenever one ends, and whenever they are replaced, until nobody can replace
+/// them any more: tells `gauge` the fewest seconds that one of them still lives, and warns in the log once a day from
+/// 30 days before the end, and at the end.
 pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64)) {
-    let mut looks = 0u32;
+    let (mut looks, mut ended) = (0u32, 0);
     loop {
         let (now, known) = (SystemTime::now(), lives.borrow_and_update().clone());
+        let ends = known.iter().filter_map(|life| life.not_after.duration_since(now).ok());
+        let next = ends.filter(|left| !left.is_zero()).min().unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL);
+        let have_ended = known.iter().filter(|life| life.not_after <= now).count();
+        if std::mem::replace(&mut ended, have_ended) < have_ended {
+            looks = 0;
+        }
         if let Some(least) = known.iter().map(|life| life.seconds_left(now)).min() {
             gauge(least);
         }
@@ -71,7 +88,7 @@ pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64
                 tracing::warn!("{warning}");
             }
         }
-        match timeout(LOOK_INTERVAL, lives.changed()).await {
+        match timeout(next, lives.changed()).await {
             Ok(Ok(())) => looks = 0,
             Ok(Err(_)) => return,
             Err(_) => looks = looks.wrapping_add(1),
@@ -96,6 +113,20 @@ mod tests {
         assert!(past.warning(now).unwrap().contains("has ended"));
         assert_eq!(past.seconds_left(now), -1);
         assert!(life(now).warning(now).unwrap().contains("has ended"));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_certificate_is_noticed_when_it_comes() {
+        let not_after = SystemTime::now() + Duration::from_millis(1200);
+        let life = CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after };
+        let (_replace, lives) = tokio::sync::watch::channel(vec![life]);
+        let (tell, mut told) = tokio::sync::mpsc::channel(4);
+        let watching = tokio::spawn(watch(lives, move |left| tell.try_send(left).unwrap()));
+        assert_eq!(told.recv().await, Some(1));
+        let at_the_end = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
+        assert_eq!(at_the_end.expect("it is not looked at once an hour only"), Some(0));
+        assert!(SystemTime::now() >= not_after);
+        watching.abort();
     }
 
     #[tokio::test]

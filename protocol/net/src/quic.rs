@@ -4,6 +4,7 @@
 //! small, because a server keeps thousands of connections. **Invariant:** a [`Connection`] exists only after both
 //! certificates were verified, and its [`Connection::peer`] is the one that the peer's certificate names.
 
+use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
 use crate::peer::{Peer, Role};
 use crate::tls::{self, Identity, ResetSecret};
@@ -20,7 +21,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+use tokio::task::AbortHandle;
 
 /// How a connection's end behaves. Both ends' idle times count; the shorter one wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,13 +244,28 @@ impl Arrival {
 pub struct Connection {
     connection: quinn::Connection,
     peer: Peer,
+    /// Looks after the end of the peer's certificate as long as there is a clone.
+    _watch: Arc<CertificateWatch>,
+}
+
+/// The task that closes a connection when the peer's certificate ends; it ends with this value.
+#[derive(Debug)]
+struct CertificateWatch(AbortHandle);
+
+impl Drop for CertificateWatch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Connection {
     fn verified(connection: quinn::Connection) -> Result<Self, LinkError> {
         let chain = connection.peer_identity().ok_or("the peer showed no certificate".to_owned());
         match chain.and_then(tls::verified_peer) {
-            Ok(peer) => Ok(Self { connection, peer }),
+            Ok((peer, end)) => {
+                let watch = tokio::spawn(close_at(connection.clone(), peer.clone(), end));
+                Ok(Self { connection, peer, _watch: Arc::new(CertificateWatch(watch.abort_handle())) })
+            }
             Err(reason) => {
                 connection.close(Close::Denied.code(), reason.as_bytes());
                 Err(LinkError::Stranger(reason))
@@ -311,6 +328,18 @@ impl Connection {
     pub async fn closed(&self) -> String {
         self.connection.closed().await.to_string()
     }
+}
+
+/// Closes a connection when the peer's certificate has ended: whoever began in time is no better than who begins now. The
+/// other end hears why, and both say so in their logs.
+async fn close_at(connection: quinn::Connection, peer: Peer, end: SystemTime) {
+    tokio::select! {
+        _ = connection.closed() => return,
+        () = expiry::ended(end) => {}
+    }
+    let (reason, address) = (format!("the certificate of {peer} has ended"), connection.remote_address());
+    tracing::warn!(%address, "closed a connection, because {reason}: issue a new one and reload");
+    connection.close(Close::Denied.code(), reason.as_bytes());
 }
 
 /// The sending half of a stream.

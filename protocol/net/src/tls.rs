@@ -17,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The protocol's name inside TLS; a peer that speaks another one is refused.
 const ALPN: &[u8] = b"lockmesh/1";
@@ -168,13 +169,19 @@ fn make_sure_of_trust(
     }
 }
 
-/// The owner that a peer's verified certificate names. `chain` is what the TLS library hands out after the handshake.
-pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<Peer, String> {
+/// The owner that a peer's verified certificate names, and when the first of its certificates ends. `chain` is what the
+/// TLS library hands out after the handshake.
+pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<(Peer, SystemTime), String> {
     let chain = chain
         .downcast::<Vec<CertificateDer<'static>>>()
         .map_err(|_| "the peer's certificate cannot be read".to_owned())?;
     let certificate = chain.first().ok_or("the peer showed no certificate")?;
-    Facts::of_der(certificate)?.owner.ok_or_else(|| "the peer's certificate names no Lockmesh node".into())
+    let facts = Facts::of_der(certificate)?;
+    let mut end = facts.not_after;
+    for other in &chain[1..] {
+        end = end.min(Facts::of_der(other)?.not_after);
+    }
+    Ok((facts.owner.ok_or("the peer's certificate names no Lockmesh node")?, end))
 }
 
 fn server_config(

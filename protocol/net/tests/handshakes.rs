@@ -264,3 +264,20 @@ async fn who_goes_away_before_it_is_known_was_not_refused() {
     };
     assert_eq!(arrival.handshake().await.unwrap_err(), LinkError::Withdrawn);
 }
+
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_that_it_began_with() {
+    let cluster = Cluster::new();
+    let listener = cluster.listen(Role::Server);
+    let files = cluster.files(Role::Agent, Duration::from_secs(3));
+    let dialler = Endpoint::dial_only(&Identity::load(&files).unwrap(), &QuicOptions::default()).unwrap();
+    let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
+    let (accepted, dialled) = (accepted.expect("it lives still"), dialled.unwrap());
+    let reason = tokio::time::timeout(Duration::from_secs(60), dialled.closed()).await;
+    let reason = reason.expect("the listener looks again when the certificate ends");
+    assert!(reason.contains("the certificate of agent \"web-1\" has ended"), "{reason}");
+    accepted.closed().await;
+    let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
+    assert!(accepted.is_err());
+    assert!(verdict(dialled).await.contains("certificate"), "and nobody begins with it");
+}
