@@ -99,6 +99,8 @@ impl Round<'_> {
     fn judge(&self, history: &History, spans: &[Span]) -> Report {
         let file = File::create(self.keep.join("history.jsonl")).expect("the folder can be written to");
         history.write(BufWriter::new(file)).expect("the history can be written");
+        // What it cannot explain at once it looks at for minutes: whoever waits shall know for what.
+        eprintln!("checking {} operations", history.operations.len());
         let begun = Instant::now();
         let verdict = check_within(history, &BOUNDS);
         let check_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -195,11 +195,14 @@ impl<'h> Candidates<'h> {
         elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
     }
 
-    /// The keys whose lock was granted at an index to somebody who may have waited for it.
+    /// The keys whose lock was granted at an index to somebody who may have waited for it, also unheard of so far.
     fn handed(&self, index: u64, model: &Model) -> BTreeSet<String> {
         let told = self.facts.evidence.grants_at(index).map(|told| &told.key);
         let seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen);
-        let seen = seen.filter(|seen| seen.session.is_some() && !model.queue(&seen.key).is_empty());
+        let waited_unheard = |seen: &Seen| self.writers_of(seen).iter().any(|write| write.waits_in_vain());
+        let seen = seen.filter(|seen| {
+            seen.session.is_some() && (!model.queue(&seen.key).is_empty() || waited_unheard(seen))
+        });
         told.chain(seen.map(|seen| &seen.key)).cloned().collect()
     }
 
