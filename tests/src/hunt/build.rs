@@ -32,41 +32,29 @@ impl Built {
     }
 }
 
-/// Builds what these finders need, package by package, and no more.
+/// Builds what these finders need, in one go. The tests' own package is always among those that are named, so that
+/// dependencies keep the features that its tests give them and are built once.
 pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<Built, String> {
     let mut built = Built { lockmesh: target.join("debug/lockmesh"), ..Built::default() };
-    let packages: BTreeSet<&str> = finders.iter().map(|finder| finder.package.as_str()).collect();
-    for package in packages {
-        let own = finders.iter().filter(|finder| finder.package == package);
-        let targets: BTreeSet<&Finder> = own.collect();
-        let names: BTreeSet<&str> = targets.iter().map(|finder| finder.target.as_str()).collect();
-        let mut tests: Vec<&str> = vec!["test", "--no-run"];
-        for name in names.into_iter().filter(|name| *name != SIM) {
-            tests.extend(if name == "lib" { vec!["--lib"] } else { vec!["--test", name] });
-        }
-        if tests.len() > 2 {
-            cargo(&copy.join(package), copy, target, &tests, &mut built)?;
-        }
-    }
-    if finders.iter().any(|finder| finder.target == SIM) {
-        cargo(&copy.join("tests"), copy, target, &["build", "--bin", SIM], &mut built)?;
-    }
+    let packages: BTreeSet<String> = finders.iter().map(Finder::crate_name).collect();
+    let tests: BTreeSet<&str> = finders.iter().filter_map(Finder::test).collect();
+    let mut arguments = vec!["test", "--no-run", "-p", "lockmesh-tests"];
+    arguments.extend(packages.iter().flat_map(|package| ["-p", package]));
+    arguments.extend(finders.iter().any(|finder| finder.target == "lib").then_some("--lib"));
+    arguments.extend(tests.into_iter().flat_map(|name| ["--test", name]));
+    // With any test of a package cargo builds the package's programs, the simulator among them.
+    arguments.extend(["--test", "hunt"]);
+    cargo(copy, target, &arguments, &mut built)?;
     if finders.iter().any(Finder::runs_the_program) {
-        cargo(copy, copy, target, &["build", "--workspace", "--bin", "lockmesh"], &mut built)?;
+        cargo(copy, target, &["build", "--workspace", "--bin", "lockmesh"], &mut built)?;
     }
     Ok(built)
 }
 
-fn cargo(
-    package: &Path,
-    copy: &Path,
-    target: &Path,
-    arguments: &[&str],
-    built: &mut Built,
-) -> Result<(), String> {
+fn cargo(copy: &Path, target: &Path, arguments: &[&str], built: &mut Built) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--config", CORE_OPTIMISED, "--message-format=json", "--target-dir"]);
-    cargo.arg(target).current_dir(package);
+    cargo.arg(target).current_dir(copy);
     // What cargo told this program about its own package would make some build scripts run again.
     let told = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start))
@@ -92,6 +80,7 @@ fn cargo(
             (&message["target"]["kind"][0], message["manifest_path"].as_str().unwrap_or_default());
         let name = match kind.as_str() {
             Some("lib") => "lib",
+            Some("bin") if message["target"]["name"] != SIM || message["profile"]["test"] == true => continue,
             _ => message["target"]["name"].as_str().unwrap_or_default(),
         };
         let package = Path::new(manifest).parent().and_then(|folder| folder.strip_prefix(copy).ok());

@@ -60,8 +60,13 @@ impl Finder {
         Self::new(self.words.split(" --break").next().unwrap_or_default())
     }
 
+    /// The name of its package's crate.
+    pub fn crate_name(&self) -> String {
+        format!("lockmesh-{}", self.package.rsplit('/').next().unwrap_or_default())
+    }
+
     /// The test's file, if it is one.
-    fn test(&self) -> Option<&str> {
+    pub fn test(&self) -> Option<&str> {
         (!self.is_sim() && self.target != "lib").then_some(&self.target)
     }
 
