@@ -2,6 +2,7 @@
 
 mod batches;
 mod deadlines;
+mod frontend;
 mod members;
 mod queue;
 mod quorum;

@@ -1,0 +1,723 @@
+//! What a server's frontend tells those who call it, while its disk, the other servers and the callers themselves do as
+//! they like: three servers in virtual time on a network without faults, each with its callers.
+
+use crate::solo::{Disk, entry};
+use lockmesh_core::frontend::{
+    Actions, CallAnswer, CallRef, Caller, CheckpointReader, DiskHealth, Event, Frontend, FrontendConfig,
+    Storage,
+};
+use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::{Core, State};
+use lockmesh_protocol::command::{
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, TxnKv, TxnOp,
+};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::peer::{Peer, Role};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::record::{Behavior, NewServer, Node, Server};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How many blocking queries a server parks.
+const MAX_WATCHES: usize = 3;
+
+/// A server, what its disk was told, and what its callers were.
+struct One {
+    frontend: Frontend,
+    disk: Disk,
+    actions: Actions,
+    /// The rows as the disk was told of them: what the next checkpoint holds.
+    recorded: State,
+    dirty_rows: usize,
+    /// What the disk has not taken yet, where it takes nothing.
+    held: Option<Vec<LogWrite>>,
+    /// Checkpoints that the disk was given and is not done with, where it is slow.
+    checkpoints: Option<Vec<ImageMark>>,
+    answers: BTreeMap<CallRef, Response>,
+    readers: Vec<(CheckpointReader, CallRef)>,
+    may_leave: bool,
+}
+
+struct Cluster {
+    servers: BTreeMap<ServerId, One>,
+    down: BTreeSet<ServerId>,
+    mail: Vec<(ServerId, PeerMessage)>,
+    now: Time,
+    last_call: u64,
+    sequence: u64,
+    agent: Option<(AgentNumber, Generation)>,
+}
+
+fn record(id: ServerId) -> Server {
+    let name = format!("s{id}");
+    let address = format!("{name}:8300");
+    NewServer { node: name.as_str().into(), node_id: String::new(), address, birth: name }.with_id(id)
+}
+
+fn agent(node: &str) -> Arc<Peer> {
+    Arc::new(Peer { role: Role::Agent, node: node.into() })
+}
+
+fn server(node: &str) -> Arc<Peer> {
+    Arc::new(Peer { role: Role::Server, node: node.into() })
+}
+
+fn put(key: &str) -> Command {
+    Command::Kv(KvCommand::Set(entry(key)))
+}
+
+fn read(key: &str, consistency: Consistency, known: Option<LogIndex>) -> Request {
+    let blocking = known.map(|index| Blocking { index, wait: 10 * SECOND });
+    Request::Read { query: Query::Entry(key.into()), consistency, blocking }
+}
+
+fn is_sent_away(response: &Response) -> bool {
+    matches!(response, Response::Unavailable(Unavailable::NotLeader { .. } | Unavailable::Unknown(_)))
+}
+
+impl One {
+    fn open(id: ServerId, disk: Disk, now: Time) -> Self {
+        let config = FrontendConfig {
+            own_record: record(id),
+            cluster_id: "c1".into(),
+            max_watches: MAX_WATCHES,
+            checkpoint_interval: SECOND,
+            checkpoint_changes: 1_000,
+        };
+        let (_, recorded) = disk.image();
+        let mut actions = Actions::default();
+        let mut frontend = Frontend::new(config, disk.open(id, 11 + id.0), now, WallTime(now.0));
+        frontend.start(&mut actions);
+        Self {
+            frontend,
+            disk,
+            actions,
+            recorded,
+            dirty_rows: 0,
+            held: None,
+            checkpoints: None,
+            answers: BTreeMap::new(),
+            readers: Vec::new(),
+            may_leave: false,
+        }
+    }
+
+    /// One turn, and all that follows from it on this server.
+    fn turn(&mut self, now: Time, event: Option<Event>, images: &BTreeMap<ServerId, (ImageMark, State)>) {
+        let mut events: Vec<Event> = event.into_iter().collect();
+        loop {
+            for event in events.drain(..) {
+                self.frontend.handle(now, event, &mut self.actions);
+            }
+            self.frontend.advance(now, WallTime(now.0 / 1_000), self.dirty_rows, &mut self.actions);
+            self.frontend.decide(now, &mut self.actions);
+            self.carry_out(&mut events, images);
+            self.frontend.settle(now, &mut self.actions);
+            self.carry_out(&mut events, images);
+            if events.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, events: &mut Vec<Event>, images: &BTreeMap<ServerId, (ImageMark, State)>) {
+        for action in std::mem::take(&mut self.actions.storage) {
+            match action {
+                Storage::Write(write) => self.write(write, events),
+                Storage::Record(changes) => {
+                    self.dirty_rows += changes.len();
+                    changes.into_iter().for_each(|change| self.recorded.load(change));
+                }
+                Storage::Checkpoint(mark) => {
+                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.dirty_rows = 0;
+                    match &mut self.checkpoints {
+                        Some(slow) => slow.push(mark),
+                        None => events.push(Event::Checkpointed(mark)),
+                    }
+                }
+                Storage::Install(mark) => {
+                    self.recorded = self.frontend.core().state().clone();
+                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.dirty_rows = 0;
+                    events.push(Event::Checkpointed(mark));
+                }
+                Storage::Compact(index) => self.disk.cut(index),
+            }
+        }
+        for CallAnswer { to, response, .. } in self.actions.answers.drain(..) {
+            let before = self.answers.insert(to, response);
+            assert_eq!(before, None, "a call is answered once");
+        }
+        self.readers.append(&mut self.actions.open_readers);
+        self.may_leave |= std::mem::take(&mut self.actions.may_leave);
+        if let Some(fetch) = self.actions.fetch.take() {
+            let image = images.get(&fetch.from).filter(|(mark, _)| mark.index >= fetch.least);
+            let fetched = image.map(|(mark, state)| (mark.clone(), Box::new(state.clone())));
+            events.push(Event::SnapshotFetched(fetched));
+        }
+    }
+
+    fn write(&mut self, write: LogWrite, events: &mut Vec<Event>) {
+        match &mut self.held {
+            Some(held) => held.push(write),
+            None => {
+                let number = write.number;
+                self.disk.write(write);
+                events.push(Event::Persisted(number));
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Servers that lead themselves, and an agent of the node `a1` that is registered.
+    fn start(count: u64) -> Self {
+        let voters: Vec<_> = (1..=count).map(ServerId).collect();
+        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0)))).collect();
+        let mut cluster = Self {
+            servers,
+            down: BTreeSet::new(),
+            mail: Vec::new(),
+            now: Time(0),
+            last_call: 0,
+            sequence: 0,
+            agent: None,
+        };
+        cluster.run(3 * SECOND);
+        cluster.agent = Some(cluster.register("a1"));
+        cluster
+    }
+
+    fn leader(&self) -> ServerId {
+        let serves =
+            |id: &&ServerId| !self.down.contains(id) && self.servers[id].frontend.core().is_serving();
+        *self.servers.keys().find(serves).expect("somebody leads")
+    }
+
+    fn follower(&self) -> ServerId {
+        let leader = self.leader();
+        *self.servers.keys().find(|id| **id != leader && !self.down.contains(id)).expect("somebody follows")
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now = self.now + TICK;
+            for id in self.servers.keys().copied().collect::<Vec<_>>() {
+                self.turn(id, None);
+            }
+            self.deliver();
+        }
+    }
+
+    fn deliver(&mut self) {
+        while !self.mail.is_empty() {
+            for (to, message) in std::mem::take(&mut self.mail) {
+                if !self.down.contains(&message.from) {
+                    self.turn(to, Some(Event::Peer(message.from, message)));
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self, id: ServerId, event: Option<Event>) {
+        if self.down.contains(&id) || !self.servers.contains_key(&id) {
+            return;
+        }
+        let images = self.servers.iter().map(|(id, one)| (*id, one.disk.image())).collect();
+        let one = self.servers.get_mut(&id).expect("it was just seen");
+        one.turn(self.now, event, &images);
+        self.mail.append(&mut one.actions.messages);
+    }
+
+    /// Sends a request and does not wait for anything.
+    fn begin(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
+        self.last_call += 1;
+        let from = CallRef { caller: Caller(1), call: CallId(self.last_call) };
+        self.turn(id, Some(Event::Call { from, peer: Arc::clone(peer), request }));
+        from
+    }
+
+    /// Sends a request, and lets servers speak until nobody has anything to say.
+    fn call(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
+        let from = self.begin(id, peer, request);
+        self.deliver();
+        from
+    }
+
+    fn answer(&self, id: ServerId, call: CallRef) -> Option<&Response> {
+        self.servers[&id].answers.get(&call)
+    }
+
+    fn ask(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> Response {
+        let call = self.call(id, peer, request);
+        self.answer(id, call).unwrap_or_else(|| panic!("{call:?} has no answer")).clone()
+    }
+
+    fn register(&mut self, node: &str) -> (AgentNumber, Generation) {
+        let node = Node {
+            name: node.into(),
+            id: format!("5a0f2b6e-3c60-4d3f-9d5c-{:0>12}", node.trim_start_matches('a')),
+            address: "127.0.0.1".into(),
+            datacenter: "dc1".into(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        };
+        let peer = Arc::new(Peer { role: Role::Agent, node: node.name.clone() });
+        let registration = AgentRegistration { node, services: Vec::new() };
+        let leader = self.leader();
+        match self.ask(leader, &peer, Request::Propose(None, Command::RegisterAgent(registration))) {
+            Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
+                (number, generation)
+            }
+            other => panic!("not registered: {other:?}"),
+        }
+    }
+
+    /// A proposal of the agent `a1`, under a fresh id.
+    fn proposal(&mut self, command: Command) -> Request {
+        self.sequence += 1;
+        let (agent, generation) = self.agent.expect("it is registered");
+        let id = RequestId { agent, generation, sequence: self.sequence, lowest: self.sequence };
+        Request::Propose(Some(id), command)
+    }
+
+    /// What the leader answers to a command of the agent `a1`.
+    fn command(&mut self, command: Command) -> Response {
+        let (leader, proposal) = (self.leader(), self.proposal(command));
+        self.ask(leader, &agent("a1"), proposal)
+    }
+
+    /// Writes a key, each time another value; the index of the write.
+    fn put(&mut self, key: &str) -> LogIndex {
+        let value = format!("value {}", self.sequence).into();
+        match self.command(Command::Kv(KvCommand::Set(NewEntry { value, ..entry(key) }))) {
+            Response::Applied(Applied { index, .. }) => index,
+            other => panic!("not written: {other:?}"),
+        }
+    }
+
+    fn session(&mut self) -> SessionId {
+        let id = SessionId::from("5e550000-0000-4000-8000-000000000001");
+        let new = NewSession {
+            id: id.clone(),
+            name: String::new(),
+            node: "a1".into(),
+            lock_delay: Duration::ZERO,
+            behavior: Behavior::Release,
+            ttl_text: "60s".into(),
+            ttl: 60 * SECOND,
+            checks: Vec::new(),
+            node_checks: Vec::new(),
+            service_checks: None,
+        };
+        let answer = self.command(Command::CreateSession(new));
+        assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
+        id
+    }
+
+    /// Cuts a server off from all others.
+    fn leave_alone(&mut self, id: ServerId) {
+        self.down = self.servers.keys().copied().filter(|other| *other != id).collect();
+    }
+}
+
+#[track_caller]
+fn assert_denied(response: &Response, why: &str) {
+    let is_it =
+        matches!(response, Response::Unavailable(Unavailable::Denied(reason)) if reason.contains(why));
+    assert!(is_it, "{response:?} does not say {why:?}");
+}
+
+// Admission.
+
+#[test]
+fn a_client_decides_nothing_that_is_the_leaders() {
+    let mut cluster = Cluster::start(3);
+    let session = cluster.session();
+    let term = cluster.servers[&cluster.leader()].frontend.core().log_status().term;
+    let own = [
+        Command::ExpireSession { session, term, base: 0 },
+        Command::EndLockDelay { key: "k".into(), mark: LogIndex(1), base: 0 },
+        Command::EndWait { key: "k".into(), ticket: LogIndex(1), mark: LogIndex(1) },
+        Command::ReapTombstones { up_to: LogIndex(u64::MAX) },
+        Command::Bootstrap { cluster_id: "another".into(), servers: Vec::new() },
+        Command::AdmitServer(newcomer("s9", "birth")),
+        Command::UpdateServer(record(ServerId(2))),
+        Command::ForgetServer(ServerId(2)),
+    ];
+    for command in own {
+        assert_denied(&cluster.command(command), "only the leader itself");
+    }
+}
+
+#[test]
+fn nobody_speaks_under_the_number_of_another_agent() {
+    let mut cluster = Cluster::start(3);
+    cluster.register("a2");
+    let (leader, proposal) = (cluster.leader(), cluster.proposal(put("forged")));
+    assert_denied(&cluster.ask(leader, &agent("a2"), proposal), "speaks for node a1");
+    let (leader, proposal) = (cluster.leader(), cluster.proposal(put("own")));
+    assert!(matches!(cluster.ask(leader, &agent("A1"), proposal), Response::Applied(_)), "names are folded");
+}
+
+#[test]
+fn a_command_that_could_be_repeated_unnoticed_is_not_taken() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    assert_denied(&cluster.ask(leader, &agent("a1"), Request::Propose(None, put("k"))), "needs a request id");
+}
+
+#[test]
+fn a_transaction_has_a_bounded_number_of_operations() {
+    let mut cluster = Cluster::start(3);
+    let operation = TxnOp::Kv(TxnKv {
+        verb: KvVerb::Set,
+        key: "k".into(),
+        value: Default::default(),
+        flags: 0,
+        index: LogIndex(0),
+        session: "".into(),
+    });
+    let operations = |count| Command::Txn(vec![operation.clone(); count]);
+    assert!(matches!(cluster.command(operations(128)), Response::Applied(_)));
+    assert_denied(&cluster.command(operations(129)), "at most 128");
+}
+
+// Pending calls and replies.
+
+#[test]
+fn a_leader_that_is_cut_off_answers_no_read_and_no_renewal() {
+    let mut cluster = Cluster::start(3);
+    let session = cluster.session();
+    cluster.put("k");
+    let leader = cluster.leader();
+    cluster.leave_alone(leader);
+    let peer = agent("a1");
+    let calls = [
+        Request::Renew(session),
+        read("k", Consistency::Default, None),
+        read("k", Consistency::Consistent, None),
+    ]
+    .map(|request| cluster.call(leader, &peer, request));
+    assert!(cluster.servers[&leader].frontend.core().is_serving(), "it does not know yet");
+    for call in calls {
+        assert_eq!(cluster.answer(leader, call), None, "nobody has said that it still leads");
+    }
+    assert!(matches!(cluster.ask(leader, &peer, read("k", Consistency::Stale, None)), Response::Answer(_)));
+    cluster.run(5 * SECOND);
+    for call in calls {
+        let answer = cluster.answer(leader, call).expect("it leads no more");
+        assert!(is_sent_away(answer), "{answer:?}");
+    }
+}
+
+#[test]
+fn whoever_asks_a_follower_for_a_write_is_told_who_leads() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower, proposal) = (cluster.leader(), cluster.follower(), cluster.proposal(put("k")));
+    let named = Some(record(leader).address);
+    let answer = cluster.ask(follower, &agent("a1"), proposal);
+    assert_eq!(answer, Response::Unavailable(Unavailable::NotLeader { leader: named }));
+}
+
+#[test]
+fn a_write_is_answered_when_it_is_durable_and_not_before() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
+    let proposal = cluster.proposal(put("k"));
+    let call = cluster.call(leader, &agent("a1"), proposal);
+    assert_eq!(cluster.answer(leader, call), None, "the disk has not taken it");
+    let held = cluster.servers.get_mut(&leader).and_then(|one| one.held.take()).expect("it was held");
+    let number = held.last().expect("it was written").number;
+    cluster.turn(leader, Some(Event::Persisted(number)));
+    assert!(matches!(cluster.answer(leader, call), Some(Response::Applied(_))));
+}
+
+#[test]
+fn a_reader_that_gives_up_before_it_may_read_is_not_parked() {
+    let mut cluster = Cluster::start(3);
+    let known = cluster.put("k");
+    let leader = cluster.leader();
+    let call = cluster.begin(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    cluster.turn(leader, Some(Event::Cancel(call)));
+    cluster.deliver();
+    assert_eq!(cluster.servers[&leader].frontend.watch_count(), 0);
+    cluster.begin(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    cluster.turn(leader, Some(Event::Disconnected(Caller(1))));
+    cluster.deliver();
+    assert_eq!(cluster.servers[&leader].frontend.watch_count(), 0);
+}
+
+// Watches.
+
+#[test]
+fn a_parked_reader_hears_of_a_write_and_of_a_delete() {
+    let mut cluster = Cluster::start(3);
+    let (leader, known) = (cluster.leader(), cluster.put("k"));
+    let first = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    assert_eq!(cluster.answer(leader, first), None, "there is no news");
+    cluster.put("other");
+    assert_eq!(cluster.answer(leader, first), None, "that is none for it");
+    let known = cluster.put("k");
+    let Some(Response::Answer(answer)) = cluster.answer(leader, first) else { panic!("it was not woken") };
+    assert_eq!(answer.index, known);
+    let second = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    assert!(matches!(cluster.command(Command::Kv(KvCommand::Delete("k".into()))), Response::Applied(_)));
+    let Some(Response::Answer(Answer { rows, .. })) = cluster.answer(leader, second) else {
+        panic!("it was not woken by the delete")
+    };
+    assert_eq!(*rows, Rows::Entries(Vec::new()));
+}
+
+#[test]
+fn a_reader_that_knows_less_than_there_is_does_not_wait() {
+    let mut cluster = Cluster::start(3);
+    let known = cluster.put("k");
+    cluster.put("k");
+    let leader = cluster.leader();
+    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    assert!(matches!(answer, Response::Answer(_)), "{answer:?}");
+}
+
+#[test]
+fn a_reader_whose_time_is_over_is_told_what_there_is() {
+    let mut cluster = Cluster::start(3);
+    let (leader, known) = (cluster.leader(), cluster.put("k"));
+    let call = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
+    cluster.run(9 * SECOND);
+    assert_eq!(cluster.answer(leader, call), None);
+    cluster.run(2 * SECOND);
+    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
+    assert_eq!(answer.index, known);
+}
+
+#[test]
+fn readers_beyond_the_limit_are_not_parked() {
+    let mut cluster = Cluster::start(3);
+    let (leader, known) = (cluster.leader(), cluster.put("k"));
+    for _ in 0..MAX_WATCHES {
+        let call = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
+        assert_eq!(cluster.answer(leader, call), None);
+    }
+    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
+}
+
+#[test]
+fn a_deposed_leader_sends_its_parked_readers_away_and_keeps_those_of_old_news() {
+    let mut cluster = Cluster::start(3);
+    let (leader, known) = (cluster.leader(), cluster.put("k"));
+    let [default, stale] = [Consistency::Default, Consistency::Stale]
+        .map(|consistency| cluster.call(leader, &agent("a1"), read("k", consistency, Some(known))));
+    cluster.leave_alone(leader);
+    cluster.run(5 * SECOND);
+    assert!(!cluster.servers[&leader].frontend.core().is_serving());
+    let answer =
+        cluster.answer(leader, default).expect("whoever wants the leader's news is sent to the next one");
+    assert!(is_sent_away(answer), "{answer:?}");
+    assert_eq!(cluster.answer(leader, stale), None, "old news are still to be had here");
+}
+
+#[test]
+fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower, known) = (cluster.leader(), cluster.follower(), cluster.put("k"));
+    let call = cluster.call(follower, &agent("a1"), read("k", Consistency::Stale, Some(known)));
+    cluster.down.insert(follower);
+    for number in 0..50 {
+        cluster.put(&format!("key-{number}"));
+    }
+    cluster.put("k");
+    cluster.run(3 * SECOND);
+    assert!(cluster.servers[&leader].frontend.core().log_status().first_index > known, "the log was cut");
+    cluster.down.clear();
+    // Shorter than its own time would take.
+    cluster.run(2 * SECOND);
+    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it sleeps on") };
+    assert!(answer.index > known);
+    let (mine, theirs) = (&cluster.servers[&follower], &cluster.servers[&leader]);
+    assert_eq!(mine.frontend.core().state(), theirs.frontend.core().state());
+    assert_eq!(mine.recorded, theirs.recorded, "the disk was told of every row");
+}
+
+// Joins and announcements.
+
+fn newcomer(node: &str, birth: &str) -> NewServer {
+    NewServer {
+        node: node.into(),
+        node_id: String::new(),
+        address: format!("{node}:8300"),
+        birth: birth.into(),
+    }
+}
+
+#[test]
+fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let follower = cluster.follower();
+    let third =
+        *cluster.servers.keys().find(|id| **id != leader && **id != follower).expect("there are three");
+    let answer = cluster.ask(leader, &server("s9"), Request::AddServer(newcomer("s9", "birth")));
+    let Response::Joined(joined) = answer else { panic!("it did not join: {answer:?}") };
+    assert_eq!(joined.server, ServerId(4));
+    let members = cluster.servers[&third].frontend.core().membership().all();
+    assert!(members.contains(&ServerId(4)), "it was told only when it belonged to the quorum: {members:?}");
+}
+
+#[test]
+fn a_node_name_that_is_alive_is_given_to_no_other_server() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let name = record(follower).node.to_string();
+    let answer = cluster.ask(leader, &server(&name), Request::AddServer(newcomer(&name, "another birth")));
+    assert_denied(&answer, "alive: a node name belongs to one server");
+}
+
+#[test]
+fn a_server_announces_no_other_than_itself() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let moved = Server { address: "elsewhere:8300".into(), ..record(follower) };
+    let stranger = Server { birth: "another birth".into(), ..moved.clone() };
+    let peer = server(&record(follower).node.to_string());
+    assert_denied(&cluster.ask(leader, &peer, Request::Announce(stranger)), "is another one");
+    assert_eq!(cluster.ask(leader, &peer, Request::Announce(moved)), Response::Done);
+}
+
+// A disk that refuses.
+
+#[test]
+fn writers_are_told_at_once_when_the_disk_fails_and_readers_wait_on() {
+    let mut cluster = Cluster::start(1);
+    let (leader, known) = (cluster.leader(), cluster.put("k"));
+    cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
+    let proposal = cluster.proposal(put("k"));
+    let write = cluster.call(leader, &agent("a1"), proposal);
+    let parked = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
+    cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
+    let answer = cluster.answer(leader, write).expect("nobody is left to wait for the disk");
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Unknown(_))), "{answer:?}");
+    assert_eq!(cluster.answer(leader, parked), None);
+    let answer = cluster.command(put("k"));
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Disk(_))), "{answer:?}");
+}
+
+#[test]
+fn a_leader_whose_disk_refuses_lets_another_one_lead() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
+    let answer = cluster.command(put("k"));
+    assert!(is_sent_away(&answer), "others could take it: {answer:?}");
+    cluster.run(SECOND);
+    assert_ne!(cluster.leader(), leader, "at once, and not after an election's time");
+}
+
+#[test]
+fn a_leader_that_is_to_stop_hands_over_first() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    cluster.turn(leader, Some(Event::Leave));
+    assert!(!cluster.servers[&leader].may_leave, "it still leads");
+    cluster.deliver();
+    cluster.run(SECOND);
+    assert!(cluster.servers[&leader].may_leave);
+    assert_ne!(cluster.leader(), leader);
+}
+
+// Checkpoints.
+
+#[test]
+fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    let index = cluster.put("k");
+    let request = Request::BackupPart { backup: None, number: 0, stale: false };
+    let call = cluster.call(leader, &agent("a1"), request);
+    let one = cluster.servers.get_mut(&leader).expect("it runs");
+    assert_eq!(one.readers, [], "the checkpoint on disk is an older one");
+    let marks = one.checkpoints.take().expect("they were held");
+    assert!(matches!(&marks[..], [mark] if mark.index >= index), "one is begun: {marks:?}");
+    for mark in marks {
+        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+    }
+    assert_eq!(cluster.servers[&leader].readers, [(CheckpointReader::Backup, call)]);
+}
+
+#[test]
+fn one_checkpoint_is_written_at_a_time() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    for number in 0..5 {
+        cluster.put(&format!("key-{number}"));
+        cluster.run(2 * SECOND);
+    }
+    let slow = cluster.servers[&leader].checkpoints.as_ref().expect("they are held");
+    assert_eq!(slow.len(), 1, "the disk is still at work: {slow:?}");
+}
+
+#[test]
+fn readers_of_checkpoints_are_few() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
+    for _ in 0..8 {
+        cluster.call(leader, &agent("a1"), request());
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&leader].readers.len(), 8);
+    let answer = cluster.ask(leader, &agent("a1"), request());
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
+    cluster.turn(leader, Some(Event::ReaderClosed));
+    let call = cluster.call(leader, &agent("a1"), request());
+    cluster.run(SECOND);
+    assert!(cluster.servers[&leader].readers.iter().any(|(_, to)| *to == call), "one that closed makes room");
+}
+
+#[test]
+fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
+    let mut cluster = Cluster::start(3);
+    cluster.put("k");
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let old = ImageMark { index: LogIndex(1), ..cluster.servers[&follower].frontend.core().image_mark() };
+    let term = cluster.servers[&leader].frontend.core().log_status().term;
+    let message = PeerMessage {
+        kind: MessageKind::Snapshot,
+        to: follower,
+        from: leader,
+        term,
+        log_term: Default::default(),
+        index: Default::default(),
+        entries: Vec::new(),
+        commit: Default::default(),
+        commit_term: Default::default(),
+        snapshot: Some(old),
+        request_snapshot: Default::default(),
+        reject: false,
+        reject_hint: Default::default(),
+        context: Default::default(),
+        priority: 0,
+    };
+    let (now, one) = (cluster.now, cluster.servers.get_mut(&follower).expect("it runs"));
+    one.frontend.handle(now, Event::Peer(leader, message), &mut one.actions);
+    assert_eq!(one.actions.fetch, None);
+}
