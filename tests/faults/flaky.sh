@@ -20,13 +20,13 @@ for _ in $(seq $(($(nproc) * 2))); do
   busy+=($!)
 done
 
-# What failed of so many runs: again NAME RUNS SECONDS COMMAND…
+# What failed of so many runs: again NAME RUNS SECONDS COMMAND…; RUN in the command is the number of the run.
 failed=0
 again() {
   local name=$1 runs=$2 seconds=$3 bad=0 run
   shift 3
   for run in $(seq "$runs"); do
-    if timeout --kill-after=10 "$seconds" "$@" >"$logs/$name-$run.log" 2>&1; then
+    if timeout --kill-after=10 "$seconds" "${@//RUN/$run}" >"$logs/$name-$run.log" 2>&1; then
       rm "$logs/$name-$run.log"
     else
       bad=$((bad + 1))
@@ -38,5 +38,5 @@ again() {
 }
 
 again failover "$failover" 300 cargo test --quiet --workspace --locked --test failover
-again chaos "$chaos" 600 cargo run --quiet --workspace --locked --bin chaos -- --seconds 1
+again chaos "$chaos" 600 "${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds 1 --seed RUN
 [ "$failed" -eq 0 ]
