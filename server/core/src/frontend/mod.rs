@@ -150,7 +150,7 @@ impl Frontend {
 
     /// When [`Frontend::advance`] must be called, if nothing else happens before.
     pub fn wakes_at(&self) -> Time {
-        self.next_tick
+        self.core.next_deadline().map_or(self.next_tick, |deadline| deadline.min(self.next_tick))
     }
 
     /// Takes one event.
@@ -180,6 +180,9 @@ impl Frontend {
     /// Lets time go on; the shell says how many rows wait for the next checkpoint. Whether a tick was due.
     pub fn advance(&mut self, now: Time, wall: WallTime, dirty_rows: usize, actions: &mut Actions) -> bool {
         if now < self.next_tick {
+            if now >= self.wakes_at() {
+                self.input(now, Input::Deadline(self.wall_at(now)));
+            }
             return false;
         }
         // Late ticks are not made up for: the core moves its deadlines instead.

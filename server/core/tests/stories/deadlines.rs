@@ -1,13 +1,17 @@
 //! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a late tick.
 
-use crate::solo::{Solo, entry};
+use crate::solo::{Disk, Solo, entry};
+use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};
 use lockmesh_core::raft::TICK;
-use lockmesh_core::{Input, Ticket};
+use lockmesh_core::{Core, Input, Ticket};
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
-use lockmesh_protocol::id::{LogIndex, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::{LockDelay, NewServer};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -175,4 +179,59 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     solo.run(SECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
+}
+
+/// A leader that is alone, with a lock-delay that its image holds and that it counts from now on.
+fn leading_with_a_delay() -> (Frontend, Actions, Time) {
+    let (mut disk, id) = (Disk::new(Core::bootstrap_image(&[ServerId(1)])), ServerId(1));
+    let (mark, mut state) = disk.image();
+    let delay = LockDelay { mark: mark.index, duration: TICK + 7 * MILLISECOND };
+    state.load(Change::ClusterId("c1".into()));
+    state.load(Change::LockDelay("job".into(), Some(delay)));
+    disk.keep_image(mark, state);
+    let new = NewServer {
+        node: "s1".into(),
+        node_id: String::new(),
+        address: "s1:8300".into(),
+        birth: "s1".into(),
+    };
+    let config = FrontendConfig {
+        own_record: new.with_id(id),
+        cluster_id: "c1".into(),
+        max_watches: 10,
+        checkpoint_interval: SECOND,
+        checkpoint_changes: 1000,
+    };
+    let frontend = Frontend::new(config, disk.open(id, 7), Time(0), WallTime(0));
+    (frontend, Actions::default(), Time(0))
+}
+
+fn turn(frontend: &mut Frontend, now: Time, actions: &mut Actions) {
+    frontend.advance(now, WallTime(1), 0, actions);
+    loop {
+        frontend.decide(now, actions);
+        frontend.settle(now, actions);
+        let written = actions.storage.drain(..).filter_map(|action| match action {
+            Storage::Write(write) => Some(write.number),
+            _ => None,
+        });
+        let Some(last) = { written }.next_back() else { return };
+        frontend.handle(now, Event::Persisted(last), actions);
+    }
+}
+
+#[test]
+fn a_leader_wakes_up_for_its_next_deadline_and_not_only_for_ticks() {
+    let (mut frontend, mut actions, mut now) = leading_with_a_delay();
+    turn(&mut frontend, now, &mut actions);
+    assert!(frontend.core().is_serving(), "a server that is alone leads at once");
+    let ends = now + TICK + 7 * MILLISECOND;
+    for expected in [now + TICK, ends] {
+        assert_eq!(frontend.wakes_at(), expected);
+        assert_eq!(frontend.core().state().delays().count(), 1, "a delay is a lower bound");
+        now = expected;
+        turn(&mut frontend, now, &mut actions);
+    }
+    assert_eq!(frontend.core().state().delays().count(), 0);
+    assert_eq!(frontend.wakes_at(), Time(0) + 2 * TICK);
 }
