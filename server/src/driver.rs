@@ -179,6 +179,7 @@ impl Driver {
             }
             Mail::Peer(sender, message) => Event::Peer(sender, message),
             Mail::Image(fetched) => self.fetched(fetched),
+            Mail::SetBack(by, known) => Event::SetBack(by, known),
             Mail::Unreachable(server) => Event::Unreachable(server),
             Mail::Removed => Event::Removed,
             Mail::ReaderClosed => Event::ReaderClosed,
@@ -217,6 +218,8 @@ impl Driver {
     /// Carries out what the frontend wants; false when the store has ended.
     fn carry_out(&mut self) -> bool {
         let mut actions = std::mem::take(&mut self.actions);
+        // Before anything leaves: nobody may remember more of this server than its next hello says.
+        self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
         if !actions.messages.is_empty() {
             let mut lost = Vec::new();
             self.peers.send(&mut actions.messages, &mut lost);
@@ -278,7 +281,10 @@ impl Driver {
             match action {
                 Storage::Write(write) => writes.push(write),
                 Storage::Record(mut changes) => self.dirty.record_all(&mut changes),
-                Storage::Checkpoint(mark) => self.store.checkpoint(mark, self.dirty.take()),
+                Storage::Checkpoint(mark) => {
+                    self.dirty.remember_peers(self.frontend.core().peer_memory());
+                    self.store.checkpoint(mark, self.dirty.take());
+                }
                 Storage::Install(mark) => {
                     let rows = self.arrived.take().expect("the core takes the snapshot that it was given");
                     self.dirty = DirtyRows::default();

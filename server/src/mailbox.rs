@@ -11,6 +11,7 @@ use crate::store::StoreEvent;
 use lockmesh_core::frontend::CallRef;
 pub use lockmesh_core::frontend::Caller;
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::LogPosition;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
@@ -51,6 +52,8 @@ pub enum Mail {
     },
     /// Another server said something; it is the sender that its certificate names.
     Peer(ServerId, PeerMessage),
+    /// Another server remembers that this one had come so far, and it holds less.
+    SetBack(ServerId, LogPosition),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
     /// An image was fetched from another server; none if it could not be.

@@ -160,6 +160,7 @@ impl Opening {
             recovered,
         );
         let own_record = Server { birth: record.birth.clone(), ..self.me.with_id(id) };
+        self.peers.note(core.log_position(), core.peer_memory());
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
         let limits = DriverLimits { watches: self.config.limits.watches };

@@ -32,6 +32,40 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
 }
 
 #[test]
+fn a_folder_that_is_restored_over_itself_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "3");
+    let client = dev.client();
+    client.set("before", "the copy");
+    let leader = dev.leader();
+    let follower = ["s1", "s2", "s3"].into_iter().find(|server| *server != leader).expect("there are three");
+    let (own, copy) = (folder.path().join(follower), folder.path().join("copy"));
+    let (own_text, copy_text) = (own.display(), copy.display());
+    let pid = dev.pid(follower);
+    assert!(shell(&format!("kill -9 {pid}")));
+    gone(&pid);
+    assert!(shell(&format!("cp -r {own_text} {copy_text}")));
+    let config = own.join("server.toml");
+    let start = || Process::lockmesh(&["server", "--config", config.to_str().expect("text")]);
+    let is_well = || client.get("/v1/operator/autopilot/health").status == 200;
+
+    let mut by_hand = start();
+    by_hand.says("the server listens");
+    wait_until(is_well);
+    (0..20).for_each(|number| client.set(&format!("after/{number}"), "the copy"));
+    wait_until(is_well);
+    by_hand.kill();
+    assert!(shell(&format!("cp -r {copy_text}/. {own_text}/")), "the old content, in the same files");
+    let mut set_back = start();
+    let words = set_back.says("it votes and answers no more");
+    assert!(words.contains("was set back") && words.contains("empty its data folder"), "{words}");
+    client.set("without", "the one that forgot");
+    assert!(!is_well() && is_alive(&set_back.number().to_string()) && !set_back.said().contains("panicked"));
+    set_back.kill();
+    dev.stop();
+}
+
+#[test]
 fn a_second_start_finds_everything_where_it_was() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let first = Fleet::start(folder.path(), "3");

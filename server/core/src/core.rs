@@ -10,6 +10,7 @@ use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{Election, Progress};
 use crate::readers::{Reader, Readers};
 use crate::sabotage::Rule;
+use crate::setback::{LogPosition, PeerMemory, SetBack};
 use crate::state::{Listing, State};
 use crate::timers::{Subject, TimerConfig, Timers};
 use bytes::Bytes;
@@ -66,6 +67,10 @@ pub struct Core {
     pub(crate) engine: Engine,
     pub(crate) state: State,
     pub(crate) quorum: Quorum,
+    /// How far the other servers have certainly come.
+    peer_memory: PeerMemory,
+    /// That this server holds less than it acknowledged: then it is silent.
+    set_back: Option<SetBack>,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
@@ -109,7 +114,7 @@ struct Pending {
 impl Core {
     /// Opens a server on what its disk held.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
-        let Recovered { hard_state, image, entries, base, state } = recovered;
+        let Recovered { hard_state, image, entries, base, state, peers } = recovered;
         let mut engine =
             Engine::new(config.id, hard_state, &image, base, entries, (config.seed, config.election));
         if engine.is_alone() {
@@ -122,6 +127,8 @@ impl Core {
             engine,
             state,
             quorum: Quorum::default(),
+            peer_memory: peers,
+            set_back: None,
             readers: Readers::default(),
             committed: Vec::new(),
             gathered: Vec::new(),
@@ -150,10 +157,14 @@ impl Core {
 
     /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
+        if self.set_back.is_some() {
+            return self.handle_set_back(input, outbox);
+        }
         match input {
             Input::Tick(wall) => self.tick(now, wall, outbox),
-            Input::Peer(sender, message) => self.peer(now, sender, message),
+            Input::Peer(sender, message) => self.peer(now, sender, message, outbox),
             Input::Install(sender, message, mark, state) => self.arrive(now, sender, message, (mark, state)),
+            Input::SetBack(by, known) => self.notice_set_back(now, by, known, outbox),
             Input::Unreachable(server) => self.engine.unreachable(server),
             Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
             Input::Propose(ticket, proposal) => self.propose(now, ticket, proposal, outbox),
@@ -165,12 +176,7 @@ impl Core {
                 self.engine.persisted(write, &mut effects);
                 outbox.messages.append(&mut effects.messages);
             }
-            Input::ImageDurable(mark) => {
-                let cut = self.cut_index(now, mark.index);
-                self.engine.image_durable(mark);
-                self.engine.cut(cut);
-                outbox.cut = Some(cut);
-            }
+            Input::ImageDurable(mark) => self.image_durable(now, mark, outbox),
             Input::TransferLeader(ticket, to) => self.transfer_leader(now, ticket, to, outbox),
             Input::AddServer(ticket, server) => self.add_server(now, ticket, server, outbox),
             Input::RemoveServer(ticket, server) => self.remove_server(now, ticket, server, outbox),
@@ -211,7 +217,9 @@ impl Core {
         let mut effects = Effects::default();
         self.engine.turn(&mut effects);
         outbox.writes.append(&mut effects.writes);
-        outbox.messages.append(&mut effects.messages);
+        if self.set_back.is_none() {
+            outbox.messages.append(&mut effects.messages);
+        }
         if let Some(mark) = effects.installed.take() {
             self.install(now, mark, outbox);
         }
@@ -259,7 +267,7 @@ impl Core {
 
     /// Whom this server takes for the leader; itself only once it serves.
     pub fn leader(&self) -> Option<ServerId> {
-        let leader = self.engine.leader()?;
+        let leader = self.engine.leader().filter(|_| self.set_back.is_none())?;
         (leader != self.config.id || self.is_serving()).then_some(leader)
     }
 
@@ -293,21 +301,91 @@ impl Core {
         }
     }
 
+    /// How far this server has come: never less than what it acknowledged.
+    pub fn log_position(&self) -> LogPosition {
+        LogPosition { term: self.engine.term(), last_index: self.engine.last_index() }
+    }
+
+    /// How far the other servers have certainly come.
+    pub fn peer_memory(&self) -> &PeerMemory {
+        &self.peer_memory
+    }
+
+    /// That this server's disk was set back, so that it must be silent.
+    pub fn set_back(&self) -> Option<&SetBack> {
+        self.set_back.as_ref()
+    }
+
     /// How far another server is known to be, where this one leads.
     pub fn progress(&self, server: ServerId) -> Option<Progress> {
         self.engine.progress(server)
     }
 
-    fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage) {
+    fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
         let unfetched = (message.kind == MessageKind::Snapshot).then_some("an image that was not fetched");
         let trusted = self.engine.seam.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
                 self.quorum.heard(now, sender);
+                if let Some(known) = self.acknowledged_beyond(&message) {
+                    return self.notice_set_back(now, sender, known, outbox);
+                }
+                self.peer_memory.note(&message);
                 self.engine.step(message);
             }
             Some(fault) => tracing::warn!(%sender, "a server's message was dropped: {fault}"),
         }
+    }
+
+    /// What a heartbeat says that this server has acknowledged, where it holds less. The engine must never hear it.
+    fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
+        let known = LogPosition { term: message.term, last_index: message.commit };
+        let is_beyond = message.kind == MessageKind::Heartbeat
+            && message.term >= self.engine.term()
+            && message.commit > self.engine.last_index();
+        is_beyond.then_some(known)
+    }
+
+    /// Another server remembers more of this one than it holds: it must not vote, acknowledge or answer again.
+    fn notice_set_back(&mut self, now: Time, by: ServerId, known: LogPosition, outbox: &mut Outbox) {
+        let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
+            return;
+        };
+        tracing::error!("{set_back}");
+        self.set_back = Some(set_back);
+        self.serving = None;
+        outbox.messages.clear();
+        self.step_down(now, outbox);
+        for (_, asker) in std::mem::take(&mut self.gathered) {
+            self.disappoint(now, asker, not_leader(), outbox);
+        }
+    }
+
+    /// What was written is still told; everything else comes to nothing.
+    fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
+        match input {
+            Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
+            Input::ImageDurable(mark) => self.engine.image_durable(mark),
+            Input::Read(ticket, _) => outbox.unreadable.push((ticket, not_leader())),
+            Input::Propose(ticket, _)
+            | Input::Renew(ticket, _)
+            | Input::TransferLeader(ticket, _)
+            | Input::AddServer(ticket, _)
+            | Input::RemoveServer(ticket, _) => fail(outbox, ticket, not_leader()),
+            Input::Tick(_)
+            | Input::Deadline(_)
+            | Input::Peer(..)
+            | Input::SetBack(..)
+            | Input::Install(..)
+            | Input::Unreachable(_) => {}
+        }
+    }
+
+    fn image_durable(&mut self, now: Time, mark: ImageMark, outbox: &mut Outbox) {
+        let cut = self.cut_index(now, mark.index);
+        self.engine.image_durable(mark);
+        self.engine.cut(cut);
+        outbox.cut = Some(cut);
     }
 
     /// An image is of committed entries only, so it is good whoever leads by now.
@@ -527,6 +605,9 @@ impl Core {
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
+        if let Command::ForgetServer(server) = proposal.command {
+            self.peer_memory.forget(server);
+        }
         if self.is_serving() {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);
@@ -555,7 +636,8 @@ impl Core {
 
     /// Begins to serve, or stops.
     fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
-        let leads = self.engine.leads_its_term().then(|| self.engine.term());
+        let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
+        let leads = may_lead.then(|| self.engine.term());
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
         if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
             tracing::info!("this server no longer leads");

@@ -2,6 +2,7 @@
 
 use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
+use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, ServerId, SessionId, WallTime};
@@ -36,6 +37,8 @@ pub enum Input {
     /// The image that another server announced in this message was fetched, or a newer one of the same server: what
     /// it stands for, and the state that it holds.
     Install(ServerId, PeerMessage, ImageMark, Box<State>),
+    /// Another server remembers that this one had come so far.
+    SetBack(ServerId, LogPosition),
     /// The shell lost what was on its way to a server.
     Unreachable(ServerId),
     /// Somebody wants the state changed.

@@ -14,6 +14,7 @@
 //! | [`timers`] | the leader's deadlines, each a command when it is due |
 //! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
 //! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
+//! | [`setback`] | servers whose disks were set back: what others remember of them, and the refusal |
 //! | [`sabotage`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
@@ -26,6 +27,7 @@ mod quorum;
 pub mod raft;
 mod readers;
 pub mod sabotage;
+pub mod setback;
 pub mod state;
 pub mod timers;
 

@@ -1,6 +1,7 @@
 //! What servers say to each other on a Raft stream: a hello and its answer, then messages for ever.
 
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::frame_messages;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,10 @@ pub struct Hello {
     pub cluster_id: String,
     /// Where the speaker is reached.
     pub address: String,
+    /// How far the speaker has come, as its disk has it or will have it in a moment.
+    pub position: LogPosition,
+    /// How far it knows the other one to have come.
+    pub remembers: Option<LogPosition>,
 }
 
 /// A frame of hellos; there is one in it.

@@ -1,6 +1,7 @@
 //! The task that keeps a stream to one other server: dials for ever, says hello, sends what waits.
 
-use super::hello::{Hello, HelloFrame};
+use super::Peers;
+use super::hello::HelloFrame;
 use super::line::Line;
 use crate::asker::resolve;
 use crate::mailbox::{Mail, Mailbox};
@@ -11,7 +12,7 @@ use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long one attempt may take, up to the answer to the hello.
@@ -25,7 +26,11 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 
 /// Everything that the task must know.
 pub(super) struct Link {
-    pub(super) hello: Hello,
+    pub(super) peers: Weak<Peers>,
+    /// This server.
+    pub(super) me: ServerId,
+    /// The other one.
+    pub(super) server: ServerId,
     /// The other server's node, folded.
     pub(super) node: NodeName,
     pub(super) line: Arc<Line>,
@@ -41,7 +46,7 @@ impl Link {
         let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
         let mut said = Said::default();
         let mut address = self.line.address();
-        let server = self.hello.to;
+        let server = self.server;
         loop {
             let place = address.borrow_and_update().clone();
             let began = Instant::now();
@@ -115,8 +120,13 @@ impl Link {
             return stranger(format!("{} is there", connection.peer()));
         }
         let (mut sender, mut receiver) = connection.open(Purpose::Raft).await?;
+        let closing = || LinkError::Lost("this server is closing".into());
+        let peers = self.peers.upgrade().ok_or_else(closing)?;
+        // What it acknowledges after it has answered is no part of the answer.
+        let remembered = peers.remembers(self.server);
+        let hello = peers.hello_to(self.server).ok_or_else(closing)?;
         let mut queue = FrameQueue::default();
-        queue.push(&self.hello).expect("a hello is short");
+        queue.push(&hello).expect("a hello is short");
         sender.send(queue.take()).await?;
         let answer = receiver.receive::<HelloFrame>().await;
         let answer = answer.inspect_err(|_| self.notice_removal(&connection))?;
@@ -124,7 +134,11 @@ impl Link {
             return Err(LinkError::Lost("it finished the stream".into()));
         };
         match answer.first() {
-            Some(hello) if (hello.from, hello.to) == (self.hello.to, self.hello.from) => {}
+            Some(answer) if (answer.from, answer.to) == (self.server, self.me) => {
+                if let Err(set_back) = peers.compare(answer, remembered) {
+                    return stranger(set_back.to_string());
+                }
+            }
             _ => return stranger("another server is there".into()),
         }
         Ok((connection, sender, receiver))
@@ -152,8 +166,8 @@ impl Link {
 
     fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
         if let Err(error) = queue.push(message) {
-            tracing::error!(server = %self.hello.to, %error, "a message between servers fits no frame");
-            self.tell_driver(self.hello.to);
+            tracing::error!(server = %self.server, %error, "a message between servers fits no frame");
+            self.tell_driver(self.server);
         }
     }
 }

@@ -22,15 +22,18 @@ mod link;
 pub use hello::Hello;
 pub(crate) use hello::{HelloFrame, PeerFrame};
 
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mail, Mailbox};
 use line::Line;
 use link::Link;
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::{LogPosition, PeerMemory, SetBack};
 use lockmesh_net::{Endpoint, Peer, QuicOptions};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::record::Server;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -48,12 +51,22 @@ pub(crate) fn dial_options() -> QuicOptions {
 /// The quorum's other servers as this one knows them.
 #[derive(Debug)]
 pub struct Peers {
+    /// Itself, for its tasks.
+    this: Weak<Self>,
     me: OnceLock<Me>,
     rows: RwLock<Rows>,
+    positions: Mutex<Positions>,
     endpoint: Arc<Endpoint>,
     mailbox: Mailbox,
     runtime: Handle,
     departures: watch::Sender<()>,
+}
+
+/// How far this server has come, and how far it knows the others to have come.
+#[derive(Debug, Default)]
+struct Positions {
+    own: LogPosition,
+    memory: PeerMemory,
 }
 
 /// Who this server is in its quorum.
@@ -96,12 +109,15 @@ impl Peers {
     /// Knows nobody yet. Must be called on a runtime.
     pub(crate) fn new(endpoint: Arc<Endpoint>, mailbox: Mailbox) -> Arc<Self> {
         let (me, rows) = (OnceLock::new(), RwLock::default());
-        Arc::new(Self {
+        let (positions, runtime) = (Mutex::default(), Handle::current());
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             me,
             rows,
+            positions,
             endpoint,
             mailbox,
-            runtime: Handle::current(),
+            runtime,
             departures: watch::Sender::new(()),
         })
     }
@@ -170,6 +186,32 @@ impl Peers {
         }
     }
 
+    /// Notes how far this server has come and how far it knows the others to have come, before its messages leave.
+    pub(crate) fn note(&self, own: LogPosition, memory: &PeerMemory) {
+        let mut positions = self.positions();
+        positions.own = own;
+        if positions.memory != *memory {
+            positions.memory.clone_from(memory);
+        }
+    }
+
+    /// How far another server is known to have come.
+    pub(super) fn remembers(&self, server: ServerId) -> Option<LogPosition> {
+        self.positions().memory.of(server)
+    }
+
+    /// Compares what two servers that meet hold and remember of each other. `known` must have been known before the
+    /// other one wrote its hello: what it acknowledged since is no part of it.
+    pub(super) fn compare(&self, hello: &Hello, known: Option<LogPosition>) -> Result<(), SetBack> {
+        let Hello { from, to, position, remembers, .. } = hello;
+        if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
+            // It always gets in, and the driver may be gone.
+            let _ = self.mailbox.post(Mail::SetBack(*from, set_back.known));
+            return Err(set_back);
+        }
+        SetBack::find(*from, *position, *to, known).map_or(Ok(()), Err)
+    }
+
     /// Whether another server may speak, and what it is told then.
     pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Unheard> {
         let me = self.me.get().ok_or(Unheard::NotYet)?;
@@ -200,6 +242,9 @@ impl Peers {
                 peer.node, hello.from, row.node
             )),
             Some(row) => {
+                if let Err(set_back) = self.compare(hello, self.remembers(hello.from)) {
+                    return denied(set_back.to_string());
+                }
                 row.line.move_to(&hello.address);
                 row.line.heard();
                 Ok(self.hello(me, hello.from))
@@ -238,13 +283,28 @@ impl Peers {
     }
 
     fn hello(&self, me: &Me, to: ServerId) -> Hello {
-        Hello { from: me.id, to, cluster_id: me.cluster_id.clone(), address: me.address.clone() }
+        let positions = self.positions();
+        let (position, remembers) = (positions.own, positions.memory.of(to));
+        drop(positions);
+        let Me { id: from, cluster_id, address } = me.clone();
+        Hello { from, to, cluster_id, address, position, remembers }
+    }
+
+    /// The first word to another server, as things stand now.
+    pub(super) fn hello_to(&self, server: ServerId) -> Option<Hello> {
+        Some(self.hello(self.me.get()?, server))
+    }
+
+    fn positions(&self) -> MutexGuard<'_, Positions> {
+        self.positions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn row(&self, me: &Me, server: ServerId, node: NodeName, address: &str) -> Row {
         let line = Arc::new(Line::new(address.into()));
         let link = Link {
-            hello: self.hello(me, server),
+            peers: Weak::clone(&self.this),
+            me: me.id,
+            server,
             node: node.clone(),
             line: Arc::clone(&line),
             endpoint: Arc::clone(&self.endpoint),

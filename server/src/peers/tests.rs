@@ -5,8 +5,9 @@ use crate::mailbox::{Inbox, Mail, mailbox};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::{NewServer, Server};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -102,6 +103,8 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
         to: ServerId(to),
         cluster_id: cluster_id.into(),
         address: "127.0.0.1:9".into(),
+        position: LogPosition::default(),
+        remembers: None,
     };
     let admit = |hello: Hello, node: &str| match place.peers.admit(&hello, &peer(node)) {
         Ok(answer) => format!("{} to {}", answer.from, answer.to),
@@ -128,6 +131,43 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     assert!(place.peers.is_member(ServerId(6)) && !place.peers.is_member(ServerId(4)));
     place.peers.update(servers.iter(), ServerId(6));
     assert!(!place.peers.is_member(ServerId(6)), "it was removed before this server heard of it");
+    place.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = place(&folder, 1, "127.0.0.1:0");
+    let at = |term, index| LogPosition { term: Term(term), last_index: LogIndex(index) };
+    let (_, acknowledgement) = message(2, 1);
+    let kind = MessageKind::AppendResponse;
+    let acknowledgement = PeerMessage { kind, term: Term(5), index: LogIndex(650), ..acknowledgement };
+    let mut memory = PeerMemory::default();
+    memory.note(&acknowledgement);
+    place.peers.note(at(5, 700), &memory);
+    place.begin(1);
+    place.peers.update([server(2, "127.0.0.1:2")].iter(), ServerId(2));
+    let admit = |position, remembers| {
+        let (from, to) = (ServerId(2), ServerId(1));
+        let (cluster_id, address) = ("c".into(), "127.0.0.1:9".into());
+        let hello = Hello { from, to, cluster_id, address, position, remembers };
+        let peer = Peer { role: Role::Server, node: "s2".into() };
+        match place.peers.admit(&hello, &peer) {
+            Ok(answer) => Ok((answer.position, answer.remembers)),
+            Err(Unheard::NotYet | Unheard::Removed) => Err("not yet".into()),
+            Err(Unheard::Denied(reason)) => Err(reason),
+        }
+    };
+    assert_eq!(admit(at(5, 650), Some(at(5, 700))), Ok((at(5, 700), Some(at(5, 650)))));
+    assert_eq!(admit(at(6, 10), None), Ok((at(5, 700), Some(at(5, 650)))), "a later leader took it back");
+    let refused = admit(at(5, 649), None).expect_err("it acknowledged one more");
+    assert!(
+        refused.contains("the disk of server 2 was set back") && refused.contains("empty its data folder")
+    );
+    let refused = admit(at(6, 10), Some(at(5, 701))).expect_err("this server acknowledged one more");
+    assert!(refused.contains("the disk of server 1 was set back"), "{refused}");
+    let told = |mail: &Mail| matches!(mail, Mail::SetBack(ServerId(2), known) if known.last_index.0 == 701);
+    place.until("the own driver's news", told);
     place.stop().await;
 }
 

@@ -9,6 +9,7 @@ use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::setback::PeerMemory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::wire;
 use std::ops::Range;
@@ -16,6 +17,8 @@ use std::ops::Range;
 const ROWS: TableName = TableName::new("rows");
 const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
+/// How far other servers had come; absent where none was ever heard.
+const PEERS_KEY: &[u8] = b"peers";
 
 /// So many rows of a deleted tree leave the image in one portion.
 const PORTION_ROWS: usize = 500;
@@ -84,8 +87,20 @@ impl ImageStore {
                 }
             }
             drop(table);
+            if let Some(peers) = dirty.peers() {
+                let mut bytes = Vec::new();
+                wire::encode_into(peers, &mut bytes);
+                writing.table(MARKS)?.put(PEERS_KEY, &bytes)?;
+            }
             Self::fill(writing, mark)
         })
+    }
+
+    /// How far other servers had come when the image was made.
+    pub(super) fn peers(&self) -> Result<PeerMemory, StoreError> {
+        let bytes = self.file.read()?.get(MARKS, PEERS_KEY).map_err(|fault| self.file.fault(fault))?;
+        let peers = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
+        Ok(peers.map_err(|error| self.file.damaged(&error.to_string()))?.unwrap_or_default())
     }
 
     /// Makes the file ready to be closed. What was committed stays, ready or not.

@@ -69,7 +69,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         folder = %disk.path("").display(), image = %mark.index, log_from = %base.0.next(),
         entries = entries.len(), term = %hard_state.term, commit = %hard_state.commit, "opened the store"
     );
-    let recovered = Recovered { hard_state, image: mark, entries, base, state };
+    let peers = image.peers()?;
+    let recovered = Recovered { hard_state, image: mark, entries, base, state, peers };
     Ok((Store { log, image, durable_image: recovered.image.index }, recovered))
 }
 
@@ -92,7 +93,8 @@ pub(super) fn inspect(
         entries.clear();
     }
     let hard_state = HardState { commit: head.hard_state.commit.max(mark.index), ..head.hard_state };
-    let recovered = Recovered { hard_state, image: mark, entries, base: head.base, state };
+    let peers = image.peers()?;
+    let recovered = Recovered { hard_state, image: mark, entries, base: head.base, state, peers };
     Ok(Some(Inspected { recovered, formats, lost_commits }))
 }
 

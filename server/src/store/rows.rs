@@ -3,6 +3,7 @@
 //! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a letter for its
 //! kind, then the parts of its name. Keys never change their form within a format version.
 
+use lockmesh_core::setback::PeerMemory;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::wire::encode_into;
@@ -197,6 +198,8 @@ pub struct DirtyRows {
     unsorted: Vec<Vec<Change>>,
     /// How many changes these are.
     unsorted_len: usize,
+    /// How far other servers had come. No row: every server remembers its own.
+    peers: Option<PeerMemory>,
 }
 
 /// The newest content of a row. It stands for the row itself: another content of the same row is its equal.
@@ -258,6 +261,11 @@ impl DirtyRows {
         }
     }
 
+    /// Takes what is known of how far other servers have come; it goes with the rows, and alone it is no reason to write.
+    pub fn remember_peers(&mut self, peers: &PeerMemory) {
+        self.peers = Some(peers.clone());
+    }
+
     /// Takes everything out, and keeps room for as much again.
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -268,10 +276,12 @@ impl DirtyRows {
     /// Takes what changed later.
     pub(super) fn absorb(&mut self, mut later: DirtyRows) {
         later.sort();
+        later.peers = later.peers.or(self.peers.take());
         if later.cleared {
             *self = later;
             return;
         }
+        self.peers = later.peers;
         self.sort();
         let before = self.taken;
         self.taken += later.taken;
@@ -323,6 +333,11 @@ impl DirtyRows {
     /// Whether a checkpoint would change no row.
     pub fn is_empty(&self) -> bool {
         !self.cleared && self.len() == 0
+    }
+
+    /// How far other servers have come, if that is to be kept.
+    pub(super) fn peers(&self) -> Option<&PeerMemory> {
+        self.peers.as_ref()
     }
 
     /// Whether the image is emptied before the rows are written.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, ImageMark, LogEntry, Membership};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
@@ -36,6 +37,8 @@ pub fn hellos() -> Vec<Hello> {
         to: ServerId(2),
         cluster_id: cluster_id.into(),
         address: "10.0.0.5:8300".into(),
+        position: LogPosition { term: Term(7), last_index: LogIndex(650) },
+        remembers: (!cluster_id.is_empty()).then_some(LogPosition::default()),
     };
     vec![hello("6f7e1c3e"), hello("")]
 }

@@ -8,6 +8,7 @@ use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::setback::PeerMemory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
@@ -359,6 +360,7 @@ impl Disk {
             entries: durable.entries.iter().cloned().collect(),
             base: durable.base,
             state: durable.state.clone(),
+            peers: PeerMemory::default(),
         })
     }
 }

@@ -14,6 +14,7 @@ use super::stage::{Ask, Event, Stage};
 use lockmesh_core::Core;
 use lockmesh_core::frontend::SnapshotFetch;
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::SetBack;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response};
 use lockmesh_protocol::wire;
@@ -132,6 +133,7 @@ impl World {
         machine.process = Some(Process::start(&mut self.stage, id, me, machine.lives, recovered));
         machine.disk.go_on(&mut self.stage, machine.lives);
         self.stage.at(self.stage.now, Event::Reconnect(id, self.machines[&id].lives));
+        self.judge_memories(id);
     }
 
     /// Links to other servers are made anew: when it starts, and again after a cut.
@@ -156,6 +158,18 @@ impl World {
 
     fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
         self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
+    }
+
+    /// No disk is ever set back here: whoever starts holds all that the others remember of it.
+    fn judge_memories(&mut self, id: ServerId) {
+        let Some(started) = &self.machines[&id].process else { return };
+        let holds = started.core().log_position();
+        let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        let remembered = running.map(|other| (other.id, other.core().peer_memory().of(id)));
+        let found = remembered.filter_map(|(by, known)| SetBack::find(id, holds, by, known)).next();
+        if let Some(set_back) = found {
+            self.judge.object("recovery", set_back.to_string());
+        }
     }
 
     /// Ends a process as a power cut does.

@@ -2,6 +2,7 @@
 
 use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
+use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::peer::Peer;
@@ -49,6 +50,8 @@ pub enum Event {
     Disconnected(Caller),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
+    /// Another server remembers that this one had come so far, and it holds less.
+    SetBack(ServerId, LogPosition),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
     /// The snapshot that was to be fetched is here: what it stands for, and the state. None where it was given up.

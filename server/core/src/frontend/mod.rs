@@ -166,6 +166,7 @@ impl Frontend {
                 self.watches.cancel_all(caller);
             }
             Event::Peer(sender, message) => self.peer(now, sender, message, actions),
+            Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),
             Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
             Event::Persisted(number) => self.input(now, Input::Persisted(number)),

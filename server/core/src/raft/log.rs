@@ -116,4 +116,6 @@ pub struct Recovered {
     pub base: (LogIndex, Term),
     /// The state of the image.
     pub state: crate::State,
+    /// How far other servers had come by then.
+    pub peers: crate::setback::PeerMemory,
 }

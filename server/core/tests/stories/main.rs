@@ -6,6 +6,7 @@ mod frontend;
 mod members;
 mod queue;
 mod quorum;
+mod setback;
 mod solo;
 mod storm;
 mod virtual_time;

@@ -16,20 +16,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A server with its disk, which takes every write at once.
-struct Server {
-    core: Core,
-    disk: Disk,
+pub(crate) struct Server {
+    pub(crate) core: Core,
+    pub(crate) disk: Disk,
     outbox: Outbox,
     /// What was answered.
-    replies: BTreeMap<Ticket, Response>,
+    pub(crate) replies: BTreeMap<Ticket, Response>,
     readable: BTreeSet<Ticket>,
-    unreadable: BTreeSet<Ticket>,
+    pub(crate) unreadable: BTreeSet<Ticket>,
 }
 
-struct Cluster {
-    servers: BTreeMap<ServerId, Server>,
+pub(crate) struct Cluster {
+    pub(crate) servers: BTreeMap<ServerId, Server>,
     /// Servers that do not run.
-    down: BTreeSet<ServerId>,
+    pub(crate) down: BTreeSet<ServerId>,
     mail: Vec<(ServerId, PeerMessage)>,
     now: Time,
     last_ticket: u64,
@@ -43,7 +43,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(voters: u64) -> Self {
+    pub(crate) fn start(voters: u64) -> Self {
         let voters: Vec<_> = (1..=voters).map(ServerId).collect();
         let disk = Disk::new(Core::bootstrap_image(&voters));
         let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
@@ -63,7 +63,7 @@ impl Cluster {
         cluster
     }
 
-    fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
             self.now = self.now + TICK;
@@ -144,12 +144,12 @@ impl Cluster {
         self.mail.extend(messages);
     }
 
-    fn leader(&self) -> ServerId {
+    pub(crate) fn leader(&self) -> ServerId {
         let mut leaders = self.running().into_iter().filter(|id| self.servers[id].core.is_serving());
         leaders.next().expect("somebody leads")
     }
 
-    fn ask(&mut self, id: ServerId, input: impl FnOnce(Ticket) -> Input) -> Ticket {
+    pub(crate) fn ask(&mut self, id: ServerId, input: impl FnOnce(Ticket) -> Input) -> Ticket {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         self.input(id, input(ticket));
@@ -157,7 +157,7 @@ impl Cluster {
         ticket
     }
 
-    fn answer(&self, id: ServerId, ticket: Ticket) -> &Response {
+    pub(crate) fn answer(&self, id: ServerId, ticket: Ticket) -> &Response {
         self.servers[&id].replies.get(&ticket).expect("it was answered")
     }
 
@@ -171,12 +171,12 @@ impl Cluster {
         }
     }
 
-    fn put(&mut self, key: &str) {
+    pub(crate) fn put(&mut self, key: &str) {
         assert_eq!(self.command(Command::Kv(KvCommand::Set(entry(key)))), Reply::Flag(true));
     }
 
     /// A server with an empty disk asks to belong to the quorum, and follows.
-    fn join(&mut self, node: &str, birth: &str) -> ServerId {
+    pub(crate) fn join(&mut self, node: &str, birth: &str) -> ServerId {
         let new = NewServer {
             node: node.into(),
             node_id: String::new(),
@@ -191,7 +191,7 @@ impl Cluster {
         id
     }
 
-    fn voters(&self) -> Vec<u64> {
+    pub(crate) fn voters(&self) -> Vec<u64> {
         self.servers[&self.leader()].core.membership().voters.iter().map(|id| id.0).collect()
     }
 
@@ -208,7 +208,7 @@ impl Cluster {
 }
 
 impl Server {
-    fn open(id: ServerId, disk: Disk) -> Self {
+    pub(crate) fn open(id: ServerId, disk: Disk) -> Self {
         Self {
             core: disk.open(id, 11 + id.0),
             disk,

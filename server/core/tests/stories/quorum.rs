@@ -5,6 +5,7 @@ use crate::solo::Disk;
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{ImageMark, LogWrite, Membership};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::SetBack;
 use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
@@ -82,6 +83,7 @@ impl Quorum {
         for _ in 0..8 {
             self.deliver(faults);
         }
+        self.assert_nobody_seems_set_back();
     }
 
     fn deliver(&mut self, faults: bool) {
@@ -104,6 +106,17 @@ impl Quorum {
         server.core.handle(now, input, &mut server.outbox);
         server.core.settle(now, &mut server.outbox);
         self.carry_out(id, faults);
+    }
+
+    /// Whoever lost nothing holds all that others remember of him, and is never refused.
+    fn assert_nobody_seems_set_back(&self) {
+        for (of, server) in &self.servers {
+            for (by, other) in &self.servers {
+                let found =
+                    SetBack::find(*of, server.core.log_position(), *by, other.core.peer_memory().of(*of));
+                assert_eq!(found.map(|found| found.to_string()), None);
+            }
+        }
     }
 
     fn carry_out(&mut self, id: ServerId, faults: bool) {

@@ -96,6 +96,7 @@ impl Disk {
             entries: self.entries.clone(),
             base: self.base,
             state: self.state.clone(),
+            peers: Default::default(),
         };
         Core::new(config, recovered)
     }
