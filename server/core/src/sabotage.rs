@@ -34,6 +34,12 @@ pub enum Rule {
     TheDeadDoNotWait,
     /// A blocking read is parked only after a look at what is there.
     ParkedReadsAreLookedAtFirst,
+    /// A checkpoint is written behind the durable commit index that it stands on.
+    CheckpointsWaitForTheirCommit,
+    /// The log is reset behind the durable checkpoint that it is to follow.
+    ResetsWaitForTheirCheckpoint,
+    /// The log is compacted behind the durable checkpoint.
+    CompactionStaysBehindTheCheckpoint,
 }
 
 /// Which rule is broken, if any.

@@ -4,6 +4,7 @@
 //! kind, then the parts of its name. Keys never change their form within a format version.
 
 use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::wire::encode_into;
@@ -242,6 +243,23 @@ impl Hash for Row {
     }
 }
 
+impl CheckpointRows for DirtyRows {
+    fn absorb(&mut self, mut later: Self) {
+        later.sort();
+        later.peers = later.peers.or(self.peers.take());
+        if later.cleared {
+            *self = later;
+            return;
+        }
+        self.peers = later.peers;
+        self.sort();
+        let before = self.taken;
+        self.taken += later.taken;
+        self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
+        later.rows.into_iter().for_each(|row| self.put(Row { number: before + row.number, ..row }));
+    }
+}
+
 impl DirtyRows {
     /// Takes a change, in log order.
     pub fn record(&mut self, change: Change) {
@@ -271,22 +289,6 @@ impl DirtyRows {
     pub fn take(&mut self) -> Self {
         let rows = HashSet::with_capacity(self.rows.len());
         std::mem::replace(self, Self { rows, ..Self::default() })
-    }
-
-    /// Takes what changed later.
-    pub(super) fn absorb(&mut self, mut later: DirtyRows) {
-        later.sort();
-        later.peers = later.peers.or(self.peers.take());
-        if later.cleared {
-            *self = later;
-            return;
-        }
-        self.peers = later.peers;
-        self.sort();
-        let before = self.taken;
-        self.taken += later.taken;
-        self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
-        later.rows.into_iter().for_each(|row| self.put(Row { number: before + row.number, ..row }));
     }
 
     /// Sorts what was taken as it was.

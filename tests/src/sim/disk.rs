@@ -1,22 +1,21 @@
 //! A server's disk: the log and the image as they would be found after a power cut, and what is on its way there.
 //!
-//! It keeps the rules of the real store: one commit after the other, first in, first out; an image only behind a
-//! durable commit index that reaches it; the log reset or cut only behind the durable image; a refused commit tried again.
+//! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
+//! what the disk refuses, and what a power cut leaves.
 
 use super::marks::Mark;
 use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::sabotage::Rule;
 use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
-
-/// How long a refused commit waits until it is tried again.
-const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Something that the disk has done, or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +52,8 @@ pub struct Durable {
     pub state: State,
 }
 
-/// An image on its way.
-#[derive(Clone, Debug)]
-struct Checkpoint {
-    mark: ImageMark,
-    rows: Vec<Change>,
-    installed: bool,
-}
+/// A checkpoint on its way.
+type Checkpoint = write_queue::Checkpoint<Vec<Change>>;
 
 /// The disk with what is on its way to it.
 #[derive(Clone, Debug)]
@@ -67,16 +61,11 @@ pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
-    queue: VecDeque<LogWrite>,
-    /// How many of the queue are in the commit that is under way.
-    writing: Option<usize>,
-    waiting: Option<Checkpoint>,
-    checkpointing: Option<Checkpoint>,
-    /// Whether the commit of the image is under way, not only waited for.
-    imaging: bool,
-    wanted_commit: LogIndex,
-    cut_to: LogIndex,
-    failing: bool,
+    queue: WriteQueue<Vec<Change>>,
+    /// The commit of the log that is under way.
+    writing: Option<LogCommit>,
+    /// The checkpoint that is being written.
+    imaging: Option<Checkpoint>,
     /// It takes very long until then.
     stalled_until: Time,
     /// It refuses until then.
@@ -150,15 +139,10 @@ impl Disk {
     fn holding(server: ServerId, durable: Durable) -> Self {
         Self {
             server,
+            queue: WriteQueue::new(durable.hard_state.commit, durable.mark.index),
             durable,
-            queue: VecDeque::new(),
             writing: None,
-            waiting: None,
-            checkpointing: None,
-            imaging: false,
-            wanted_commit: LogIndex(0),
-            cut_to: LogIndex(0),
-            failing: false,
+            imaging: None,
             stalled_until: Time(0),
             refuses_until: Time(0),
         }
@@ -166,31 +150,22 @@ impl Disk {
 
     /// Queues a write of the log.
     pub fn write(&mut self, write: LogWrite) {
-        self.queue.push_back(write);
+        self.queue.push(write);
     }
 
     /// Makes the image stand for `mark`, as soon as it may.
     pub fn checkpoint(&mut self, mark: ImageMark, rows: Vec<Change>, installed: bool) {
-        match &mut self.waiting {
-            Some(waiting) => {
-                waiting.rows.extend(rows);
-                waiting.mark = mark;
-                waiting.installed |= installed;
-            }
-            None => self.waiting = Some(Checkpoint { mark, rows, installed }),
-        }
+        self.queue.hand_over(Checkpoint { mark, rows, installed });
     }
 
     /// Whether no image waits to be made or is being made.
     pub fn image_is_idle(&self) -> bool {
-        self.waiting.is_none() && self.checkpointing.is_none()
+        self.queue.is_checkpoint_idle()
     }
 
     /// Lets the log go up to an index, or up to the durable image if that is less.
-    pub fn cut(&mut self, up_to: LogIndex, sabotage: Sabotage) {
-        let limit = if sabotage == Sabotage::CutTooFar { up_to.0 + 8 } else { self.durable.mark.index.0 };
-        let up_to = if sabotage == Sabotage::CutTooFar { LogIndex(limit) } else { up_to };
-        self.cut_to = self.cut_to.max(up_to.min(LogIndex(limit)));
+    pub fn cut(&mut self, up_to: LogIndex) {
+        self.queue.compact(up_to);
     }
 
     /// From now on it takes very long, until then.
@@ -205,35 +180,37 @@ impl Disk {
 
     /// Begins whatever can be begun.
     pub fn go_on(&mut self, stage: &mut Stage, life: u64) {
+        if let Some(rule) = stage.sabotage.rule() {
+            self.queue.break_rule(rule);
+        }
         self.begin_image(stage, life);
-        if self.writing.is_none() {
-            let ready = self.writable(stage);
-            let wants = self.wanted_commit > self.durable.hard_state.commit;
-            let cuts = self.cut_to > self.durable.base.0 && !self.durable.entries.is_empty();
-            if ready > 0 || wants || cuts {
-                self.writing = Some(ready);
-                let wait = self.latency(stage, stage.plan.disk.commit);
-                stage.after(wait, Event::Disk(self.server, life, DiskEvent::Log));
-            }
+        if self.writing.is_some() {
+            return;
+        }
+        let ready = self.queue.ready_writes();
+        let most = if ready > 1 && stage.draw.once_in(4) {
+            stage.draw.within(1, ready as u64)
+        } else {
+            ready as u64
+        };
+        let can_compact = self.queue.compact_to() > self.durable.base.0 && !self.durable.entries.is_empty();
+        self.writing = self.queue.begin_commit(most as usize, can_compact);
+        if self.writing.is_some() {
+            let wait = self.latency(stage, stage.plan.disk.commit);
+            stage.after(wait, Event::Disk(self.server, life, DiskEvent::Log));
         }
     }
 
     fn begin_image(&mut self, stage: &mut Stage, life: u64) {
-        if self.checkpointing.is_none() {
-            let Some(checkpoint) = self.waiting.take() else { return };
-            if !checkpoint.installed {
-                self.wanted_commit = self.wanted_commit.max(checkpoint.mark.index);
-                if self.durable.hard_state.commit < checkpoint.mark.index {
-                    stage.hit(Mark::CheckpointWaited);
-                }
-            }
-            self.checkpointing = Some(checkpoint);
+        if self.imaging.is_some() {
+            return;
         }
-        let checkpoint = self.checkpointing.as_ref().expect("it was just put there");
-        let commit_reaches = self.durable.hard_state.commit >= checkpoint.mark.index;
-        let may = checkpoint.installed || commit_reaches || stage.sabotage == Sabotage::ImageBeforeCommit;
-        if may && !self.imaging {
-            self.imaging = true;
+        let waited = self.queue.checkpoint_waits();
+        self.imaging = self.queue.begin_checkpoint();
+        if !waited && self.queue.checkpoint_waits() {
+            stage.hit(Mark::CheckpointWaited);
+        }
+        if self.imaging.is_some() {
             let wait = self.latency(stage, stage.plan.disk.image);
             stage.after(wait, Event::Disk(self.server, life, DiskEvent::Image));
         }
@@ -243,38 +220,30 @@ impl Disk {
         stage.draw.duration(usual.0, usual.1).max(self.stalled_until.since(stage.now))
     }
 
-    /// How many writes the next commit takes: not beyond a reset whose image is not durable.
-    fn writable(&self, stage: &mut Stage) -> usize {
-        let blocked = |write: &LogWrite| {
-            let waits = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
-            waits && stage.sabotage != Sabotage::ResetBeforeImage
-        };
-        let ready = self.queue.iter().position(blocked).unwrap_or(self.queue.len());
-        if ready > 1 && stage.draw.once_in(4) { stage.draw.within(1, ready as u64) as usize } else { ready }
-    }
-
     /// A commit is done, or refused; what the driver is told.
     pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
         let mut told = Vec::new();
+        let writer = match event {
+            DiskEvent::Log => Writer::Log,
+            DiskEvent::Image => Writer::Checkpoint,
+        };
         if stage.now < self.refuses_until {
             stage.hit(Mark::DiskRefused);
-            stage.after(RETRY_AFTER, Event::Disk(self.server, life, event));
-            if !self.failing {
-                self.failing = true;
-                told.push(Told::Failing(true));
-            }
+            let (backoff, is_news) = self.queue.refused(writer, "it is full".into());
+            stage.after(backoff, Event::Disk(self.server, life, event));
+            told.extend(is_news.then_some(Told::Failing(true)));
             return told;
         }
-        if std::mem::take(&mut self.failing) {
-            told.push(Told::Failing(false));
+        if self.queue.accepted(writer) {
+            told.push(Told::Failing(self.queue.failure().is_some()));
         }
         match event {
             DiskEvent::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
             DiskEvent::Image => {
-                let checkpoint = self.checkpointing.take().expect("an image was under way");
-                self.imaging = false;
+                let checkpoint = self.imaging.take().expect("an image was under way");
                 let mark = checkpoint.mark.clone();
                 self.durable.image(checkpoint);
+                self.queue.checkpointed();
                 told.push(Told::Image(mark));
             }
         }
@@ -283,32 +252,31 @@ impl Disk {
     }
 
     fn log_done(&mut self, stage: &mut Stage) -> Option<u64> {
-        let count = self.writing.take().expect("a commit was under way");
-        let mut last = None;
-        for write in self.queue.drain(..count) {
-            last = Some(write.number);
-            self.durable.write(write);
-        }
-        let commit = self.durable.hard_state.commit.max(self.wanted_commit);
-        self.durable.hard_state.commit = commit;
-        if self.cut_to > self.durable.base.0 {
+        let commit = self.writing.take().expect("a commit was under way");
+        commit.writes.into_iter().for_each(|write| self.durable.write(write));
+        let hard_state = &mut self.durable.hard_state;
+        hard_state.commit = hard_state.commit.max(commit.least_commit);
+        let compact_to = self.queue.compact_to();
+        if compact_to > self.durable.base.0 {
             let before = self.durable.base.0;
             // Entries lie in rows, and a row is cut off whole or not at all.
             let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
-            self.durable.cut(LogIndex(self.cut_to.0.saturating_sub(spared)));
+            self.durable.cut(LogIndex(compact_to.0.saturating_sub(spared)));
             if self.durable.base.0 > before {
                 stage.hit(Mark::LogCut);
             }
         }
-        last
+        self.queue.committed(self.durable.hard_state.commit)
     }
 
     /// The power fails: what is on its way is lost, or was just durable.
     pub fn crash(&mut self, stage: &mut Stage) {
-        let queued = self.queue.len();
+        let begun = self.writing.take().map(|commit| commit.writes).unwrap_or_default();
+        let mut queue: Vec<LogWrite> = begun.into_iter().chain(self.queue.clone().into_waiting()).collect();
+        let queued = queue.len();
         let resets =
             |write: &LogWrite| write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
-        let possible = self.queue.iter().position(resets).unwrap_or(queued);
+        let possible = queue.iter().position(resets).unwrap_or(queued);
         let refuses = stage.now < self.refuses_until;
         let kept = if refuses { 0 } else { stage.draw.within(0, possible as u64) as usize };
         if kept < queued {
@@ -317,14 +285,13 @@ impl Disk {
                 stage.hit(Mark::CrashTore);
             }
         }
-        for write in self.queue.drain(..kept) {
+        for write in queue.drain(..kept) {
             self.durable.write(write);
         }
-        if self.imaging && !refuses {
+        if let Some(checkpoint) = self.imaging.take().filter(|_| !refuses) {
             stage.hit(Mark::CrashDuringCheckpoint);
             if stage.draw.once_in(2) {
                 stage.hit(Mark::CrashKeptCheckpoint);
-                let checkpoint = self.checkpointing.take().expect("an image was under way");
                 self.durable.image(checkpoint);
             }
         }
@@ -351,9 +318,10 @@ impl Disk {
             durable.hard_state = HardState { term: term.max(mark.term), vote, commit: mark.index };
             durable.entries.clear();
             durable.base = (mark.index, mark.term);
-        } else if sabotage != Sabotage::ImageBeforeCommit {
+        } else if sabotage != Sabotage::Core(Rule::CheckpointsWaitForTheirCommit) {
             durable.hard_state.commit = durable.hard_state.commit.max(mark.index);
         }
+        self.queue = WriteQueue::new(durable.hard_state.commit, mark.index);
         Ok(Recovered {
             hard_state: durable.hard_state,
             image: mark,

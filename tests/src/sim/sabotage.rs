@@ -16,12 +16,6 @@ pub enum Sabotage {
     None,
     /// A rule of the core.
     Core(Rule),
-    /// An image becomes durable before the commit index that it stands on.
-    ImageBeforeCommit,
-    /// The log is reset before the image that it is to follow is durable.
-    ResetBeforeImage,
-    /// The log is cut beyond the durable image.
-    CutTooFar,
     /// A log that does not lead to its image is kept at start.
     KeepLogThatParts,
     /// A power cut takes the vote with it.
@@ -40,7 +34,7 @@ impl Sabotage {
         Self::Core(Rule::AnswersWaitForTheirWrite),
         Self::Core(Rule::AnswersWaitForOlderWrites),
         Self::Core(Rule::EngineIsToldFirst),
-        Self::ImageBeforeCommit,
+        Self::Core(Rule::CheckpointsWaitForTheirCommit),
         Self::Core(Rule::TimeStandsStillForImages),
         Self::Core(Rule::RemovedLeaderSteps),
         Self::Core(Rule::MessagesAreWhole),
@@ -51,8 +45,8 @@ impl Sabotage {
         Self::Core(Rule::RenewalsWaitForTheirRound),
         Self::Core(Rule::FirstComeFirstServed),
         Self::Core(Rule::TheDeadDoNotWait),
-        Self::ResetBeforeImage,
-        Self::CutTooFar,
+        Self::Core(Rule::ResetsWaitForTheirCheckpoint),
+        Self::Core(Rule::CompactionStaysBehindTheCheckpoint),
         Self::KeepLogThatParts,
         Self::ForgetVote,
         Self::DurableAtOnce,
@@ -91,12 +85,19 @@ impl Sabotage {
                 plan.faults.arrival = often;
                 plan.faults.transfer = often;
             }
-            Self::Core(Rule::TimeStandsStillForImages | Rule::EngineIsToldFirst)
-            | Self::ResetBeforeImage
+            Self::Core(
+                Rule::TimeStandsStillForImages | Rule::EngineIsToldFirst | Rule::ResetsWaitForTheirCheckpoint,
+            )
             | Self::KeepLogThatParts => {
                 plan.faults.crash = often;
                 plan.faults.split = often;
                 plan.core.log_keep_bytes = 0;
+            }
+            // A deposed leader acknowledges renewals that another one never hears of.
+            Self::Core(Rule::RenewalsWaitForTheirRound) => {
+                plan.faults.split = often;
+                plan.faults.one_way = often;
+                plan.faults.cut_length = Duration::from_secs(4);
             }
             // A vote is lost where a voter crashes between two candidates of one term.
             Self::ForgetVote => {

@@ -302,7 +302,7 @@ impl World {
             machine.disk.checkpoint(mark, rows, false);
         }
         if let Some(index) = turn.cut {
-            machine.disk.cut(index, self.stage.sabotage);
+            machine.disk.cut(index);
         }
         machine.disk.go_on(&mut self.stage, life);
     }

@@ -7,6 +7,7 @@ use crate::store::rows::{Effect, RowKey, effect};
 use bytes::Bytes;
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, WallTime};
 use lockmesh_protocol::record::{Agent, Entry, LockDelay, Waiter};

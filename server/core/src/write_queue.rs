@@ -1,0 +1,436 @@
+//! What a server wants on its disk, in the order in which it may be written: a value that threads drive, and the
+//! simulator.
+//!
+//! ```text
+//! push ──> queue ──> begin_commit ── one commit for all that waits ──> committed
+//! hand_over ─> slot ─> begin_checkpoint ── commit index durable? ──> checkpointed
+//!                      refused ─> how long to wait ─> the same again, until accepted
+//! ```
+//!
+//! At most one commit of the log and one checkpoint are under way; whoever began one says what became of it.
+//!
+//! **Invariants:** a checkpoint of an applied index is begun only behind a durable commit index that reaches it. The log is
+//! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken.
+
+use crate::raft::log::{ImageMark, LogWrite};
+use crate::sabotage::{Rule, Seam};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::LogIndex;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How many writes may wait. Whoever writes more than that waits.
+pub const MAX_QUEUED_WRITES: usize = 16_384;
+
+/// How many bytes of entries one commit carries, about: it takes what waits until it has that many.
+const MAX_COMMIT_BYTES: usize = 8 << 20;
+
+/// How long after a refused write it is tried again: at first, and at most.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// The rows of a checkpoint, in whatever form they are gathered.
+pub trait CheckpointRows {
+    /// Takes what changed later.
+    fn absorb(&mut self, later: Self);
+}
+
+/// Changes in log order.
+impl CheckpointRows for Vec<Change> {
+    fn absorb(&mut self, later: Self) {
+        self.extend(later);
+    }
+}
+
+/// A checkpoint that is to be made.
+#[derive(Clone, Debug)]
+pub struct Checkpoint<R> {
+    /// What it stands for.
+    pub mark: ImageMark,
+    /// What has changed since the last one.
+    pub rows: R,
+    /// Whether it comes from another server, and the log does not lead to it.
+    pub installed: bool,
+}
+
+/// One commit of the log.
+#[derive(Clone, Debug, Default)]
+pub struct LogCommit {
+    /// What it writes; may be nothing, where only the commit index or a compaction is wanted.
+    pub writes: Vec<LogWrite>,
+    /// The commit index that it must make durable at least.
+    pub least_commit: LogIndex,
+}
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// The log's writer.
+    Log = 0,
+    /// The checkpoint's writer.
+    Checkpoint = 1,
+}
+
+/// What waits, and how far everything is done.
+#[derive(Clone, Debug)]
+pub struct WriteQueue<R> {
+    writes: VecDeque<LogWrite>,
+    /// The number of the last write in the commit that is under way.
+    last_begun: Option<u64>,
+    waiting: Option<Checkpoint<R>>,
+    /// A checkpoint that takes nothing up any more, but may wait for its commit index.
+    begun: Option<Checkpoint<R>>,
+    /// What the checkpoint stands for that is being written.
+    writing: Option<LogIndex>,
+    /// How far the log may be compacted.
+    compact_to: LogIndex,
+    /// The commit index that must be durable before a checkpoint can be written.
+    wanted_commit: LogIndex,
+    durable_commit: LogIndex,
+    durable_checkpoint: LogIndex,
+    /// Where the disk refuses a writer.
+    failures: [Option<Failure>; 2],
+    /// Whether a writer has ended.
+    ended: [bool; 2],
+    closing: bool,
+    seam: Seam,
+}
+
+/// A disk that refuses.
+#[derive(Clone, Debug)]
+struct Failure {
+    reason: String,
+    backoff: Duration,
+}
+
+impl<R: CheckpointRows> WriteQueue<R> {
+    /// An empty queue of a store that holds this.
+    pub fn new(durable_commit: LogIndex, durable_checkpoint: LogIndex) -> Self {
+        Self {
+            writes: VecDeque::new(),
+            last_begun: None,
+            waiting: None,
+            begun: None,
+            writing: None,
+            compact_to: LogIndex(0),
+            wanted_commit: LogIndex(0),
+            durable_commit,
+            durable_checkpoint,
+            failures: [None, None],
+            ended: [false; 2],
+            closing: false,
+            seam: Seam::default(),
+        }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "sabotage")]
+    pub fn break_rule(&mut self, rule: Rule) {
+        self.seam.break_rule(rule);
+    }
+
+    /// Queues a write of the log, whether there is room or not.
+    pub fn push(&mut self, write: LogWrite) {
+        self.writes.push_back(write);
+    }
+
+    /// Whether whoever has more writes must wait.
+    pub fn is_full(&self) -> bool {
+        self.writes.len() >= MAX_QUEUED_WRITES && !self.closing
+    }
+
+    /// How many writes wait.
+    pub fn queued_writes(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Takes a checkpoint; one that was not begun yet is joined to it.
+    pub fn hand_over(&mut self, newer: Checkpoint<R>) {
+        match &mut self.waiting {
+            Some(waiting) => {
+                waiting.rows.absorb(newer.rows);
+                waiting.mark = newer.mark;
+                waiting.installed |= newer.installed;
+            }
+            None => self.waiting = Some(newer),
+        }
+    }
+
+    /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
+    pub fn compact(&mut self, up_to: LogIndex) {
+        let limit = match self.seam.breaks(Rule::CompactionStaysBehindTheCheckpoint) {
+            true => LogIndex(up_to.0 + 8),
+            false => up_to.min(self.durable_checkpoint),
+        };
+        self.compact_to = self.compact_to.max(limit);
+    }
+
+    /// How far the log may be compacted with the next commit.
+    pub fn compact_to(&self) -> LogIndex {
+        self.compact_to
+    }
+
+    /// How many writes the next commit can take: not beyond a reset whose checkpoint is not durable.
+    pub fn ready_writes(&self) -> usize {
+        let blocked = |write: &LogWrite| self.waits_for_checkpoint(write);
+        self.writes.iter().position(blocked).unwrap_or(self.writes.len())
+    }
+
+    /// Whether a write resets the log to a checkpoint that is not durable yet.
+    fn waits_for_checkpoint(&self, write: &LogWrite) -> bool {
+        let ahead = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable_checkpoint);
+        ahead && !self.seam.breaks(Rule::ResetsWaitForTheirCheckpoint)
+    }
+
+    /// The next commit of the log, of at most so many writes; none where there is nothing to commit. `can_compact` says
+    /// whether the log holds something that may go.
+    pub fn begin_commit(&mut self, most: usize, can_compact: bool) -> Option<LogCommit> {
+        let writes = self.take_writes(most);
+        let wants_commit = self.wanted_commit > self.durable_commit;
+        if writes.is_empty() && !wants_commit && (!can_compact || self.closing) {
+            return None;
+        }
+        self.last_begun = writes.last().map(|write| write.number);
+        Some(LogCommit { writes, least_commit: self.wanted_commit })
+    }
+
+    fn take_writes(&mut self, most: usize) -> Vec<LogWrite> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while bytes < MAX_COMMIT_BYTES && taken.len() < most {
+            if self.writes.front().is_some_and(|write| self.waits_for_checkpoint(write)) {
+                break;
+            }
+            let Some(write) = self.writes.pop_front() else { break };
+            bytes += write.entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+            taken.push(write);
+        }
+        taken
+    }
+
+    /// The commit that was begun is durable, and with it this commit index. The number of its last write, where it had
+    /// one.
+    pub fn committed(&mut self, durable_commit: LogIndex) -> Option<u64> {
+        self.durable_commit = durable_commit;
+        self.last_begun.take()
+    }
+
+    /// The checkpoint that is to be written now; none where there is none, where one is being written, or where it waits
+    /// for its commit index.
+    pub fn begin_checkpoint(&mut self) -> Option<Checkpoint<R>> {
+        if self.writing.is_some() {
+            return None;
+        }
+        if self.begun.is_none() {
+            self.begun = self.waiting.take();
+            let applied = self.begun.as_ref().filter(|checkpoint| !checkpoint.installed);
+            let wanted = applied.map_or(LogIndex(0), |checkpoint| checkpoint.mark.index);
+            self.wanted_commit = self.wanted_commit.max(wanted);
+        }
+        if self.checkpoint_waits() && !self.seam.breaks(Rule::CheckpointsWaitForTheirCommit) {
+            return None;
+        }
+        let checkpoint = self.begun.take()?;
+        self.writing = Some(checkpoint.mark.index);
+        Some(checkpoint)
+    }
+
+    /// Whether a checkpoint was begun that waits for its commit index.
+    pub fn checkpoint_waits(&self) -> bool {
+        let waits = |begun: &Checkpoint<R>| !begun.installed && self.durable_commit < begun.mark.index;
+        self.begun.as_ref().is_some_and(waits)
+    }
+
+    /// The checkpoint that was begun is durable.
+    pub fn checkpointed(&mut self) {
+        if let Some(index) = self.writing.take() {
+            self.durable_checkpoint = index;
+        }
+    }
+
+    /// Whether no checkpoint waits to be made or is being made.
+    pub fn is_checkpoint_idle(&self) -> bool {
+        let is_idle = self.waiting.is_none() && self.begun.is_none() && self.writing.is_none();
+        is_idle || self.has_ended(Writer::Checkpoint)
+    }
+
+    /// The index that the durable checkpoint stands for.
+    pub fn durable_checkpoint(&self) -> LogIndex {
+        self.durable_checkpoint
+    }
+
+    /// The disk refused what a writer had begun: after how long the same is to be tried again, and whether
+    /// [`WriteQueue::failure`] has changed.
+    pub fn refused(&mut self, writer: Writer, reason: String) -> (Duration, bool) {
+        let before = self.failure().map(str::to_owned);
+        let slot = &mut self.failures[writer as usize];
+        let backoff = slot.as_ref().map_or(RETRY_BACKOFF.0, |last| (last.backoff * 2).min(RETRY_BACKOFF.1));
+        *slot = Some(Failure { reason, backoff });
+        (backoff, self.failure() != before.as_deref())
+    }
+
+    /// The disk took what a writer had begun; whether [`WriteQueue::failure`] has changed.
+    pub fn accepted(&mut self, writer: Writer) -> bool {
+        let before = self.failure().map(str::to_owned);
+        self.failures[writer as usize] = None;
+        self.failure() != before.as_deref()
+    }
+
+    /// Why the disk refuses, where it does. The log's trouble comes first: it is what clients wait for.
+    pub fn failure(&self) -> Option<&str> {
+        self.failures.iter().flatten().next().map(|failure| failure.reason.as_str())
+    }
+
+    /// Nothing more will be queued.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether nothing more will be queued.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// A writer has ended, and nobody shall wait for it. Without it the store is of no use.
+    pub fn end(&mut self, writer: Writer) {
+        self.ended[writer as usize] = true;
+        self.closing = true;
+    }
+
+    /// Whether a writer has ended.
+    pub fn has_ended(&self, writer: Writer) -> bool {
+        self.ended[writer as usize]
+    }
+
+    /// Whether a writer that has nothing under way may end: there will be nothing more for it.
+    pub fn may_end(&self, writer: Writer) -> bool {
+        match writer {
+            Writer::Log => self.closing && self.is_checkpoint_idle(),
+            Writer::Checkpoint => {
+                let commit_never_comes = self.has_ended(Writer::Log) && self.checkpoint_waits();
+                commit_never_comes || (self.closing && self.waiting.is_none() && self.begun.is_none())
+            }
+        }
+    }
+
+    /// Everything that waits and was not begun, as it is lost when the power goes.
+    pub fn into_waiting(self) -> Vec<LogWrite> {
+        self.writes.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::log::{EntryKind, LogEntry};
+    use bytes::Bytes;
+    use lockmesh_protocol::id::{Fence, Term};
+
+    type Queue = WriteQueue<Vec<Change>>;
+
+    fn mark(index: u64) -> ImageMark {
+        ImageMark { index: LogIndex(index), term: Term(1), ..ImageMark::default() }
+    }
+
+    fn write(number: u64, bytes: usize) -> LogWrite {
+        let (index, term) = (LogIndex(number), Term(1));
+        let data = Bytes::from(vec![0; bytes]);
+        let entry = LogEntry { index, term, kind: EntryKind::Normal, data, context: Bytes::new() };
+        LogWrite { number, reset: None, entries: vec![entry], hard_state: None }
+    }
+
+    fn checkpoint(index: u64, installed: bool) -> Checkpoint<Vec<Change>> {
+        Checkpoint { mark: mark(index), rows: vec![Change::Fence(Fence(index))], installed }
+    }
+
+    fn numbers(commit: Option<LogCommit>) -> Option<Vec<u64>> {
+        commit.map(|commit| commit.writes.iter().map(|write| write.number).collect())
+    }
+
+    #[test]
+    fn what_waits_goes_in_one_commit_up_to_its_bytes_and_in_order() {
+        let mut queue = Queue::new(LogIndex(1), LogIndex(1));
+        assert!(queue.begin_commit(usize::MAX, false).is_none());
+        (2..=4).for_each(|number| queue.push(write(number, MAX_COMMIT_BYTES / 2)));
+        assert_eq!(numbers(queue.begin_commit(usize::MAX, false)), Some(vec![2, 3]));
+        assert_eq!(queue.committed(LogIndex(1)), Some(3));
+        assert_eq!(numbers(queue.begin_commit(usize::MAX, false)), Some(vec![4]));
+    }
+
+    #[test]
+    fn a_checkpoint_waits_for_its_commit_index_and_asks_for_it() {
+        let mut queue = Queue::new(LogIndex(5), LogIndex(1));
+        queue.hand_over(checkpoint(6, false));
+        assert!(queue.begin_checkpoint().is_none() && queue.checkpoint_waits());
+        // What comes now is no part of it.
+        queue.hand_over(checkpoint(7, false));
+        queue.hand_over(checkpoint(8, false));
+        let commit = queue.begin_commit(usize::MAX, false).expect("a commit index is wanted");
+        assert_eq!((commit.writes.len(), commit.least_commit), (0, LogIndex(6)));
+        assert_eq!(queue.committed(commit.least_commit), None);
+        let begun = queue.begin_checkpoint().expect("its commit index is durable");
+        assert_eq!((begun.mark, begun.rows.len()), (mark(6), 1));
+        assert!(queue.begin_checkpoint().is_none(), "one after the other");
+        queue.checkpointed();
+        assert_eq!(queue.durable_checkpoint(), LogIndex(6));
+        assert!(queue.begin_checkpoint().is_none() && !queue.is_checkpoint_idle());
+        queue.committed(LogIndex(8));
+        assert_eq!(queue.begin_checkpoint().expect("two that were joined").rows.len(), 2);
+    }
+
+    #[test]
+    fn a_reset_and_all_behind_it_wait_for_their_checkpoint() {
+        let mut queue = Queue::new(LogIndex(1), LogIndex(1));
+        queue.push(write(2, 1));
+        queue.push(LogWrite { reset: Some(mark(50)), ..write(3, 1) });
+        queue.push(write(4, 1));
+        assert_eq!(queue.ready_writes(), 1);
+        assert_eq!(numbers(queue.begin_commit(usize::MAX, false)), Some(vec![2]));
+        queue.committed(LogIndex(1));
+        assert!(queue.begin_commit(usize::MAX, false).is_none());
+        queue.hand_over(checkpoint(50, true));
+        assert!(queue.begin_checkpoint().is_some(), "the own log does not lead to it");
+        assert!(queue.begin_commit(usize::MAX, false).is_none(), "it is not durable yet");
+        queue.checkpointed();
+        assert_eq!(numbers(queue.begin_commit(usize::MAX, false)), Some(vec![3, 4]));
+    }
+
+    #[test]
+    fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
+        let mut queue = Queue::new(LogIndex(9), LogIndex(4));
+        queue.compact(LogIndex(8));
+        assert_eq!(queue.compact_to(), LogIndex(4));
+        assert!(queue.begin_commit(usize::MAX, true).is_some(), "a compaction is a commit of its own");
+        queue.close();
+        assert!(queue.begin_commit(usize::MAX, true).is_none(), "but nobody waits for it at the end");
+    }
+
+    #[test]
+    fn a_refused_write_is_tried_again_ever_more_slowly_and_told_once() {
+        let mut queue = Queue::new(LogIndex(1), LogIndex(1));
+        let full = || "full".to_owned();
+        let waits: Vec<u128> = (0..8).map(|_| queue.refused(Writer::Log, full()).0.as_millis()).collect();
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert!(!queue.refused(Writer::Log, full()).1, "the reason is the same");
+        assert!(!queue.refused(Writer::Checkpoint, "broken".into()).1, "the log's trouble comes first");
+        assert!(queue.accepted(Writer::Log) && queue.failure() == Some("broken"));
+        assert!(queue.accepted(Writer::Checkpoint) && queue.failure().is_none());
+        assert!(!queue.accepted(Writer::Log), "that is no news");
+        assert_eq!(queue.refused(Writer::Log, full()).0, RETRY_BACKOFF.0);
+    }
+
+    #[test]
+    fn at_the_end_the_checkpoint_is_written_unless_its_commit_never_comes() {
+        let mut queue = Queue::new(LogIndex(5), LogIndex(1));
+        queue.hand_over(checkpoint(6, false));
+        queue.close();
+        assert!(!queue.may_end(Writer::Log) && !queue.may_end(Writer::Checkpoint));
+        assert!(queue.begin_checkpoint().is_none());
+        let mut failed = queue.clone();
+        failed.end(Writer::Log);
+        assert!(failed.may_end(Writer::Checkpoint));
+        queue.committed(LogIndex(6));
+        assert!(queue.begin_checkpoint().is_some() && !queue.may_end(Writer::Log));
+        queue.checkpointed();
+        assert!(queue.may_end(Writer::Checkpoint) && queue.may_end(Writer::Log));
+    }
+}
