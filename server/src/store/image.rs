@@ -100,7 +100,7 @@ impl ImageStore {
     pub(super) fn peers(&self) -> Result<PeerMemory, StoreError> {
         let bytes = self.file.read()?.get(MARKS, PEERS_KEY).map_err(|fault| self.file.fault(fault))?;
         let peers = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
-        Ok(peers.map_err(|error| self.file.damaged(&error.to_string()))?.unwrap_or_default())
+        Ok(peers.map_err(|error| self.file.damaged(error.to_string()))?.unwrap_or_default())
     }
 
     /// Makes the file ready to be closed. What was committed stays, ready or not.
