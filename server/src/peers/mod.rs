@@ -275,11 +275,10 @@ impl Peers {
         self.runtime.spawn(task(Arc::clone(&self.endpoint)))
     }
 
-    /// Ends all tasks.
+    /// Ends all tasks. Who belongs to the quorum stays known: whoever is told that it does not, while this server stops,
+    /// would never serve again.
     pub(crate) fn close(&self) {
-        for (_, row) in std::mem::take(&mut self.write().servers) {
-            row.task.abort();
-        }
+        self.read().servers.values().for_each(|row| row.task.abort());
     }
 
     fn hello(&self, me: &Me, to: ServerId) -> Hello {

@@ -131,6 +131,9 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     assert!(place.peers.is_member(ServerId(6)) && !place.peers.is_member(ServerId(4)));
     place.peers.update(servers.iter(), ServerId(6));
     assert!(!place.peers.is_member(ServerId(6)), "it was removed before this server heard of it");
+    place.peers.close();
+    assert!(place.peers.is_member(ServerId(2)));
+    assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2", "whoever stops takes nobody else out of the quorum");
     place.stop().await;
 }
 
