@@ -322,7 +322,9 @@ impl Core {
     }
 
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
-        let unfetched = (message.kind == MessageKind::Snapshot).then_some("an image that was not fetched");
+        // One that this server is past needs no state: the engine answers how far the log reaches.
+        let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
+        let unfetched = is_news.then_some("a snapshot that was not fetched");
         let trusted = self.engine.seam.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {

@@ -142,11 +142,18 @@ impl Frontend {
     }
 
     /// Another server says that this one is too far behind to follow its log.
-    pub(super) fn fetch_snapshot(&mut self, from: ServerId, message: PeerMessage, actions: &mut Actions) {
+    pub(super) fn fetch_snapshot(
+        &mut self,
+        now: Time,
+        from: ServerId,
+        message: PeerMessage,
+        actions: &mut Actions,
+    ) {
         let Some(mark) = &message.snapshot else { return };
         let least = mark.index;
         if least <= self.core.image_mark().index {
-            return;
+            // The leader has not heard that this server is there already: the answer to the last snapshot was lost.
+            return self.input(now, Input::Peer(from, message));
         }
         if self.checkpoints.fetching.replace((from, message)).is_none() {
             actions.fetch = Some(SnapshotFetch { from, least });

@@ -31,7 +31,7 @@ impl Frontend {
         if self.was_removed(sender) {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
-            self.fetch_snapshot(sender, message, actions);
+            self.fetch_snapshot(now, sender, message, actions);
         } else {
             self.input(now, Input::Peer(sender, message));
         }
