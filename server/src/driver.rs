@@ -27,6 +27,7 @@ use lockmesh_core::frontend::{
     Actions, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig, PartWanted,
     RosterChange, SnapshotFetch, Storage,
 };
+use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -69,9 +70,7 @@ pub(crate) struct Driver {
     mailbox: Mailbox,
     store: StoreHandle,
     connections: Connections,
-    dirty: DirtyRows,
-    /// The rows of a snapshot that the frontend has been given.
-    arrived: Option<DirtyRows>,
+    unwritten: Unwritten<DirtyRows>,
     backups: Backups,
     started: Instant,
     peers: Arc<Peers>,
@@ -114,8 +113,7 @@ impl Driver {
             mailbox: peers.mailbox().clone(),
             store,
             connections: Connections::default(),
-            dirty: DirtyRows::default(),
-            arrived: None,
+            unwritten: Unwritten::default(),
             backups: Backups::default(),
             started: Instant::now(),
             peers,
@@ -152,8 +150,7 @@ impl Driver {
             running &= self.carry_out();
             self.frontend.settle(self.now(), &mut self.actions);
             running &= self.carry_out();
-            // A snapshot that the core did not take is of no use.
-            self.arrived = None;
+            self.unwritten.end_turn();
             self.connections.deliver();
             if wakes_at != self.frontend.wakes_at() {
                 wakes_at = self.frontend.wakes_at();
@@ -208,8 +205,7 @@ impl Driver {
         if now < self.frontend.wakes_at() {
             return;
         }
-        let dirty_rows = self.dirty.len().max(usize::from(!self.dirty.is_empty()));
-        if self.frontend.advance(now, wall_time(), dirty_rows, &mut self.actions) {
+        if self.frontend.advance(now, wall_time(), self.unwritten.row_count(), &mut self.actions) {
             metrics::WATCHES.set(self.frontend.watch_count() as i64);
             metrics::LOG_BYTES.set(self.frontend.core().log_status().log_bytes as i64);
         }
@@ -277,20 +273,12 @@ impl Driver {
     /// Hands over to the store, in order; false when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
-        for action in storage.drain(..) {
-            match action {
-                Storage::Write(write) => writes.push(write),
-                Storage::Record(mut changes) => self.dirty.record_all(&mut changes),
-                Storage::Checkpoint(mark) => {
-                    self.dirty.remember_peers(self.frontend.core().peer_memory());
-                    self.store.checkpoint(mark, self.dirty.take());
-                }
-                Storage::Install(mark) => {
-                    let rows = self.arrived.take().expect("the core takes the snapshot that it was given");
-                    self.dirty = DirtyRows::default();
-                    self.store.install(mark, rows);
-                }
-                Storage::Compact(index) => self.store.cut(index),
+        let peers = self.frontend.core().peer_memory();
+        for order in storage.drain(..).filter_map(|action| self.unwritten.take(action, peers)) {
+            match order {
+                StoreOrder::Write(write) => writes.push(write),
+                StoreOrder::Checkpoint(checkpoint) => self.store.hand_over(checkpoint),
+                StoreOrder::Compact(index) => self.store.cut(index),
             }
         }
         writes.is_empty() || self.store.write(writes).is_ok()
@@ -336,7 +324,7 @@ impl Driver {
     fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {
         Event::SnapshotFetched(fetched.map(|fetched| {
             let Fetched { mark, state, rows } = *fetched;
-            self.arrived = Some(rows);
+            self.unwritten.arrive(rows);
             (mark, state)
         }))
     }

@@ -15,6 +15,7 @@
 //! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
 //! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
 //! | [`setback`] | servers whose disks were set back: what others remember of them, and the refusal |
+//! | [`unwritten`] | which rows go with which checkpoint |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
 //! | [`sabotage`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
@@ -31,6 +32,7 @@ pub mod sabotage;
 pub mod setback;
 pub mod state;
 pub mod timers;
+pub mod unwritten;
 pub mod write_queue;
 
 pub use crate::core::{Core, CoreConfig, Formation, LogStatus};

@@ -172,7 +172,7 @@ impl Core {
         let members = self.engine.membership();
         if !self.is_serving() {
             fail(outbox, ticket, not_leader());
-        } else if !members.all().contains(&server) && self.was_known(server) {
+        } else if !members.contains(server) && self.was_known(server) {
             self.remove_again(ticket, server, outbox);
         } else if members.voters_outgoing.contains(&server) && !members.voters.contains(&server) {
             self.quorum.waits_for_membership.push(ticket);

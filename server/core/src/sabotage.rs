@@ -40,6 +40,8 @@ pub enum Rule {
     ResetsWaitForTheirCheckpoint,
     /// The log is compacted behind the durable checkpoint.
     CompactionStaysBehindTheCheckpoint,
+    /// What changed before a snapshot was installed is not written over it.
+    InstalledRowsStandAlone,
 }
 
 /// Which rule is broken, if any.

@@ -14,6 +14,7 @@
 
 use crate::raft::log::{ImageMark, LogWrite};
 use crate::sabotage::{Rule, Seam};
+use crate::setback::PeerMemory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use std::collections::VecDeque;
@@ -30,14 +31,37 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration
 
 /// The rows of a checkpoint, in whatever form they are gathered.
 pub trait CheckpointRows {
-    /// Takes what changed later.
+    /// Takes what changed later, in log order.
+    fn record_all(&mut self, changes: Vec<Change>);
+    /// Takes how far the other servers have come. That alone is no reason to write.
+    fn remember_peers(&mut self, peers: &PeerMemory);
+    /// Takes all out.
+    #[must_use]
+    fn take(&mut self) -> Self;
+    /// Takes the rows of a later checkpoint.
     fn absorb(&mut self, later: Self);
+    /// How many rows there are at most; 0 only where there is nothing to write.
+    fn row_count(&self) -> usize;
 }
 
-/// Changes in log order.
+/// Changes in log order, for tests that need no more.
 impl CheckpointRows for Vec<Change> {
+    fn record_all(&mut self, changes: Vec<Change>) {
+        self.extend(changes);
+    }
+
+    fn remember_peers(&mut self, _: &PeerMemory) {}
+
+    fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
     fn absorb(&mut self, later: Self) {
         self.extend(later);
+    }
+
+    fn row_count(&self) -> usize {
+        self.len()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::said::Backoff;
 use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -68,7 +69,7 @@ impl Fetch {
         let fetched = self.fetch().await;
         match &fetched {
             Ok((fetched, bytes)) => tracing::info!(
-                index = %fetched.mark.index, bytes, rows = fetched.rows.len(), took = ?began.elapsed(), "fetched the image"
+                index = %fetched.mark.index, bytes, rows = fetched.rows.row_count(), took = ?began.elapsed(), "fetched the image"
             ),
             Err(reason) => tracing::warn!(from = %self.from, "the image was not fetched: {reason}"),
         }
@@ -176,6 +177,7 @@ mod tests {
     use super::{Fetch, Gathering, ImagePart, of_all, of_part};
     use bytes::Bytes;
     use lockmesh_core::raft::log::ImageMark;
+    use lockmesh_core::write_queue::CheckpointRows;
     use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::change::Change;
@@ -261,7 +263,7 @@ mod tests {
             (mark.index, gathering.state.cluster_id(), gathering.state.fence()),
             (LogIndex(7), "c", Fence(3))
         );
-        assert_eq!(gathering.rows.len(), 2);
+        assert_eq!(gathering.rows.row_count(), 2);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!     StoreEvent::Persisted(number)       // -> Input::Persisted
 //!     StoreEvent::Health(health)          // Failing: answer new proposals with Unavailable::Disk
 //!
-//! dirty.record_all(&mut outbox.changes);  // DirtyRows
+//! dirty.record_all(changes);               // DirtyRows
 //! if store.image_is_idle() { store.checkpoint(mark, dirty.take()); }           // about once a second
 //!     StoreEvent::Image(mark)             // durable: store.cut(min(its index, slowest follower))
 //!

@@ -244,6 +244,33 @@ impl Hash for Row {
 }
 
 impl CheckpointRows for DirtyRows {
+    /// Very many are taken as they are, which costs nothing here and now.
+    fn record_all(&mut self, changes: Vec<Change>) {
+        let are_many = changes.len() > SORTED_AT_ONCE || !self.unsorted.is_empty();
+        if are_many && self.unsorted_len < UNSORTED_MAX {
+            self.unsorted_len += changes.len();
+            self.unsorted.extend((!changes.is_empty()).then_some(changes));
+        } else {
+            self.sort();
+            changes.into_iter().for_each(|change| self.sort_in(change));
+        }
+    }
+
+    fn remember_peers(&mut self, peers: &PeerMemory) {
+        self.peers = Some(peers.clone());
+    }
+
+    /// Keeps room for as much again.
+    fn take(&mut self) -> Self {
+        let rows = HashSet::with_capacity(self.rows.len());
+        std::mem::replace(self, Self { rows, ..Self::default() })
+    }
+
+    fn row_count(&self) -> usize {
+        let rows = self.rows.len() + self.trees.len() + self.unsorted_len;
+        rows.max(usize::from(self.cleared))
+    }
+
     fn absorb(&mut self, mut later: Self) {
         later.sort();
         later.peers = later.peers.or(self.peers.take());
@@ -265,30 +292,6 @@ impl DirtyRows {
     pub fn record(&mut self, change: Change) {
         self.sort();
         self.sort_in(change);
-    }
-
-    /// Takes changes, in log order. Very many are taken as they are, which costs nothing here and now.
-    pub fn record_all(&mut self, changes: &mut Vec<Change>) {
-        let are_many = changes.len() > SORTED_AT_ONCE || !self.unsorted.is_empty();
-        if are_many && self.unsorted_len < UNSORTED_MAX {
-            self.unsorted_len += changes.len();
-            self.unsorted.extend((!changes.is_empty()).then(|| std::mem::take(changes)));
-        } else {
-            self.sort();
-            changes.drain(..).for_each(|change| self.sort_in(change));
-        }
-    }
-
-    /// Takes what is known of how far other servers have come; it goes with the rows, and alone it is no reason to write.
-    pub fn remember_peers(&mut self, peers: &PeerMemory) {
-        self.peers = Some(peers.clone());
-    }
-
-    /// Takes everything out, and keeps room for as much again.
-    #[must_use]
-    pub fn take(&mut self) -> Self {
-        let rows = HashSet::with_capacity(self.rows.len());
-        std::mem::replace(self, Self { rows, ..Self::default() })
     }
 
     /// Sorts what was taken as it was.
@@ -327,14 +330,9 @@ impl DirtyRows {
         }
     }
 
-    /// How many rows a checkpoint would write at most.
-    pub fn len(&self) -> usize {
-        self.rows.len() + self.trees.len() + self.unsorted_len
-    }
-
     /// Whether a checkpoint would change no row.
     pub fn is_empty(&self) -> bool {
-        !self.cleared && self.len() == 0
+        self.row_count() == 0
     }
 
     /// How far other servers have come, if that is to be kept.

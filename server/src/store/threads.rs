@@ -14,7 +14,7 @@ use super::image::{Backup, ImageStore};
 use super::log::LogStore;
 use super::rows::DirtyRows;
 use lockmesh_core::raft::log::{ImageMark, LogWrite};
-use lockmesh_core::write_queue::{LogCommit, WriteQueue, Writer};
+use lockmesh_core::write_queue::{CheckpointRows, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::id::LogIndex;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -120,7 +120,9 @@ impl StoreHandle {
         self.hand_over(Checkpoint { mark, rows, installed: true });
     }
 
-    fn hand_over(&self, newer: Checkpoint) {
+    /// Makes a checkpoint as soon as the image thread is free. What it has not begun yet is joined to it, so this never
+    /// waits.
+    pub(crate) fn hand_over(&self, newer: Checkpoint) {
         self.shared.desk().queue.hand_over(newer);
         self.shared.image_news.notify_one();
     }
@@ -311,7 +313,7 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         if !written {
             return;
         }
-        let (rows, took_ms) = (checkpoint.rows.len(), begun.elapsed().as_millis());
+        let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
         tracing::debug!(index = %checkpoint.mark.index, rows, took_ms, "the image is durable");
         shared.desk().queue.checkpointed();
         shared.log_news.notify_one();

@@ -10,7 +10,7 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
 use lockmesh_core::setback::PeerMemory;
-use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
+use lockmesh_core::write_queue::{self, CheckpointRows, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
@@ -50,10 +50,19 @@ pub struct Durable {
     pub mark: ImageMark,
     /// The image.
     pub state: State,
+    /// How far the other servers had come.
+    pub peers: PeerMemory,
 }
 
 /// A checkpoint on its way.
-type Checkpoint = write_queue::Checkpoint<Vec<Change>>;
+pub type Checkpoint = write_queue::Checkpoint<Rows>;
+
+/// The rows of a checkpoint: changes in log order, and how far the other servers had come.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    changes: Vec<Change>,
+    peers: Option<PeerMemory>,
+}
 
 /// The disk with what is on its way to it.
 #[derive(Clone, Debug)]
@@ -61,7 +70,7 @@ pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
-    queue: WriteQueue<Vec<Change>>,
+    queue: WriteQueue<Rows>,
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
     /// The checkpoint that is being written.
@@ -70,6 +79,36 @@ pub struct Disk {
     stalled_until: Time,
     /// It refuses until then.
     refuses_until: Time,
+}
+
+impl Rows {
+    /// Everything that a snapshot holds, in the place of all that is there.
+    pub fn of_snapshot(state: &State) -> Self {
+        Self { changes: std::iter::once(Change::Cleared).chain(state.rows()).collect(), peers: None }
+    }
+}
+
+impl CheckpointRows for Rows {
+    fn record_all(&mut self, changes: Vec<Change>) {
+        self.changes.extend(changes);
+    }
+
+    fn remember_peers(&mut self, peers: &PeerMemory) {
+        self.peers = Some(peers.clone());
+    }
+
+    fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    fn absorb(&mut self, later: Self) {
+        self.changes.extend(later.changes);
+        self.peers = later.peers.or(self.peers.take());
+    }
+
+    fn row_count(&self) -> usize {
+        self.changes.len()
+    }
 }
 
 impl Durable {
@@ -117,7 +156,9 @@ impl Durable {
     }
 
     fn image(&mut self, checkpoint: Checkpoint) {
-        checkpoint.rows.into_iter().for_each(|change| self.state.load(change));
+        let Rows { changes, peers } = checkpoint.rows;
+        changes.into_iter().for_each(|change| self.state.load(change));
+        self.peers = peers.unwrap_or_else(|| std::mem::take(&mut self.peers));
         self.mark = checkpoint.mark;
     }
 }
@@ -132,8 +173,8 @@ impl Disk {
     pub fn new(server: ServerId, mark: ImageMark) -> Self {
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         let base = (mark.index, mark.term);
-        let (entries, state) = (VecDeque::new(), State::default());
-        Self::holding(server, Durable { base, entries, hard_state, mark, state })
+        let (entries, state, peers) = (VecDeque::new(), State::default(), PeerMemory::default());
+        Self::holding(server, Durable { base, entries, hard_state, mark, state, peers })
     }
 
     fn holding(server: ServerId, durable: Durable) -> Self {
@@ -153,9 +194,9 @@ impl Disk {
         self.queue.push(write);
     }
 
-    /// Makes the image stand for `mark`, as soon as it may.
-    pub fn checkpoint(&mut self, mark: ImageMark, rows: Vec<Change>, installed: bool) {
-        self.queue.hand_over(Checkpoint { mark, rows, installed });
+    /// Makes a checkpoint, as soon as it may be made.
+    pub fn hand_over(&mut self, checkpoint: Checkpoint) {
+        self.queue.hand_over(checkpoint);
     }
 
     /// Whether no image waits to be made or is being made.
@@ -328,7 +369,7 @@ impl Disk {
             entries: durable.entries.iter().cloned().collect(),
             base: durable.base,
             state: durable.state.clone(),
-            peers: PeerMemory::default(),
+            peers: durable.peers.clone(),
         })
     }
 }

@@ -3,7 +3,7 @@
 //! One turn takes all the mail, lets time go on, and carries out what the frontend wants.
 
 use super::clock::Clock;
-use super::disk::Told;
+use super::disk::{Checkpoint, Rows, Told};
 use super::marks::Mark;
 use super::operator::OPERATOR;
 use super::sabotage::Sabotage;
@@ -15,6 +15,7 @@ use lockmesh_core::frontend::{
 use lockmesh_core::raft::Election;
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{Core, CoreConfig, Formation, State, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
@@ -77,8 +78,8 @@ pub struct Turn {
     pub changes: Vec<Change>,
     /// Entries that were applied.
     pub applied: Vec<LogEntry>,
-    /// A checkpoint to be made.
-    pub checkpoint: Option<(ImageMark, Vec<Change>)>,
+    /// Checkpoints to be made, in this order, of what was applied or of what takes the place of everything.
+    pub checkpoints: Vec<Checkpoint>,
     /// How far the log may go.
     pub cut: Option<LogIndex>,
     /// A snapshot that took the place of everything.
@@ -118,7 +119,7 @@ pub struct Process {
     /// Calls that are not answered, as connections keep them.
     calls: BTreeMap<CallRef, Asked>,
     last_call: u64,
-    dirty: Vec<Change>,
+    unwritten: Unwritten<Rows>,
     applied: LogIndex,
     failing: bool,
     /// The servers that it knows.
@@ -234,13 +235,16 @@ impl Process {
             mail: Vec::new(),
             calls: BTreeMap::new(),
             last_call: 0,
-            dirty: Vec::new(),
+            unwritten: Unwritten::default(),
             applied,
             failing: false,
             roster: BTreeSet::new(),
             wakes: None,
             actions: Actions::default(),
         };
+        if let Some(rule) = stage.sabotage.rule() {
+            process.unwritten.break_rule(rule);
+        }
         process.frontend.start(&mut process.actions);
         process.wake(stage, stage.now);
         process
@@ -313,11 +317,17 @@ impl Process {
         for mail in mail {
             self.take(now, mail);
         }
-        self.frontend.advance(now, wall(now, self.wall_offset), self.dirty.len(), &mut self.actions);
+        self.frontend.advance(
+            now,
+            wall(now, self.wall_offset),
+            self.unwritten.row_count(),
+            &mut self.actions,
+        );
         self.frontend.decide(now, &mut self.actions);
         self.carry_out(stage, &mut turn);
         self.frontend.settle(now, &mut self.actions);
         self.carry_out(stage, &mut turn);
+        self.unwritten.end_turn();
         self.note_applied(&mut turn);
         if brings_snapshot && turn.installed.is_none() {
             stage.hit(Mark::InstallRefused);
@@ -342,7 +352,12 @@ impl Process {
                 Input::Disconnected(caller)
             }
             Mail::Peer(from, message) => Input::Peer(from, *message),
-            Mail::Snapshot(fetched) => Input::SnapshotFetched(fetched),
+            Mail::Snapshot(fetched) => {
+                if let Some((_, state)) = &fetched {
+                    self.unwritten.arrive(Rows::of_snapshot(state));
+                }
+                Input::SnapshotFetched(fetched)
+            }
             Mail::Unreachable(server) => Input::Unreachable(server),
             Mail::Removed => Input::Removed,
             Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
@@ -410,27 +425,27 @@ impl Process {
         self.frontend.was_removed(server)
     }
 
-    fn store(&mut self, stage: &mut Stage, action: Storage, turn: &mut Turn) {
-        match action {
-            Storage::Write(write) => {
+    fn store(&mut self, stage: &mut Stage, mut action: Storage, turn: &mut Turn) {
+        if let Storage::Record(changes) = &mut action {
+            turn.changes.extend(changes.iter().cloned());
+            stage.sabotage.forget_rows(changes);
+        }
+        match self.unwritten.take(action, self.frontend.core().peer_memory()) {
+            None => {}
+            Some(StoreOrder::Write(write)) => {
                 if self.shadow.write(&write) > 0 {
                     stage.hit(Mark::Truncated);
                 }
                 turn.writes.push(write);
             }
-            Storage::Record(mut changes) => {
-                turn.changes.extend(changes.iter().cloned());
-                stage.sabotage.forget_rows(&mut changes);
-                self.dirty.append(&mut changes);
+            Some(StoreOrder::Checkpoint(checkpoint)) => {
+                if checkpoint.installed {
+                    self.applied = checkpoint.mark.index;
+                    turn.installed = Some(checkpoint.mark.clone());
+                }
+                turn.checkpoints.push(checkpoint);
             }
-            Storage::Checkpoint(mark) => turn.checkpoint = Some((mark, std::mem::take(&mut self.dirty))),
-            Storage::Install(mark) => {
-                self.applied = mark.index;
-                self.dirty.clear();
-                turn.checkpoint = None;
-                turn.installed = Some(mark);
-            }
-            Storage::Compact(index) => turn.cut = Some(index),
+            Some(StoreOrder::Compact(index)) => turn.cut = Some(index),
         }
     }
 

@@ -47,6 +47,7 @@ impl Sabotage {
         Self::Core(Rule::TheDeadDoNotWait),
         Self::Core(Rule::ResetsWaitForTheirCheckpoint),
         Self::Core(Rule::CompactionStaysBehindTheCheckpoint),
+        Self::Core(Rule::InstalledRowsStandAlone),
         Self::KeepLogThatParts,
         Self::ForgetVote,
         Self::DurableAtOnce,
@@ -86,7 +87,10 @@ impl Sabotage {
                 plan.faults.transfer = often;
             }
             Self::Core(
-                Rule::TimeStandsStillForImages | Rule::EngineIsToldFirst | Rule::ResetsWaitForTheirCheckpoint,
+                Rule::TimeStandsStillForImages
+                | Rule::EngineIsToldFirst
+                | Rule::ResetsWaitForTheirCheckpoint
+                | Rule::InstalledRowsStandAlone,
             )
             | Self::KeepLogThatParts => {
                 plan.faults.crash = often;

@@ -279,28 +279,21 @@ impl World {
         }
     }
 
-    /// Hands to the disk what the turn wants written: an image that arrived first.
+    /// Hands to the disk what the turn wants written: checkpoints first, since a reset of the log waits for its own.
     fn write(&mut self, id: ServerId, turn: &Turn) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = &mut machine.process else { return };
         let life = process.life;
-        if let Some(mark) = turn.installed.clone() {
-            if machine.disk.durable.last_index() > machine.disk.durable.mark.index {
-                self.stage.hit(Mark::InstalledOverLog);
-            }
-            let rows = std::iter::once(lockmesh_protocol::change::Change::Cleared);
-            let rows = rows.chain(process.core().state().rows()).collect();
-            machine.disk.checkpoint(mark, rows, true);
+        if turn.installed.is_some() && machine.disk.durable.last_index() > machine.disk.durable.mark.index {
+            self.stage.hit(Mark::InstalledOverLog);
         }
+        turn.checkpoints.iter().for_each(|checkpoint| machine.disk.hand_over(checkpoint.clone()));
         if self.stage.sabotage == super::sabotage::Sabotage::DurableAtOnce
             && let Some(last) = turn.writes.last()
         {
             process.post(&mut self.stage, Mail::Store(super::disk::Told::Persisted(last.number)));
         }
         turn.writes.iter().for_each(|write| machine.disk.write(write.clone()));
-        if let Some((mark, rows)) = turn.checkpoint.clone() {
-            machine.disk.checkpoint(mark, rows, false);
-        }
         if let Some(index) = turn.cut {
             machine.disk.cut(index);
         }

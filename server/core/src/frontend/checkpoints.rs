@@ -171,7 +171,7 @@ impl Frontend {
     /// The core has taken the snapshot that it was given: it takes the place of everything on disk too.
     pub(super) fn install(&mut self, mark: ImageMark, actions: &mut Actions) {
         self.checkpoints.under_way = Some(mark.index);
-        self.wake_all(&mark);
+        self.wake_all();
         actions.storage.push(Storage::Install(mark));
         self.notice_roster(actions);
     }

@@ -48,7 +48,7 @@ use crate::raft::TICK;
 use crate::sabotage::Seam;
 use checkpoints::Checkpoints;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, RequestId, WallTime};
+use lockmesh_protocol::id::{RequestId, WallTime};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::record::Server;
@@ -106,7 +106,7 @@ impl Frontend {
     /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
     pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.image_mark().index;
-        let was_member = core.membership().all().contains(&config.own_record.id);
+        let was_member = core.membership().contains(config.own_record.id);
         Self {
             core,
             config,
@@ -408,10 +408,5 @@ impl Frontend {
             Some(Pending::Call(from, CallKind::Backup)) => self.want_backup(now, from, actions),
             _ => {}
         }
-    }
-
-    /// The newest index that this server has applied.
-    pub fn applied(&self) -> LogIndex {
-        self.core.image_mark().index
     }
 }

@@ -4,7 +4,6 @@ use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
-use crate::raft::log::ImageMark;
 use crate::sabotage::Rule;
 use crate::state::{Listing, LongRead, too_long};
 use lockmesh_protocol::change::Change;
@@ -90,7 +89,7 @@ impl Frontend {
     }
 
     /// A snapshot took the place of everything: all that was watched may have changed.
-    pub(super) fn wake_all(&mut self, _: &ImageMark) {
+    pub(super) fn wake_all(&mut self) {
         self.watches.touch(&Change::Cleared);
     }
 

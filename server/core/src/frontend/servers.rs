@@ -47,8 +47,7 @@ impl Frontend {
     /// Looks whether this server has applied its own removal: of its row, or of its membership.
     pub(super) fn notice_own_removal(&mut self, actions: &mut Actions) {
         let me = self.config.own_record.id;
-        let members = self.core.membership();
-        let is_member = members.all().contains(&me);
+        let is_member = self.core.membership().contains(me);
         // A server that joins replays the log from before its own time.
         let membership_ended = self.was_member && !is_member;
         self.was_member |= is_member;

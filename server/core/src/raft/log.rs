@@ -77,6 +77,12 @@ impl Membership {
         all.dedup();
         all
     }
+
+    /// Whether a server takes part.
+    pub fn contains(&self, server: ServerId) -> bool {
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        lists.into_iter().any(|list| list.contains(&server))
+    }
 }
 
 /// The point that an image of the state stands for.

@@ -115,9 +115,7 @@ impl MemoryLog {
     /// The image that a server can be given: one that leads to the log, reaches the index and names the server.
     pub(crate) fn image_for(&self, server: ServerId, index: LogIndex) -> Option<&ImageMark> {
         let image = Some(&self.image).filter(|image| {
-            image.index >= index.max(self.base.0)
-                && image.index.0 > 0
-                && image.membership.all().contains(&server)
+            image.index >= index.max(self.base.0) && image.index.0 > 0 && image.membership.contains(server)
         });
         self.image_wanted.set(self.image_wanted.get() || image.is_none());
         image

@@ -128,7 +128,7 @@ fn an_image_holds_what_a_replay_of_all_changes_holds() {
                 for _ in 0..draw.below(4) {
                     // Sometimes so many at once that they are not sorted until they are written.
                     let count = if draw.below(20) == 0 { 9_000 } else { draw.below(20) };
-                    later.record_all(&mut made(count, &mut draw, &mut state, &mut replayed));
+                    later.record_all(made(count, &mut draw, &mut state, &mut replayed));
                 }
                 dirty.absorb(later);
             }
@@ -151,13 +151,13 @@ fn the_newest_content_of_a_row_wins() {
     let mut dirty = DirtyRows::default();
     assert!(dirty.is_empty());
     dirty.extend([Change::Fence(Fence(1)), Change::Fence(Fence(2)), Change::Tombstone("k".into(), None)]);
-    assert_eq!(dirty.len(), 2);
+    assert_eq!(dirty.row_count(), 2);
     let rows: Vec<_> = dirty.rows().into_iter().map(|(_, row)| row.cloned()).collect();
     assert_eq!(rows, [Some(Change::Fence(Fence(2))), None]);
     dirty.record(Change::Cleared);
     assert!(dirty.cleared() && !dirty.is_empty());
     dirty.record(Change::Tombstone("k".into(), None));
-    assert_eq!(dirty.len(), 0, "in an empty image there is nothing to remove");
+    assert!(dirty.rows().is_empty(), "in an empty image there is nothing to remove");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_row_that_came_and_went_is_not_heard_of() {
     dirty.extend([reply(true), reply(false)]);
     assert!(dirty.is_empty());
     dirty.extend([reply(false), reply(true), reply(false)]);
-    assert_eq!(dirty.len(), 1, "the image may hold the one that went first");
+    assert_eq!(dirty.row_count(), 1, "the image may hold the one that went first");
     let mut earlier = DirtyRows::default();
     earlier.record(reply(true));
     let mut later = DirtyRows::default();

@@ -6,6 +6,7 @@ use crate::store::DirtyRows;
 use bytes::Bytes;
 use lockmesh_core::raft::Election;
 use lockmesh_core::raft::log::{HardState, Recovered};
+use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, Ticket, TimerConfig};
 use lockmesh_protocol::command::{
     AgentRegistration, Command, Deregistration, KvCommand, NewEntry, NewSession, Registration,
@@ -88,7 +89,7 @@ impl Leader {
         self.took[0] += begun.elapsed();
         self.changes += self.outbox.changes.len();
         let begun = Instant::now();
-        self.dirty.record_all(&mut self.outbox.changes);
+        self.dirty.record_all(std::mem::take(&mut self.outbox.changes));
         self.outbox.changes.clear();
         self.took[1] += begun.elapsed();
     }
