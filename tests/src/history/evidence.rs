@@ -2,7 +2,8 @@
 //!
 //! An entry that was shown with modify index M proves that something wrote it at M, whether or not the writer was ever
 //! answered. So this is what tells which of the unknown writes took effect, and where. The index that comes with an absent
-//! key, or with a listing of everything, is that of the newest change to any key: such an answer is exact at that index.
+//! key, or with a listing of everything, is that of the newest change to any key: such an answer is exact at that index. So
+//! is a listing in which there is nothing: its index is that of the newest delete under its prefix, or of any key.
 
 use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Read, Reply, Request, Seen, Write};
 use super::verdict::Violation;
@@ -137,7 +138,7 @@ fn snapshot(operation: &Operation) -> Option<(u64, Snapshot)> {
     };
     let is_exact = match query {
         Query::Key(_) => shown.is_empty(),
-        Query::Prefix(prefix) => prefix.is_empty(),
+        Query::Prefix(prefix) => prefix.is_empty() || shown.is_empty(),
         Query::Together(_) | Query::Session(_) => false,
     };
     let snapshot = || Snapshot { query: query.clone(), shown: shown.clone(), by: operation.number };

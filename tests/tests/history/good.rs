@@ -59,6 +59,20 @@ fn a_write_that_nobody_saw_explains_what_it_changed() {
 }
 
 #[test]
+fn a_delete_of_many_that_was_not_answered_is_where_somebody_saw_nothing() {
+    let tree = |prefix: &str| KvWrite::DeleteTree { prefix: prefix.into() };
+    let verdict = Story::new()
+        .write((0, 1), set("p/a", "1"), 5, YES)
+        .write((0, 1), set("p/b", "1"), 6, YES)
+        .write((0, 1), set("q", "1"), 7, YES)
+        .unknown((2, 3), tree("p/"))
+        .stale((4, 5), Query::Prefix("p/".into()), 9, &[])
+        .verdict();
+    verdict.expect_clean();
+    assert_eq!(verdict.counts.unknown_placed, 1);
+}
+
+#[test]
 fn a_lock_that_was_given_back_without_an_answer_is_free() {
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 3)
