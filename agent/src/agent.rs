@@ -12,7 +12,7 @@ use crate::signals::{Asking, Signals};
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{CertificateLife, Identity, expiry};
 use lockmesh_protocol::command::AgentRegistration;
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
 use std::collections::BTreeMap;
 use std::io;
@@ -56,6 +56,20 @@ pub enum AgentError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] lockmesh_net::CertificateError),
+    /// The servers would not believe who this agent is.
+    #[error(
+        "this is node {node}, but its certificate names {certified}: let `node.name` say the same, or issue a \
+         certificate for this node"
+    )]
+    Stranger {
+        /// What the configuration says, or the host.
+        node: NodeName,
+        /// What the certificate says.
+        certified: NodeName,
+    },
+    /// Another process uses the data folder.
+    #[error(transparent)]
+    Held(#[from] data_folder::HoldError),
     /// The data folder can be neither made nor closed to other users.
     #[error(transparent)]
     Folder(#[from] lockmesh_net::files::FileError),
@@ -99,6 +113,7 @@ impl Agent {
     pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
         let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;
+        compare_names(&node.name, &identity)?;
         http::serve::raise_open_files_limit();
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
@@ -191,6 +206,7 @@ pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), AgentError
     if config.node.id.is_empty() || config.data_dir.exists() {
         data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
     }
+    let _held = data_folder::hold(&config.data_dir)?;
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let identity = Identity::load(&crate::server::files(&config.tls))?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
@@ -200,6 +216,15 @@ pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), AgentError
     signals.serve(agent.ready(), || tracing::info!("ready"), reload).await;
     agent.stop().await;
     Ok(())
+}
+
+/// An agent speaks for one node: that which its certificate names.
+fn compare_names(node: &NodeName, identity: &Identity) -> Result<(), AgentError> {
+    let certified = &identity.peer().node;
+    match certified.folded() == node.folded() {
+        true => Ok(()),
+        false => Err(AgentError::Stranger { node: node.clone(), certified: certified.clone() }),
+    }
 }
 
 fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
@@ -289,4 +314,21 @@ fn own_address(servers: &[String]) -> IpAddr {
         Some(socket.local_addr().ok()?.ip())
     };
     servers.iter().find_map(towards).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_net::{Development, Role};
+
+    #[test]
+    fn an_agent_starts_with_its_own_node_s_certificate_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let certificates = Development::prepare(folder.path(), &"web-1".into()).expect("they can be made");
+        let identity = certificates.identity(Role::Agent).expect("an agent's certificate");
+        compare_names(&"WEB-1".into(), &identity).expect("names are compared without regard to case");
+        let error = compare_names(&"web-3".into(), &identity).expect_err("it is another node's").to_string();
+        assert!(error.starts_with("this is node web-3, but its certificate names web-1: "), "{error}");
+        assert!(error.contains("`node.name`"), "{error}");
+    }
 }

@@ -4,13 +4,50 @@
 use crate::node;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private::{self, Entry};
-use std::fs;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// The file whose lock says that an agent uses the folder.
+const LOCK_FILE: &str = "agent.lock";
+
+/// Why a data folder cannot be had alone.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// An agent runs on it.
+    #[error("another agent uses the folder {0}: stop it, or give this one a `data_dir` of its own")]
+    InUse(PathBuf),
+    /// The lock cannot be taken.
+    #[error("cannot lock {path}: {source}")]
+    Lock {
+        /// The lock's file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Holds an agent's data folder until the file is closed: two agents of one folder would be one node, and take its
+/// registration from each other. There is nothing to hold where there is no folder.
+pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let path = folder.join(LOCK_FILE);
+    let opened = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = opened.map_err(|source| HoldError::Lock { path: path.clone(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(HoldError::InUse(folder.to_path_buf())),
+        Err(TryLockError::Error(source)) => Err(HoldError::Lock { path, source }),
+    }
+}
 
 /// Makes an agent's data folder, or closes an older one to other users.
 pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE => Entry::Secret,
+        node::FILE | LOCK_FILE => Entry::Secret,
         _ => kind_of_rest(name),
     };
     prepare(folder, socket, kind)
@@ -94,6 +131,21 @@ mod tests {
         open(&folder.join(node::FILE), 0o644);
         prepare_for_agent(&folder, None).expect("it is there");
         assert_eq!((mode(&folder), mode(&folder.join(node::FILE))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_folder_is_one_agent_s() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("agent");
+        assert!(hold(&folder).expect("nothing to hold").is_none());
+        prepare_for_agent(&folder, None).expect("it can be made");
+        let held = hold(&folder).expect("nobody has it").expect("a lock");
+        let error = hold(&folder).expect_err("the first has it").to_string();
+        assert!(error.contains("another agent uses the folder") && error.contains("`data_dir`"), "{error}");
+        assert_eq!(mode(&folder.join(LOCK_FILE)), 0o600);
+        prepare_for_agent(&folder, None).expect("the lock is its own");
+        drop(held);
+        assert!(hold(&folder).expect("nobody has it any more").is_some());
     }
 
     #[test]

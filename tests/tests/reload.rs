@@ -1,5 +1,5 @@
-//! Certificates and the log level are read again while a process runs, on SIGHUP and on request; what is broken is
-//! refused, and what was in use stays.
+//! Certificates are looked at before a process starts. They and the log level are read again while it runs, on SIGHUP
+//! and on request; what is broken is refused, and what was in use stays.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::http::{Address, Client};
@@ -88,6 +88,29 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
     client.set("after", "the refusal");
     let (code, _, said) = run(&["reload", "--http-addr", &dev.http.to_string()]);
     assert!(code == 1 && said.contains("agent.pem"), "{code} {said}");
+}
+
+#[test]
+fn an_agent_that_is_another_node_or_a_second_one_does_not_start() {
+    let fleet = Fleet::new();
+    let reach = format!(
+        "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"127.0.0.1:1\"]",
+        fleet.at("sock")
+    );
+    fleet.issue("web-3", "agent", "web-1");
+    let (code, _, said) = run(&["agent", "--config", &fleet.config("agent", "web-3", "info", &reach)]);
+    assert!(
+        code == 1 && said.contains("this is node web-3, but its certificate names web-1"),
+        "{code} {said}"
+    );
+    fleet.issue("web-1", "agent", "web-1");
+    let config = fleet.config("agent", "web-1", "info", &reach);
+    let first = Process::lockmesh(&["agent", "--config", &config]);
+    first.says("cannot connect to the server");
+    let (code, _, said) = run(&["agent", "--config", &config]);
+    assert!(code == 1 && said.contains("another agent uses the folder"), "{code} {said}");
+    first.signal("TERM");
+    assert_eq!(first.ends(), 0);
 }
 
 #[test]

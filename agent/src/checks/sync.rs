@@ -11,6 +11,7 @@ use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, Node};
 use lockmesh_protocol::reply::Reply;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -19,6 +20,8 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the catalog may still take to hear what it is told when the agent stops.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What one round tells the catalog.
 struct Round {
@@ -32,6 +35,8 @@ struct Pace {
     compare_at: Instant,
     retry_at: Option<Instant>,
     pause: Duration,
+    /// Why the catalog could not be told, as it was said last.
+    said: String,
     /// Whether the checks of an earlier life were looked for.
     adopted: bool,
 }
@@ -40,13 +45,23 @@ impl Checks {
     /// Keeps the catalog equal to this list, until `shutdown` holds `true`.
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
         let now = Instant::now();
-        let mut pace = Pace { compare_at: now, retry_at: None, pause: FIRST_PAUSE, adopted: false };
+        let mut pace =
+            Pace { compare_at: now, retry_at: None, pause: FIRST_PAUSE, said: String::new(), adopted: false };
         loop {
-            let wake_at = self.step(&mut pace).await;
+            let mut step = pin!(self.step(&mut pace));
+            let wake_at = tokio::select! {
+                wake_at = &mut step => wake_at,
+                () = closed(&mut shutdown) => {
+                    // What is told just now shall arrive; but where nobody listens it would be said for seconds.
+                    let grace = if self.upstream.is_registered() { LAST_WORD_TIMEOUT } else { Duration::ZERO };
+                    let _ = tokio::time::timeout(grace, step).await;
+                    return;
+                }
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(wake_at) => {}
                 () = self.changed.notified() => {}
-                _ = shutdown.wait_for(|closing| *closing) => return,
+                () = closed(&mut shutdown) => return,
             }
         }
     }
@@ -57,10 +72,17 @@ impl Checks {
         self.table().expire(now, self.limits.update_interval);
         if pace.retry_at.is_none_or(|at| at <= now) {
             match self.tell_and_compare(pace, now).await {
-                Ok(()) => (pace.retry_at, pace.pause) = (None, FIRST_PAUSE),
+                Ok(()) => {
+                    (pace.retry_at, pace.pause) = (None, FIRST_PAUSE);
+                    pace.said.clear();
+                }
                 Err(error) => {
                     crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
-                    tracing::warn!(%error, pause = ?pace.pause, "the catalog was not told of this agent's checks: trying again");
+                    // One line for each change: a catalog that stays away says nothing new.
+                    if pace.said != error {
+                        tracing::warn!(%error, "the catalog was not told of this agent's checks: trying again until it is");
+                        pace.said = error;
+                    }
                     pace.retry_at = Some(Instant::now() + pace.pause);
                     pace.pause = (pace.pause * 2).min(LONGEST_PAUSE);
                 }
@@ -186,5 +208,40 @@ impl Checks {
             create_index: LogIndex(0),
             modify_index: LogIndex(0),
         }
+    }
+}
+
+/// Returns when `shutdown` holds `true`, or nobody can say so any more.
+async fn closed(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|closing| *closing).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::CheckLimits;
+    use crate::http::Identity;
+    use crate::upstream::Upstream;
+    use tokio::sync::mpsc;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
+        let (sender, mut asked) = mpsc::channel(4);
+        let identity = Identity {
+            node: "node-one".into(),
+            node_id: String::new(),
+            datacenter: "dc1".into(),
+            version: String::new(),
+            advertise: [127, 0, 0, 1].into(),
+            server_rpc: None,
+        };
+        let checks = Checks::new(Upstream::from_channel(sender), identity, CheckLimits::default());
+        let (stop, stopping) = watch::channel(false);
+        let running = tokio::spawn(checks.run(stopping));
+        let _never_answered = asked.recv().await.expect("the catalog is compared first");
+        let begun = Instant::now();
+        stop.send_replace(true);
+        running.await.expect("no panic");
+        assert!(begun.elapsed() <= LAST_WORD_TIMEOUT, "{:?}", begun.elapsed());
     }
 }
