@@ -155,6 +155,9 @@ pub enum Unavailable {
     /// Certainly not done: this server was taken out of the quorum and serves nobody any more; another one does.
     #[error("this server was removed from the quorum: ask another one")]
     Removed,
+    /// Certainly not done: no server takes this agent, for what its certificate or theirs says. Said by the agent itself.
+    #[error("No cluster leader takes this agent: {0}")]
+    NotAdmitted(String),
 }
 
 impl Unavailable {

@@ -68,6 +68,7 @@ pub(crate) fn count_response(response: &Response) {
         Response::Unavailable(Unavailable::Unknown(_)) => "unknown",
         Response::Unavailable(Unavailable::AnswerTooLong { .. }) => "too_long",
         Response::Unavailable(Unavailable::Removed) => "removed",
+        Response::Unavailable(Unavailable::NotAdmitted(_)) => "not_admitted",
         _ => "done",
     };
     WRITES.with_label_values(&[outcome]).inc();

@@ -1,13 +1,14 @@
 //! An agent's way to the quorum against a real QUIC service whose driver does what each story wants.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::Role;
+use lockmesh_net::{Identity, IdentityFiles, Role};
 use lockmesh_protocol::id::{LogIndex, RequestId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_server::rpc::RpcOptions;
 use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, destroy, registration};
+use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -310,13 +311,59 @@ async fn a_full_mailbox_sheds_load_and_the_rest_is_served() {
 async fn a_certificate_registers_no_other_node() {
     let (cluster, book) = (Cluster::new("web-2"), SharedBook::default());
     let service = Service::start(&cluster, &book);
-    let options =
-        UpstreamOptions { hold_time: Duration::from_millis(200), ..patient(&cluster, service.address) };
-    let upstream = Upstream::start(options).unwrap();
-    while service.counters.denied.count() == 0 {
-        assert!(upstream.propose(destroy("s")).await.is_err());
-    }
+    // Who waits for a leader here is patient for a minute, and is told at once.
+    let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
+    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    assert!(error.certainly_not_done() && error.to_string().contains("its certificate names"), "{error}");
+    assert!(service.counters.denied.count() > 0);
     assert_eq!((book.open().registrations, upstream.is_registered()), (0, false));
+}
+
+#[tokio::test]
+async fn an_agent_of_another_authority_is_told_so_at_once() {
+    let (cluster, foreign, book) = (Cluster::new(NODE), Cluster::new(NODE), SharedBook::default());
+    let service = Service::start(&cluster, &book);
+    let upstream = Upstream::start(patient(&foreign, service.address)).unwrap();
+    for _ in 0..2 {
+        let error = upstream.propose(destroy("s")).await.unwrap_err();
+        assert!(matches!(error, Unavailable::NotAdmitted(_)), "{error}");
+        let why = "its certificate is not trusted here, as no authority in `tls.ca` has signed it";
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert!(matches!(upstream.renew("s".into()).await, Err(Unavailable::NotAdmitted(_))));
+}
+
+/// The node's certificate of one cluster, in the hands of an agent that believes the servers of another one too.
+fn believing(foreign: &Cluster, other: &Cluster) -> Identity {
+    let authority = |cluster: &Cluster| fs::read(cluster.folder().join("ca.pem")).unwrap();
+    let authorities = foreign.folder().join("both.pem");
+    fs::write(&authorities, [authority(foreign), authority(other)].concat()).unwrap();
+    let [certificate, key] = ["agent.pem", "agent-key.pem"].map(|name| foreign.folder().join(name));
+    Identity::load(&IdentityFiles { authorities, certificate, key }).unwrap()
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_believed_pauses_and_is_served_when_it_is() {
+    let (cluster, foreign, book) = (Cluster::new(NODE), Cluster::new(NODE), SharedBook::default());
+    let service = Service::start(&cluster, &book);
+    let options = patient(&cluster, service.address);
+    let begun = Instant::now();
+    let upstream =
+        Upstream::start(UpstreamOptions { identity: believing(&foreign, &cluster), ..options }).unwrap();
+    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    let why = "refuses it: it does not trust the certificate of this end, as no authority in `tls.ca` has signed it";
+    assert!(matches!(&error, Unavailable::NotAdmitted(reason) if reason.contains(why)), "{error}");
+    while service.counters.strangers.count() < 6 {
+        tokio::task::yield_now().await;
+    }
+    // The server says no after the agent's own handshake, which makes it no connection: the pauses are 10, 20, 40, 80
+    // and 160 ms at least.
+    assert!(begun.elapsed() >= Duration::from_millis(310), "{:?}", begun.elapsed());
+    upstream.replace_identity(&cluster.identity(Role::Agent));
+    while upstream.propose(destroy("s")).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert!(upstream.is_registered());
 }
 
 #[tokio::test]

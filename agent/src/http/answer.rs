@@ -112,7 +112,8 @@ impl From<Unavailable> for Failure {
             Unavailable::NotLeader { .. }
             | Unavailable::Overloaded(_)
             | Unavailable::Disk(_)
-            | Unavailable::Removed => Self::not_done(text),
+            | Unavailable::Removed
+            | Unavailable::NotAdmitted(_) => Self::not_done(text),
             Unavailable::Unknown(_) => Self::unknown(text),
         }
     }
@@ -142,6 +143,7 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
         Unavailable::Unknown(_) => "unknown",
         Unavailable::AnswerTooLong { .. } => "too_long",
         Unavailable::Removed => "removed",
+        Unavailable::NotAdmitted(_) => "not_admitted",
     }
 }
 

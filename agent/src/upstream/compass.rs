@@ -113,6 +113,11 @@ impl Compass {
         self.roster.get(place).map(|server| server.address.as_str())
     }
 
+    /// Every place that is known.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.roster.iter().map(|(place, _)| place)
+    }
+
     /// There is a connection.
     pub(super) fn connected(&mut self, place: Place) {
         if self.roster.get(place).is_some() {

@@ -4,6 +4,7 @@
 //! to another one in reserve. While the leader is looked for there are more.
 //! **Invariant:** nobody but the registrar is sent to a leader that does not know this agent's present life.
 
+use super::admission::Admission;
 use super::compass::{Compass, Orders};
 use super::link::Link;
 use super::registrar;
@@ -12,7 +13,7 @@ use super::table::Roles;
 use super::window::{Life, Window};
 use super::{UpstreamCounters, UpstreamOptions};
 use lockmesh_net::Endpoint;
-use lockmesh_protocol::rpc::Status;
+use lockmesh_protocol::rpc::{Status, Unavailable};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -62,6 +63,8 @@ pub(super) struct Fleet {
     pub(super) probe_after: Duration,
     helm: Mutex<Helm>,
     routes: watch::Sender<Routes>,
+    /// Why no server takes this agent, where that is so.
+    refusal: watch::Sender<Option<String>>,
     /// When the compass is to be looked at although nothing happened.
     wake: watch::Sender<Option<Instant>>,
 }
@@ -70,6 +73,7 @@ pub(super) struct Fleet {
 struct Helm {
     compass: Compass,
     links: BTreeMap<Place, Arc<Link>>,
+    admission: Admission,
     is_closed: bool,
 }
 
@@ -86,8 +90,14 @@ impl Fleet {
             endpoint,
             counters: UpstreamCounters::default(),
             probe_after: options.probe_after,
-            helm: Mutex::new(Helm { compass, links: BTreeMap::new(), is_closed: false }),
+            helm: Mutex::new(Helm {
+                compass,
+                links: BTreeMap::new(),
+                admission: Admission::default(),
+                is_closed: false,
+            }),
             routes: watch::Sender::default(),
+            refusal: watch::Sender::default(),
             wake: watch::Sender::default(),
         });
         this.steer(|_, _| {});
@@ -159,6 +169,48 @@ impl Fleet {
             self.window.begin_life(life);
             routes.is_registered = true;
         });
+        self.note_admission(Admission::registered);
+    }
+
+    /// The leader does not take this agent's registration, for what its certificate says or who has its name already.
+    pub(super) fn denied(&self, reason: &str) {
+        self.note_admission(|admission| admission.denied(reason));
+    }
+
+    /// A server and this agent did not believe each other's certificates.
+    pub(super) fn not_admitted(&self, place: Place, reason: String) {
+        self.note_admission(|admission| admission.refused(place, reason));
+    }
+
+    /// They did; or the server was not reached, and may be a friend.
+    pub(super) fn not_refused(&self, place: Place) {
+        self.note_admission(|admission| admission.not_refused(place));
+    }
+
+    fn note_admission(&self, note: impl FnOnce(&mut Admission)) {
+        let mut helm = self.lock();
+        note(&mut helm.admission);
+        self.publish_refusal(&mut helm);
+    }
+
+    fn publish_refusal(&self, helm: &mut Helm) {
+        let places: Vec<Place> = helm.compass.places().collect();
+        let refusal = helm.admission.refusal(&places);
+        self.refusal.send_if_modified(|known| {
+            let is_new = *known != refusal;
+            *known = refusal;
+            is_new
+        });
+    }
+
+    /// Why no server takes this agent, as soon as that is so.
+    pub(super) async fn refusal(&self) -> Unavailable {
+        let mut refusal = self.refusal.subscribe();
+        match refusal.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone()) {
+            Some(reason) => Unavailable::NotAdmitted(reason),
+            // The sender lives as long as this value.
+            None => std::future::pending().await,
+        }
     }
 
     pub(super) fn connected(self: &Arc<Self>, place: Place) {
@@ -201,6 +253,7 @@ impl Fleet {
                 self.forgotten(life);
             }
         }
+        self.not_refused(place);
         self.steer(|compass, now| compass.heard(place, status, now));
     }
 
@@ -233,6 +286,7 @@ impl Fleet {
         tell(&mut helm.compass, now);
         let orders = helm.compass.orders(now);
         self.carry_out(&mut helm, &orders);
+        self.publish_refusal(&mut helm);
         self.wake.send_if_modified(|wake| std::mem::replace(wake, orders.wake) != orders.wake);
     }
 

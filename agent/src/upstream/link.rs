@@ -108,16 +108,25 @@ impl Link {
                 fleet.counters.reconnects.fetch_add(1, Ordering::Relaxed);
             }
             let Some(connected) = self.unless_unwanted(self.connect(&fleet)).await else { continue };
-            let reason = match connected {
+            let ended = match connected {
                 Ok(connection) => {
-                    backoff.reset();
-                    said.clear();
-                    self.use_up(&connection, &fleet).await
+                    let ended = self.use_up(&connection, &fleet).await;
+                    // Where the server did not believe this agent's certificate, it was no connection.
+                    if !matches!(ended, Some(LinkError::Stranger(_))) {
+                        backoff.reset();
+                        said.clear();
+                    }
+                    ended
                 }
-                Err(reason) => Some(reason),
+                Err(error) => Some(error),
             };
+            match &ended {
+                Some(LinkError::Stranger(reason)) => fleet.not_admitted(self.place, reason.clone()),
+                Some(_) => fleet.not_refused(self.place),
+                None => {}
+            }
             fleet.lost(self.place);
-            let Some(reason) = reason else { continue };
+            let Some(reason) = ended.map(|error| error.to_string()) else { continue };
             // One line for each change: a server that stays away says nothing new.
             if said != reason {
                 tracing::warn!("{reason}; trying again as long as it is needed");
@@ -145,29 +154,41 @@ impl Link {
     }
 
     /// Tries every address of the server once.
-    async fn connect(&self, fleet: &Fleet) -> Result<Connection, String> {
+    async fn connect(&self, fleet: &Fleet) -> Result<Connection, LinkError> {
         let server = &self.address;
         let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(server.as_str()).await {
             Ok(addresses) => addresses.collect(),
-            Err(error) => return Err(format!("cannot find the address of the server {server}: {error}")),
+            Err(error) => {
+                return Err(LinkError::Lost(format!(
+                    "cannot find the address of the server {server}: {error}"
+                )));
+            }
         };
-        let mut reason = format!("the server {server} has no address");
+        let mut reason = LinkError::Lost(format!("the server {server} has no address"));
         for address in addresses {
             let connecting = fleet.endpoint.connect(address, Role::Server);
             reason = match tokio::time::timeout(CONNECT_TIME, connecting).await {
                 Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(error)) => format!("cannot connect to the server {server} ({address}): {error}"),
-                Err(_) => format!("cannot connect to the server {server} ({address}): no answer"),
+                Ok(Err(error)) => {
+                    let text = format!("cannot connect to the server {server} ({address}): {error}");
+                    if matches!(error, LinkError::Stranger(_)) {
+                        LinkError::Stranger(text)
+                    } else {
+                        LinkError::Lost(text)
+                    }
+                }
+                Err(_) => {
+                    LinkError::Lost(format!("cannot connect to the server {server} ({address}): no answer"))
+                }
             };
         }
         Err(reason)
     }
 
     /// Uses a connection until it ends, and says why it did; `None` when it was not wanted any more.
-    async fn use_up(&self, connection: &Connection, fleet: &Arc<Fleet>) -> Option<String> {
-        let (address, peer) = (connection.remote_address(), connection.peer());
-        tracing::info!(%address, %peer, "connected to a server");
+    async fn use_up(&self, connection: &Connection, fleet: &Arc<Fleet>) -> Option<LinkError> {
         let ended = self.unless_unwanted(self.serve(connection, fleet)).await;
+        let refusal = connection.identity_refusal();
         self.table.close();
         match &ended {
             Some(Err(error @ LinkError::Malformed(_))) => {
@@ -179,7 +200,11 @@ impl Link {
             Ok(reason) => reason.into(),
             Err(error) => error.to_string(),
         };
-        Some(format!("lost the server {address}: {reason}"))
+        let address = connection.remote_address();
+        Some(match refusal {
+            Some(refusal) => LinkError::Stranger(format!("the server {address} refuses it: {refusal}")),
+            None => LinkError::Lost(format!("lost the server {address}: {reason}")),
+        })
     }
 
     async fn serve(&self, connection: &Connection, fleet: &Arc<Fleet>) -> Result<&'static str, LinkError> {
@@ -189,7 +214,7 @@ impl Link {
         fleet.connected(self.place);
         tokio::select! {
             ended = self.send(fleet, &mut sender) => ended,
-            ended = self.receive(fleet, &mut receiver) => ended,
+            ended = self.receive(fleet, connection, &mut receiver) => ended,
             () = self.watch(fleet) => Ok("it was watched no longer"),
             () = self.sweep() => Ok("it was swept no longer"),
             () = self.answer_for_status(fleet) => Ok("it did not tell its status"),
@@ -209,8 +234,19 @@ impl Link {
         }
     }
 
-    async fn receive(&self, fleet: &Fleet, receiver: &mut FrameReceiver) -> Result<&'static str, LinkError> {
+    async fn receive(
+        &self,
+        fleet: &Fleet,
+        connection: &Connection,
+        receiver: &mut FrameReceiver,
+    ) -> Result<&'static str, LinkError> {
+        let mut is_first = true;
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
+            // Before it answers it may yet find that it does not believe this agent's certificate.
+            if std::mem::take(&mut is_first) {
+                let (address, peer) = (connection.remote_address(), connection.peer());
+                tracing::info!(%address, %peer, "connected to a server");
+            }
             fleet.counters.reply_frames.fetch_add(1, Ordering::Relaxed);
             self.table.answer(answers);
         }

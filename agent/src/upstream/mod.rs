@@ -16,6 +16,7 @@
 //! | `window.rs` | sequences that make commands unique across retries |
 //! | `compass.rs` | pure: which server leads, which is home, who is asked and dialled; start here |
 //! | `roster.rs` | pure: the servers, configured and heard of |
+//! | `admission.rs` | pure: whether the servers take this agent |
 //! | `fleet.rs` | the links, and what each is for: does what the compass says |
 //! | `registrar.rs` | the agent's registration with the leader |
 //! | `link.rs` | the connection to one server, kept as long as it is wanted |
@@ -24,6 +25,7 @@
 //! | `backoff.rs` | pauses between attempts |
 //! | `tests.rs` | stories of the compass |
 
+mod admission;
 mod backoff;
 mod compass;
 mod fleet;

@@ -72,8 +72,9 @@ impl Quorum {
         let mut was_sent = false;
         let mut slot: Option<Slot<'_>> = None;
         loop {
-            let Some(leader) = self.find(Addressee::Leader, Some(deadline)).await else {
-                return Err(self.given_up(was_sent, no_leader()));
+            let leader = match self.find(Addressee::Leader, Some(deadline)).await {
+                Ok(leader) => leader,
+                Err(reason) => return Err(self.given_up(was_sent, reason)),
             };
             let Some(slot_now) = self.slot(&mut slot, was_sent).await? else { continue };
             let Some(id) = slot_now.request_id() else { continue };
@@ -114,8 +115,9 @@ impl Quorum {
         let mut addressee = addressee(request);
         let mut backoff = retry_backoff();
         loop {
-            let Some(link) = self.find(addressee, deadline).await else {
-                return Err(self.given_up(false, no_leader()));
+            let link = match self.find(addressee, deadline).await {
+                Ok(link) => link,
+                Err(reason) => return Err(self.given_up(false, reason)),
             };
             let reason = match self.attempt(&link, request, lane(request, addressee)).await {
                 Ok(response) => return Ok(response),
@@ -200,13 +202,18 @@ impl Quorum {
         let _ = self.hurry.subscribe().wait_for(|hurry| *hurry).await;
     }
 
-    /// Where to send a request, as soon as that is known; `None` when it is not until `deadline`, or never again.
-    async fn find(&self, addressee: Addressee, deadline: Option<Instant>) -> Option<Arc<Link>> {
+    /// Where to send a request, as soon as that is known. An error when it is not until `deadline`, or never again; and at
+    /// once where the servers do not take this agent, which no waiting changes.
+    async fn find(&self, addressee: Addressee, deadline: Option<Instant>) -> Result<Arc<Link>, Unavailable> {
         let pick = match addressee {
             Addressee::Leader => Routes::leader,
             Addressee::Home => Routes::home,
         };
-        self.fleet.route(pick, deadline).await
+        tokio::select! {
+            biased;
+            link = self.fleet.route(pick, deadline) => link.ok_or_else(no_leader),
+            refusal = self.fleet.refusal() => Err(refusal),
+        }
     }
 
     async fn attempt(&self, link: &Link, request: &Request, lane: Lane) -> Result<Response, Failure> {
@@ -229,7 +236,8 @@ impl Quorum {
                 Unavailable::Overloaded(_)
                 | Unavailable::Disk(_)
                 | Unavailable::Denied(_)
-                | Unavailable::AnswerTooLong { .. } => Failure::Final(reason),
+                | Unavailable::AnswerTooLong { .. }
+                | Unavailable::NotAdmitted(_) => Failure::Final(reason),
             }),
             // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
             Ok(Response::Status(status)) if lane == Lane::Leader && status.leader != Some(status.server) => {

@@ -47,11 +47,15 @@ async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Resul
         Ok(Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. })) => {
             Ok(Life { number, generation })
         }
-        Ok(Response::Applied(Applied { reply: Reply::Refused(refusal), .. })) => Err(refusal.to_string()),
+        Ok(Response::Applied(Applied { reply: Reply::Refused(refusal), .. })) => {
+            fleet.denied(&refusal.to_string());
+            Err(refusal.to_string())
+        }
         Ok(Response::Unavailable(reason)) => {
             match &reason {
                 Unavailable::NotLeader { leader: hint } => fleet.refused(leader, hint.as_deref()),
                 Unavailable::Removed => fleet.removed(leader.place),
+                Unavailable::Denied(why) => fleet.denied(why),
                 _ => {}
             }
             Err(reason.to_string())

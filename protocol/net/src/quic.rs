@@ -196,7 +196,7 @@ impl Endpoint {
             .endpoint
             .connect_with(config, address, role.dns_name())
             .map_err(|error| LinkError::Lost(error.to_string()))?;
-        let connection = Connection::verified(connecting.await.map_err(lost)?)?;
+        let connection = Connection::verified(connecting.await.map_err(stranger_or_lost)?)?;
         if connection.peer.role != role {
             let reason = format!("{address} is {}, but a {} was called", connection.peer, role.as_str());
             connection.close(Close::Denied, &reason);
@@ -271,6 +271,12 @@ impl Connection {
                 Err(LinkError::Stranger(reason))
             }
         }
+    }
+
+    /// Why the connection ended, where one end did not believe the other's certificate; to be asked before this end closes
+    /// it. A server says so only after the caller's own handshake is done.
+    pub fn identity_refusal(&self) -> Option<String> {
+        self.connection.close_reason().as_ref().and_then(identity_refusal)
     }
 
     /// Who is at the other end, as its certificate says.
@@ -384,6 +390,34 @@ impl FrameReceiver {
 
 fn lost(error: impl std::error::Error) -> LinkError {
     LinkError::Lost(error.to_string())
+}
+
+fn stranger_or_lost(error: ConnectionError) -> LinkError {
+    identity_refusal(&error).map_or_else(|| lost(error), LinkError::Stranger)
+}
+
+/// Which end did not believe the other's certificate, and why, where a connection ended by one of TLS's alerts about
+/// certificates.
+fn identity_refusal(error: &ConnectionError) -> Option<String> {
+    /// QUIC's code for TLS's alert 0.
+    const ALERTS: u64 = 0x100;
+    let (code, who, reason) = match error {
+        ConnectionError::TransportError(error) => {
+            (error.code, "its certificate is not trusted here", error.reason.as_str().into())
+        }
+        ConnectionError::ConnectionClosed(close) => {
+            let reason = String::from_utf8_lossy(&close.reason);
+            (close.error_code, "it does not trust the certificate of this end", reason)
+        }
+        _ => return None,
+    };
+    match u64::from(code).checked_sub(ALERTS)? {
+        // unknown_ca, and decrypt_error, which the signature of another authority of the same name gives.
+        48 | 51 => Some(format!("{who}, as no authority in `tls.ca` has signed it: {reason}")),
+        // From bad_certificate to access_denied, and certificate_required.
+        42..=49 | 116 => Some(format!("{who}: {reason}")),
+        _ => None,
+    }
 }
 
 fn withdrawn_or_lost(error: ConnectionError) -> LinkError {

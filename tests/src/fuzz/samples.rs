@@ -339,6 +339,7 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::Unknown("lost".into())),
         Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 }),
         Response::Unavailable(Unavailable::Removed),
+        Response::Unavailable(Unavailable::NotAdmitted("why".into())),
     ];
     applied.chain(answers).chain(others).collect()
 }

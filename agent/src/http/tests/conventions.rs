@@ -144,6 +144,7 @@ async fn every_failure_says_what_became_of_the_request() {
         (Unavailable::Unknown(text), 500, "unknown"),
         (Unavailable::AnswerTooLong { limit: 1 }, 413, "refused"),
         (Unavailable::Removed, 500, "not-done"),
+        (Unavailable::NotAdmitted("x".into()), 500, "not-done"),
     ] {
         stand.break_with(unavailable);
         stand.put("/v1/kv/a", "x").await.failed(status, outcome);
