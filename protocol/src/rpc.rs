@@ -3,7 +3,7 @@
 use crate::change::Change;
 use crate::command::Command;
 use crate::forming::Introduction;
-use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term};
+use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
@@ -264,6 +264,11 @@ pub struct ServerStatus {
     pub last_contact: Option<Duration>,
     /// Whether the leader finds it well; of itself alone a follower knows it.
     pub healthy: bool,
+    /// Since when that has been so without a break, by the leader's wall clock; none where nobody knows: only the leader
+    /// does, from when it began to lead.
+    pub stable_since: Option<WallTime>,
+    /// The version of the program that it runs; empty where the server that answers has not met it yet.
+    pub version: String,
 }
 
 /// Reads the messages of a frame, and stops at the first that is too many.

@@ -19,7 +19,7 @@ use crate::forming::{Record, announce};
 use crate::images::{Fetch, Fetched, ImageSource};
 use crate::mailbox::{Inbox, Mail, Mailbox, Outgoing};
 use crate::metrics;
-use crate::peers::Peers;
+use crate::peers::{Peers, VERSION};
 use crate::store::{DirtyRows, StoreEvent, StoreHandle};
 use connections::Connections;
 use lockmesh_core::Core;
@@ -99,6 +99,7 @@ impl Driver {
             record,
             data_dir,
         } = parts;
+        let own_version = Event::Version(own_record.id, VERSION.into());
         let config = FrontendConfig {
             own_record,
             cluster_id,
@@ -119,7 +120,7 @@ impl Driver {
             peers,
             record,
             data_dir,
-            next: Vec::new(),
+            next: vec![own_version],
             announcing: None,
             leaving: None,
         }
@@ -177,6 +178,7 @@ impl Driver {
             Mail::Peer(sender, message) => Event::Peer(sender, message),
             Mail::Image(fetched) => self.fetched(fetched),
             Mail::SetBack(by, known) => Event::SetBack(by, known),
+            Mail::Version(server, version) => Event::Version(server, version),
             Mail::Unreachable(server) => Event::Unreachable(server),
             Mail::Removed => Event::Removed,
             Mail::ReaderClosed => Event::ReaderClosed,

@@ -54,6 +54,8 @@ pub enum Mail {
     Peer(ServerId, PeerMessage),
     /// Another server remembers that this one had come so far, and it holds less.
     SetBack(ServerId, LogPosition),
+    /// The version of the program that another server runs, as it says itself.
+    Version(ServerId, String),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
     /// An image was fetched from another server; none if it could not be.

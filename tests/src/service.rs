@@ -479,6 +479,8 @@ impl Book {
             last_index: self.index,
             last_contact: None,
             healthy: true,
+            stable_since: None,
+            version: String::new(),
         };
         let is_removed = self.removed.contains(&id);
         let knows = |id: &u64| is_removed || !self.removed.contains(id);

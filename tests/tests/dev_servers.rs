@@ -12,6 +12,9 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "3");
     let client = dev.client();
+    let health = client.get("/v1/operator/autopilot/health").expect(200).json();
+    let versions = health["Servers"].as_array().expect("a list").iter().map(|server| &server["Version"]);
+    assert_eq!(versions.collect::<Vec<_>>(), [env!("CARGO_PKG_VERSION"); 3]);
     client.set("before", "the kill");
     let leader = dev.leader();
     let pid = dev.pid(&leader);

@@ -24,6 +24,7 @@ fn a_quorum_of_one_is_well_and_may_lose_nobody() {
     assert_eq!((&health["Healthy"], &health["FailureTolerance"]), (&json!(true), &json!(0)));
     let server = &health["Servers"][0];
     assert_eq!((&server["Leader"], &server["Voter"]), (&json!(true), &json!(true)));
+    assert!(server["StableSince"].as_str().is_some_and(|since| since.starts_with("20")), "{server}");
     if shared().is_foreign() {
         return;
     }

@@ -126,6 +126,8 @@ fn status_of(server: u64, leader: Option<u64>, term: u64, addresses: &[&str]) ->
         last_index: LogIndex(0),
         last_contact: None,
         healthy: true,
+        stable_since: None,
+        version: String::new(),
     };
     Status {
         cluster_id: "c".into(),

@@ -11,7 +11,7 @@ use crate::outbox::Outbox;
 use crate::raft::Progress;
 use crate::raft::engine::MemberChange;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +35,8 @@ pub(crate) struct Quorum {
     heard: BTreeMap<ServerId, Time>,
     /// When this server began to lead.
     led_since: Time,
+    /// How each member was found at the last tick.
+    health: BTreeMap<ServerId, Health>,
     /// Since when a learner could have its vote.
     ready: BTreeMap<ServerId, Time>,
     /// Servers that were told of an image and are not there yet.
@@ -47,6 +49,13 @@ pub(crate) struct Quorum {
     pub(crate) transfer: Option<(Ticket, Time)>,
     /// Those who wait for the end of a joint membership.
     pub(crate) waits_for_membership: Vec<Ticket>,
+}
+
+/// Whether a server is well, and since when that has been so without a break.
+#[derive(Clone, Copy, Debug)]
+struct Health {
+    is_healthy: bool,
+    since: WallTime,
 }
 
 /// A server that was told of an image, and may be fetching it ever since.
@@ -100,6 +109,11 @@ impl Core {
     pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
         self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
+    }
+
+    /// Since when the leader has found a server as well, or as ill, as it is now.
+    pub fn stable_since(&self, server: ServerId) -> Option<WallTime> {
+        self.quorum.health.get(&server).map(|health| health.since)
     }
 
     /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or a moment behind.
@@ -271,6 +285,7 @@ impl Core {
             return;
         }
         self.forget_who_left();
+        self.notice_health(now);
         self.notice_who_is_ready(now);
         if !self.engine.has_pending_membership()
             && self.quorum.transfer.is_none()
@@ -326,6 +341,18 @@ impl Core {
         };
         let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
         others.map(needed).fold(image, LogIndex::min)
+    }
+
+    fn notice_health(&mut self, now: Time) {
+        let (members, since) = (self.engine.membership().all(), self.wall);
+        self.quorum.health.retain(|id, _| members.contains(id));
+        for server in members {
+            let is_healthy = self.is_healthy(now, server);
+            let known = self.quorum.health.get(&server).filter(|known| known.is_healthy == is_healthy);
+            if known.is_none() {
+                self.quorum.health.insert(server, Health { is_healthy, since });
+            }
+        }
     }
 
     fn notice_who_is_ready(&mut self, now: Time) {

@@ -6,6 +6,9 @@ use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::frame_messages;
 use serde::{Deserialize, Serialize};
 
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The first word on a stream, and the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -17,6 +20,8 @@ pub struct Hello {
     pub cluster_id: String,
     /// Where the speaker is reached.
     pub address: String,
+    /// The version of the program that the speaker runs; words for people.
+    pub version: String,
     /// How far the speaker has come, as its disk has it or will have it in a moment.
     pub position: LogPosition,
     /// How far it knows the other one to have come.

@@ -138,6 +138,7 @@ impl Link {
                 if let Err(set_back) = peers.compare(answer, remembered) {
                     return stranger(set_back.to_string());
                 }
+                peers.note_version(answer);
             }
             _ => return stranger("another server is there".into()),
         }

@@ -20,7 +20,7 @@ mod line;
 mod link;
 
 pub use hello::Hello;
-pub(crate) use hello::{HelloFrame, PeerFrame};
+pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
 
 use crate::mailbox::{Mail, Mailbox};
 use line::Line;
@@ -47,6 +47,9 @@ pub(crate) fn dial_options() -> QuicOptions {
         ..QuicOptions::default()
     }
 }
+
+/// What is kept of another server's version.
+const MAX_VERSION_CHARS: usize = 64;
 
 /// The quorum's other servers as this one knows them.
 #[derive(Debug)]
@@ -212,6 +215,13 @@ impl Peers {
         SetBack::find(*from, *position, *to, known).map_or(Ok(()), Err)
     }
 
+    /// Tells the driver which version a server runs that was met.
+    pub(super) fn note_version(&self, hello: &Hello) {
+        let version = hello.version.chars().take(MAX_VERSION_CHARS).collect();
+        // It always gets in, and the driver may be gone.
+        let _ = self.mailbox.post(Mail::Version(hello.from, version));
+    }
+
     /// Whether another server may speak, and what it is told then.
     pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Unheard> {
         let me = self.me.get().ok_or(Unheard::NotYet)?;
@@ -247,6 +257,7 @@ impl Peers {
                 }
                 row.line.move_to(&hello.address);
                 row.line.heard();
+                self.note_version(hello);
                 Ok(self.hello(me, hello.from))
             }
         }
@@ -286,7 +297,7 @@ impl Peers {
         let (position, remembers) = (positions.own, positions.memory.of(to));
         drop(positions);
         let Me { id: from, cluster_id, address } = me.clone();
-        Hello { from, to, cluster_id, address, position, remembers }
+        Hello { from, to, cluster_id, address, version: VERSION.into(), position, remembers }
     }
 
     /// The first word to another server, as things stand now.

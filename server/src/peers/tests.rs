@@ -103,6 +103,7 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
         to: ServerId(to),
         cluster_id: cluster_id.into(),
         address: "127.0.0.1:9".into(),
+        version: "1.2.3".into(),
         position: LogPosition::default(),
         remembers: None,
     };
@@ -118,6 +119,8 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     place.peers.update(servers.iter(), ServerId(5));
     assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2");
     assert_eq!(place.peers.address(ServerId(2)).as_deref(), Some("127.0.0.1:9"), "it moved");
+    let met = |mail: &Mail| matches!(mail, Mail::Version(ServerId(2), version) if version == "1.2.3");
+    place.until("the version of the server that was met", met);
     assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
     assert!(admit(hello(2, 3, "c"), "s2").contains("it looks for server 3"));
     assert!(admit(hello(1, 1, "c"), "s1").contains("the same id as this server"));
@@ -153,7 +156,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     let admit = |position, remembers| {
         let (from, to) = (ServerId(2), ServerId(1));
         let (cluster_id, address) = ("c".into(), "127.0.0.1:9".into());
-        let hello = Hello { from, to, cluster_id, address, position, remembers };
+        let hello = Hello { from, to, cluster_id, address, version: String::new(), position, remembers };
         let peer = Peer { role: Role::Server, node: "s2".into() };
         match place.peers.admit(&hello, &peer) {
             Ok(answer) => Ok((answer.position, answer.remembers)),

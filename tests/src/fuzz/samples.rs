@@ -37,6 +37,7 @@ pub fn hellos() -> Vec<Hello> {
         to: ServerId(2),
         cluster_id: cluster_id.into(),
         address: "10.0.0.5:8300".into(),
+        version: "0.1.0".into(),
         position: LogPosition { term: Term(7), last_index: LogIndex(650) },
         remembers: (!cluster_id.is_empty()).then_some(LogPosition::default()),
     };
@@ -405,6 +406,8 @@ fn status() -> Status {
         last_index: LogIndex(10),
         last_contact: Some(Duration::from_millis(20)),
         healthy: true,
+        stable_since: Some(WallTime(1_795_250_472_999)),
+        version: "0.1.0".into(),
     };
     Status {
         leader: Some(ServerId(1)),

@@ -95,7 +95,7 @@ pub struct ServerHealth {
     pub address: String,
     /// `alive`, or `failed` where the leader does not hear it.
     pub serf_status: String,
-    /// Its version; empty where it is not known.
+    /// The version of the program that it runs; empty where the leader has not met it yet.
     pub version: String,
     /// Whether it leads.
     pub leader: bool,
@@ -107,7 +107,7 @@ pub struct ServerHealth {
     pub last_index: u64,
     /// Whether the leader hears it, and it does not lag.
     pub healthy: bool,
-    /// Always the time that Go writes where it knows none: nobody keeps since when a server is healthy.
+    /// Since when the leader has found it as healthy, or as unhealthy, as it is now; the year 1 where it cannot say.
     pub stable_since: String,
     /// Whether it votes.
     pub voter: bool,

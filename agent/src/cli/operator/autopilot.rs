@@ -118,7 +118,17 @@ fn shown(configuration: &AutopilotConfiguration) -> String {
 }
 
 fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
-    let mut table = Table::new(["Node", "Address", "State", "Voter", "LastContact", "LastIndex", "Healthy"]);
+    let mut table = Table::new([
+        "Node",
+        "Address",
+        "State",
+        "Voter",
+        "Version",
+        "LastContact",
+        "LastIndex",
+        "Healthy",
+        "StableSince",
+    ]);
     let mut servers: Vec<_> = health.servers.iter().collect();
     servers.sort_by_key(|server| &server.name);
     for server in servers {
@@ -127,9 +137,11 @@ fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
             server.address.clone(),
             if server.leader { "leader".into() } else { "follower".into() },
             server.voter.to_string(),
+            server.version.clone(),
             server.last_contact.clone(),
             server.last_index.to_string(),
             server.healthy.to_string(),
+            server.stable_since.clone(),
         ]);
     }
     table.print()?;

@@ -1,7 +1,6 @@
 //! `/v1/operator/autopilot/…`: how the leader looks after the servers, and how it finds them.
 
 use super::super::answer::{self, Failure};
-use super::super::api::Identity;
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::{self, clamped, format_duration};
@@ -11,12 +10,14 @@ use super::operator::{leaders_view, silence};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, WallTime};
 use lockmesh_protocol::record::Autopilot;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{ServerStatus, Status};
 use serde_json::Value;
 use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// What a configuration may say besides what it means here.
 const OTHER_FIELDS: [&str; 2] = ["CreateIndex", "ModifyIndex"];
@@ -150,7 +151,7 @@ fn count(object: &Object<'_>, name: &str, least: u64, most: u64) -> Result<Optio
 pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let status = leaders_view(call).await?;
-    let shape = health_of(&status, &call.api.identity);
+    let shape = health_of(&status);
     let mut response = answer::json(&shape, call.layout());
     if !shape.healthy {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -158,33 +159,38 @@ pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(response)
 }
 
-fn health_of(status: &Status, own: &Identity) -> AutopilotHealth {
+fn health_of(status: &Status) -> AutopilotHealth {
     let voters = status.servers.iter().filter(|server| server.voter);
     let (all, well) = (voters.clone().count(), voters.filter(|server| server.healthy).count());
     let needed = all / 2 + 1;
     AutopilotHealth {
         healthy: !status.servers.is_empty() && status.servers.iter().all(|server| server.healthy),
         failure_tolerance: well.saturating_sub(needed) as u64,
-        servers: status.servers.iter().map(|server| shaped_health(server, status, own)).collect(),
+        servers: status.servers.iter().map(|server| shaped_health(server, status)).collect(),
     }
 }
 
-fn shaped_health(server: &ServerStatus, status: &Status, own: &Identity) -> ServerHealth {
-    let is_own = server.node_id.eq_ignore_ascii_case(&own.node_id) && own.server_rpc.is_some();
+fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
     ServerHealth {
         id: server.node_id.clone(),
         name: server.node.clone(),
         address: server.address.clone(),
         serf_status: if server.healthy { "alive" } else { "failed" }.into(),
-        version: if is_own { own.version.clone() } else { String::new() },
+        version: server.version.clone(),
         leader: status.leader == Some(server.id),
         last_contact: server.last_contact.map_or_else(|| "never".into(), silence),
         last_term: status.term.0,
         last_index: server.last_index.0,
         healthy: server.healthy,
-        stable_since: NEVER.into(),
+        stable_since: server.stable_since.and_then(instant).unwrap_or_else(|| NEVER.into()),
         voter: server.voter,
     }
+}
+
+/// A time as Go writes it.
+fn instant(WallTime(milliseconds): WallTime) -> Option<String> {
+    let nanoseconds = i128::from(milliseconds) * 1_000_000;
+    OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()?.format(&Rfc3339).ok()
 }
 
 #[cfg(test)]
@@ -203,6 +209,12 @@ mod tests {
             Just(Value::Null),
             Just(json!([])),
         ]
+    }
+
+    #[test]
+    fn a_time_is_written_as_go_writes_it() {
+        assert_eq!(instant(WallTime(1_795_250_472_990)).unwrap(), "2026-11-21T08:41:12.99Z");
+        assert_eq!(instant(WallTime(u64::MAX)), None);
     }
 
     proptest! {

@@ -101,6 +101,8 @@ impl Quorum {
             last_index: LogIndex(9),
             last_contact: Some(std::time::Duration::ZERO),
             healthy: true,
+            stable_since: Some(WallTime(1_795_250_472_999)),
+            version: "0.1.0".into(),
         };
         let asker = Some(AgentNumber(1));
         let one = ServerId(1);

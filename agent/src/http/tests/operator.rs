@@ -1,7 +1,7 @@
 //! What operators see of a quorum of three, and what becomes of their orders.
 
 use super::{NODE_ID, Stand};
-use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::rpc::{Request, ServerStatus, Status, Unavailable};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -17,6 +17,8 @@ fn three() -> Status {
         last_index: LogIndex(40 + id),
         last_contact,
         healthy,
+        stable_since: healthy.then_some(WallTime(1_795_250_472_999)),
+        version: if id == 3 { String::new() } else { format!("0.{id}.0") },
     };
     let milliseconds = |count| Some(Duration::from_millis(count));
     Status {
@@ -104,6 +106,11 @@ async fn health_is_told_by_the_status_too() {
         "StableSince": "0001-01-01T00:00:00Z", "Voter": false,
     });
     assert_eq!(ill["Servers"][2], third);
+    let first = &ill["Servers"][0];
+    assert_eq!(
+        (&first["StableSince"], &first["Version"]),
+        (&json!("2026-11-21T08:41:12.999Z"), &json!("0.1.0"))
+    );
     let mut status = three();
     (status.servers[2].healthy, status.servers[2].voter) = (true, true);
     *stand.quorum.status.lock().unwrap() = status;

@@ -52,6 +52,8 @@ pub enum Event {
     Peer(ServerId, PeerMessage),
     /// Another server remembers that this one had come so far, and it holds less.
     SetBack(ServerId, LogPosition),
+    /// The version of the program that a server runs, which may be this one.
+    Version(ServerId, String),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
     /// The snapshot that was to be fetched is here: what it stands for, and the state. None where it was given up.

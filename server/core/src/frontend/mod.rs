@@ -48,13 +48,14 @@ use crate::raft::TICK;
 use crate::sabotage::Seam;
 use checkpoints::Checkpoints;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, WallTime};
+use lockmesh_protocol::id::{RequestId, ServerId, WallTime};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use pending::{CallKind, Pending, PendingCalls};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use watches::Watches;
 
@@ -86,6 +87,8 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
+    /// The versions of the program that the servers run, as they said when they were met last.
+    versions: BTreeMap<ServerId, String>,
     /// Whether this server was removed from the quorum.
     removed: bool,
     /// Whether this server was a member of the quorum as this process knows it.
@@ -115,6 +118,7 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
+            versions: BTreeMap::new(),
             removed: false,
             was_member,
             leader_contact: now,
@@ -167,6 +171,7 @@ impl Frontend {
             }
             Event::Peer(sender, message) => self.peer(now, sender, message, actions),
             Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),
+            Event::Version(server, version) => drop(self.versions.insert(server, version)),
             Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
             Event::Persisted(number) => self.input(now, Input::Persisted(number)),

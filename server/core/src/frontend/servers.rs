@@ -89,6 +89,8 @@ impl Frontend {
         if state.servers().next().is_none() {
             return;
         }
+        let last = state.last_server();
+        self.versions.retain(|id, _| *id > last || state.server(*id).is_some());
         let me = &self.config.own_record;
         let has_moved = state.server(me.id).is_some_and(|row| **row != *me);
         let announce = has_moved.then(|| {
@@ -235,6 +237,8 @@ impl Frontend {
                 last_index: own_index.or(matched).unwrap_or_default(),
                 last_contact: self.core.last_contact(now, id),
                 healthy: self.core.is_healthy(now, id),
+                stable_since: self.core.stable_since(id),
+                version: self.versions.get(&id).cloned().unwrap_or_default(),
             }
         };
         self.core.membership().all().into_iter().map(status).collect()

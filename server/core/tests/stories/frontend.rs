@@ -599,6 +599,36 @@ fn a_server_announces_no_other_than_itself() {
     assert_eq!(cluster.ask(leader, &peer, Request::Announce(moved)), Response::Done);
 }
 
+#[test]
+fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let row = |cluster: &mut Cluster, by: ServerId| match cluster.ask(by, &agent("a1"), Request::Status) {
+        Response::Status(status) => {
+            status.servers.into_iter().find(|row| row.id == follower).expect("it is a member")
+        }
+        other => panic!("no status: {other:?}"),
+    };
+    assert_eq!(row(&mut cluster, leader).version, "");
+    cluster.turn(leader, Some(Event::Version(follower, "0.2.0".into())));
+    let well = row(&mut cluster, leader);
+    assert_eq!((well.healthy, well.version.as_str()), (true, "0.2.0"));
+    cluster.run(SECOND);
+    assert_eq!(row(&mut cluster, leader).stable_since, well.stable_since);
+    assert_eq!(row(&mut cluster, follower).stable_since, None, "only the leader looks after the others");
+
+    cluster.down.insert(follower);
+    let cut_off = WallTime(cluster.now.0 / 1_000);
+    cluster.run(SECOND);
+    let ill = row(&mut cluster, leader);
+    assert!(!ill.healthy && ill.stable_since > Some(cut_off), "{ill:?}");
+    cluster.down.remove(&follower);
+    cluster.run(SECOND);
+    let back = row(&mut cluster, leader);
+    assert!(back.healthy && back.stable_since > ill.stable_since, "{back:?}");
+    assert_eq!(back.version, "0.2.0");
+}
+
 // A disk that refuses.
 
 #[test]
