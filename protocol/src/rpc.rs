@@ -61,7 +61,8 @@ pub enum Request {
     Renew(SessionId),
     /// What this server knows of the quorum; answered by any server from what it knows.
     Status,
-    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a minute of silence.
+    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a minute of silence, after the
+    /// last part for some seconds.
     BackupPart {
         /// Which backup; none to begin one.
         backup: Option<u64>,

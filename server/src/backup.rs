@@ -1,16 +1,12 @@
 //! Backups and images that are being read: each has a thread of its own, so that reading one stops nobody else.
 
-use crate::images::ImageSource;
+use crate::images::{Source, refusal};
 use crate::mailbox::{Mail, Mailbox, ReplySink};
-use crate::store::{Backup, StoreError};
-use lockmesh_protocol::rpc::{BackupPart, CallId, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// After this long without a question a backup is let go.
-const SILENCE: Duration = Duration::from_secs(60);
 /// How many questions may wait for one backup's thread.
 const MAX_QUESTIONS: usize = 64;
 
@@ -20,14 +16,6 @@ pub(crate) struct Question {
     pub(crate) number: u32,
     pub(crate) call: CallId,
     pub(crate) replies: ReplySink,
-}
-
-/// What is read.
-pub(crate) enum Source {
-    /// For an operator.
-    Backup(Backup),
-    /// For another server.
-    Image(ImageSource),
 }
 
 /// The backups that are open.
@@ -60,21 +48,25 @@ impl Backups {
                 self.open.insert(id, Open { questions: sender, thread });
                 self.ask(id, first);
             }
-            Err(error) => refuse(&first, &format!("the system gives no thread for a backup: {error}")),
+            Err(error) => {
+                answer(&first, refusal(&format!("the system gives no thread for a backup: {error}")));
+            }
         }
     }
 
     /// Asks an open backup for a part.
     pub(crate) fn ask(&mut self, id: u64, question: Question) {
         let Some(open) = self.open.get(&id) else {
-            return refuse(&question, "this backup was let go: begin a new one");
+            return answer(&question, Source::gone());
         };
         match open.questions.try_send(question) {
             Ok(()) => {}
-            Err(mpsc::TrySendError::Full(question)) => refuse(&question, "too many questions at once"),
+            Err(mpsc::TrySendError::Full(question)) => {
+                answer(&question, refusal("too many questions at once"));
+            }
             Err(mpsc::TrySendError::Disconnected(question)) => {
                 self.open.remove(&id);
-                refuse(&question, "this backup was let go: begin a new one");
+                answer(&question, Source::gone());
             }
         }
     }
@@ -91,33 +83,11 @@ impl Drop for Closed {
 }
 
 fn serve(id: u64, mut source: Source, questions: &mpsc::Receiver<Question>) {
-    while let Ok(question) = questions.recv_timeout(SILENCE) {
-        let Question { number, call, replies } = &question;
-        let answer = match &mut source {
-            Source::Backup(backup) => backup_part(id, backup, *number),
-            Source::Image(image) => image.part(id, *number).map(|part| part.map(Response::ImagePart)),
-        };
-        match answer {
-            Ok(None) => refuse(&question, "this backup has no such part"),
-            Ok(Some(response)) => replies.answer(*call, response),
-            Err(error) => refuse(&question, &error.to_string()),
-        }
+    while let Ok(Question { number, call, replies }) = questions.recv_timeout(source.timeout()) {
+        replies.answer(call, source.answer(id, number));
     }
 }
 
-fn backup_part(id: u64, backup: &mut Backup, number: u32) -> Result<Option<Response>, StoreError> {
-    let Some(part) = backup.part(number)? else { return Ok(None) };
-    Ok(Some(Response::BackupPart(BackupPart {
-        backup: id,
-        cluster_id: backup.cluster_id().into(),
-        index: backup.mark().index,
-        term: backup.mark().term,
-        number,
-        last: part.last,
-        rows: part.rows,
-    })))
-}
-
-fn refuse(question: &Question, why: &str) {
-    question.replies.answer(question.call, Response::Unavailable(Unavailable::Denied(why.into())));
+fn answer(question: &Question, with: Response) {
+    question.replies.answer(question.call, with);
 }

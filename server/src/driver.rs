@@ -13,10 +13,10 @@
 
 mod connections;
 
-use crate::backup::{Backups, Question, Source};
+use crate::backup::{Backups, Question};
 use crate::config::StorageConfig;
 use crate::forming::{Record, announce};
-use crate::images::{Fetch, Fetched, ImageSource};
+use crate::images::{Fetch, Fetched, Source};
 use crate::mailbox::{Inbox, Mail, Mailbox, Outgoing};
 use crate::metrics;
 use crate::peers::{Peers, VERSION};
@@ -287,12 +287,10 @@ impl Driver {
     }
 
     fn open_reader(&mut self, reader: CheckpointReader, first: Question) {
-        let source = self.store.backup().map(|backup| match reader {
-            CheckpointReader::Backup => Source::Backup(backup),
-            CheckpointReader::Snapshot => Source::Image(ImageSource::new(backup)),
-        });
-        match source {
-            Ok(source) => self.backups.begin(source, first, self.mailbox.clone()),
+        match self.store.backup() {
+            Ok(checkpoint) => {
+                self.backups.begin(Source::new(reader, checkpoint), first, self.mailbox.clone());
+            }
             Err(error) => {
                 let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
                 first.replies.answer(first.call, why);
@@ -325,7 +323,7 @@ impl Driver {
 
     fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {
         Event::SnapshotFetched(fetched.map(|fetched| {
-            let Fetched { mark, state, rows } = *fetched;
+            let Fetched { mark, state, rows, .. } = *fetched;
             self.unwritten.arrive(rows);
             (mark, state)
         }))

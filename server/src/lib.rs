@@ -10,8 +10,8 @@
 //! | [`forming`] | how servers become a quorum, and how one that comes later is taken in |
 //! | `opening` | what a member of a quorum begins with |
 //! | [`store`] | log and image on disk |
-//! | `backup` | backups and images that are being read |
-//! | `images` | the way of an image to a server that is too far behind |
+//! | `backup` | readers of checkpoints, for backups and snapshots |
+//! | [`images`] | the way of a snapshot to a server that is too far behind |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
 //! | [`inspect`] | what a stopped server's data folder holds |
@@ -25,7 +25,7 @@ mod backup;
 pub mod config;
 mod driver;
 pub mod forming;
-mod images;
+pub mod images;
 pub mod inspect;
 pub mod mailbox;
 mod metrics;

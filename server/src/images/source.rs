@@ -1,34 +1,154 @@
-//! An image that is read for another server, with the checksums of what was read.
+//! A checkpoint that is read: for another server with the checksums of what was read, or for an operator.
+//!
+//! A pure value over what it reads from: `backup.rs` gives each a thread of its own, the simulator has none.
 
 use super::digest::{Digest, of_all, of_part};
-use crate::store::{Backup, RawPart, StoreError};
+use crate::store::{Backup, Part, RawPart, StoreError};
 use bytes::Bytes;
-use lockmesh_protocol::rpc::ImagePart;
+use lockmesh_core::frontend::CheckpointReader;
+use lockmesh_protocol::rpc::{BackupPart, ImagePart, Response, Unavailable};
 use lockmesh_protocol::wire::encode_into;
+use std::time::Duration;
 
-/// One image.
-pub(crate) struct ImageSource {
-    image: Backup,
+/// After this long without a question the reader of a backup is closed: whoever keeps it may be slow.
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for a snapshot: a little more than the server that fetches it goes on asking.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same for a reader that has read its last part: it is kept only in case that the answer was lost.
+const FINISHED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A checkpoint that is read by parts.
+pub struct Source {
+    rows: Rows,
+    /// Whether the last part was read.
+    is_finished: bool,
+}
+
+/// For whom.
+enum Rows {
+    /// For an operator.
+    Backup(Backup),
+    /// For another server.
+    Snapshot(Snapshot),
+}
+
+/// A snapshot for another server.
+struct Snapshot {
+    checkpoint: Backup,
     mark: Bytes,
     digests: Vec<Digest>,
 }
 
-impl ImageSource {
-    pub(crate) fn new(image: Backup) -> Self {
-        let mut mark = Vec::new();
-        encode_into(image.mark(), &mut mark);
-        Self { image, mark: mark.into(), digests: Vec::new() }
+impl Source {
+    /// Reads a checkpoint for whoever wants it.
+    pub fn new(reader: CheckpointReader, checkpoint: Backup) -> Self {
+        let rows = match reader {
+            CheckpointReader::Backup => Rows::Backup(checkpoint),
+            CheckpointReader::Snapshot => Rows::Snapshot(Snapshot::new(checkpoint)),
+        };
+        Self { rows, is_finished: false }
     }
 
-    /// Reads a part: any that was read before, or the one that follows; none where there is no such part.
-    pub(crate) fn part(&mut self, image: u64, number: u32) -> Result<Option<ImagePart>, StoreError> {
-        let Some(RawPart { rows, last }) = self.image.raw_part(number)? else { return Ok(None) };
+    /// After how long without a question it is closed: a server has room for few readers, and whoever needs a snapshot
+    /// must not wait for those that nobody reads any more.
+    pub fn timeout(&self) -> Duration {
+        match &self.rows {
+            _ if self.is_finished => FINISHED_TIMEOUT,
+            Rows::Backup(_) => BACKUP_TIMEOUT,
+            Rows::Snapshot(_) => SNAPSHOT_TIMEOUT,
+        }
+    }
+
+    /// Answers with a part: any that was read before, or the one that follows. The number is the reader's.
+    pub fn answer(&mut self, reader: u64, number: u32) -> Response {
+        let answer = match &mut self.rows {
+            Rows::Backup(backup) => backup_part(reader, backup, number),
+            Rows::Snapshot(snapshot) => snapshot.part(reader, number),
+        };
+        match answer {
+            Ok(Some((part, is_last))) => {
+                self.is_finished |= is_last;
+                part
+            }
+            Ok(None) => refusal("this backup has no such part"),
+            Err(error) => refusal(&error.to_string()),
+        }
+    }
+
+    /// The answer to whoever asks a reader that is not there any more.
+    pub fn gone() -> Response {
+        refusal("this backup was let go: begin a new one")
+    }
+}
+
+pub(crate) fn refusal(why: &str) -> Response {
+    Response::Unavailable(Unavailable::Denied(why.into()))
+}
+
+impl Snapshot {
+    fn new(checkpoint: Backup) -> Self {
+        let mut mark = Vec::new();
+        encode_into(checkpoint.mark(), &mut mark);
+        Self { checkpoint, mark: mark.into(), digests: Vec::new() }
+    }
+
+    fn part(&mut self, image: u64, number: u32) -> Result<Option<(Response, bool)>, StoreError> {
+        let Some(RawPart { rows, last }) = self.checkpoint.raw_part(number)? else { return Ok(None) };
         let digest = of_part(number, &self.mark, &rows);
         if self.digests.len() == number as usize {
             self.digests.push(digest);
         }
         let whole = last.then(|| of_all(&self.digests));
         let (mark, rows) = (self.mark.clone(), rows.into());
-        Ok(Some(ImagePart { image, number, mark, rows, digest, whole }))
+        let part = ImagePart { image, number, mark, rows, digest, whole };
+        Ok(Some((Response::ImagePart(part), last)))
+    }
+}
+
+fn backup_part(
+    reader: u64,
+    backup: &mut Backup,
+    number: u32,
+) -> Result<Option<(Response, bool)>, StoreError> {
+    let Some(Part { rows, last }) = backup.part(number)? else { return Ok(None) };
+    let (cluster_id, index, term) = (backup.cluster_id().into(), backup.mark().index, backup.mark().term);
+    let part = BackupPart { backup: reader, cluster_id, index, term, number, last, rows };
+    Ok(Some((Response::BackupPart(part), last)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BACKUP_TIMEOUT, FINISHED_TIMEOUT, SNAPSHOT_TIMEOUT, Source};
+    use crate::store::testing::backup_of;
+    use lockmesh_core::State;
+    use lockmesh_core::frontend::CheckpointReader;
+    use lockmesh_core::raft::log::ImageMark;
+    use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::id::Fence;
+    use lockmesh_protocol::rpc::{Response, Unavailable};
+
+    #[test]
+    fn whoever_has_read_its_last_part_makes_room_soon() {
+        let mut state = State::new();
+        state.load(Change::ClusterId("c".into()));
+        state.load(Change::Fence(Fence(3)));
+        for (reader, usual) in
+            [(CheckpointReader::Backup, BACKUP_TIMEOUT), (CheckpointReader::Snapshot, SNAPSHOT_TIMEOUT)]
+        {
+            let checkpoint = backup_of(ImageMark::default(), &state).in_parts_of(1);
+            let mut source = Source::new(reader, checkpoint);
+            let mut answers = (0..).map(|number| (source.answer(7, number), source.timeout()));
+            let is_part = |answer: &Response| !matches!(answer, Response::Unavailable(_));
+            let parts: Vec<_> = answers.by_ref().take_while(|(answer, _)| is_part(answer)).collect();
+            let timeouts: Vec<_> = parts.iter().map(|(_, timeout)| *timeout).collect();
+            let (last, before) = timeouts.split_last().expect("there is a part");
+            assert!(
+                *last == FINISHED_TIMEOUT && before.iter().all(|timeout| *timeout == usual),
+                "{timeouts:?}"
+            );
+            assert!(!before.is_empty(), "there are parts before the last one");
+            let beyond = source.answer(7, 1_000);
+            assert!(matches!(beyond, Response::Unavailable(Unavailable::Denied(_))), "{beyond:?}");
+        }
     }
 }

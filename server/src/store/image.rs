@@ -24,7 +24,7 @@ const PEERS_KEY: &[u8] = b"peers";
 const PORTION_ROWS: usize = 500;
 
 /// A part of a backup is closed when its rows reach this many bytes. One row may be longer.
-const PART_BYTES: usize = 1 << 20;
+pub(super) const PART_BYTES: usize = 1 << 20;
 
 /// The image on disk. One thread writes it, any may read it.
 #[derive(Debug)]
@@ -126,14 +126,7 @@ impl ImageStore {
             },
             None => String::new(),
         };
-        Ok(Backup {
-            path: self.file.path(),
-            reading,
-            mark,
-            cluster_id,
-            starts: vec![Some(Vec::new())],
-            raw_starts: vec![Some((Vec::new(), 0))],
-        })
+        Ok(Backup::new(self.file.path(), Box::new(reading), mark, cluster_id, PART_BYTES))
     }
 }
 
@@ -147,14 +140,31 @@ fn decode(bytes: &[u8]) -> Result<Change, Fault> {
     wire::decode_stored(bytes).map_err(|error| Fault::Damaged(error.to_string()))
 }
 
+/// Looks at a row's key and content; false where it has seen enough.
+pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, Fault> + 'a;
+
+/// Rows of an image as they were at one moment, in the order of their keys.
+pub(super) trait RowSource: Send {
+    /// Calls `visit` with each row from a key on, until it says `false`.
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
+}
+
+impl RowSource for Reading {
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+        Reading::each(self, ROWS, from, visit)
+    }
+}
+
 /// A backup under way: the image as it was at one moment, in parts. Later checkpoints do not disturb it.
 ///
 /// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks any more.
 pub struct Backup {
     path: std::path::PathBuf,
-    reading: Reading,
+    rows: Box<dyn RowSource>,
     mark: ImageMark,
     cluster_id: String,
+    /// A part is closed when its rows reach this many bytes. One row may be longer.
+    part_bytes: usize,
     /// Where each part that is known begins; none where the part before it was the last one.
     starts: Vec<Option<Vec<u8>>>,
     /// The same for raw parts: a row, and how many bytes of it went before.
@@ -180,6 +190,23 @@ pub struct RawPart {
 }
 
 impl Backup {
+    pub(super) fn new(
+        path: std::path::PathBuf,
+        rows: Box<dyn RowSource>,
+        mark: ImageMark,
+        cluster_id: String,
+        part_bytes: usize,
+    ) -> Self {
+        let (starts, raw_starts) = (vec![Some(Vec::new())], vec![Some((Vec::new(), 0))]);
+        Self { path, rows, mark, cluster_id, part_bytes, starts, raw_starts }
+    }
+
+    /// Closes parts sooner or later than usual.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn in_parts_of(self, part_bytes: usize) -> Self {
+        Self { part_bytes, ..self }
+    }
+
     /// What the backup stands for.
     pub fn mark(&self) -> &ImageMark {
         &self.mark
@@ -199,12 +226,12 @@ impl Backup {
         let mut rows = Vec::new();
         let mut bytes = 0;
         let mut next = None;
-        self.reading
-            .each(ROWS, start, |key, value| {
+        self.rows
+            .each(start, &mut |key, value| {
                 if matches!(key.first(), Some(&RESTORE_PART | &REPLY)) {
                     return Ok(true);
                 }
-                if !rows.is_empty() && bytes + value.len() > PART_BYTES {
+                if !rows.is_empty() && bytes + value.len() > self.part_bytes {
                     next = Some(key.to_vec());
                     return Ok(false);
                 }
@@ -224,10 +251,10 @@ impl Backup {
     /// before, or the one that follows; none where there is no such part.
     pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
         let Some(Some((start, skip))) = self.raw_starts.get(number as usize) else { return Ok(None) };
-        let mut part = RowPiece::new(PART_BYTES, *skip);
+        let mut part = RowPiece::new(self.part_bytes, *skip);
         let mut next = None;
-        self.reading
-            .each(ROWS, start, |key, value| {
+        self.rows
+            .each(start, &mut |key, value| {
                 if let Some(at) = part.append(value) {
                     next = Some((key.to_vec(), at));
                 }

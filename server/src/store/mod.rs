@@ -23,6 +23,7 @@
 //!
 //! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
 //! `image.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
+//! `testing/` is for tests and the simulator: a disk that fails on purpose, and the store without its threads.
 
 mod disk;
 mod error;
@@ -35,6 +36,8 @@ mod open;
 mod origin;
 mod pieces;
 mod rows;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod threads;
 mod told;
 

@@ -120,6 +120,12 @@ impl Place<'_> {
     }
 }
 
+/// The key of the row that a change sets or removes; none where it is about many.
+#[cfg(any(test, feature = "testing"))]
+pub(super) fn key(change: &Change) -> Option<RowKey> {
+    place(change).map(|(place, _)| place.key())
+}
+
 /// The key of the row that holds the cluster's id.
 pub(super) fn cluster_id_key() -> RowKey {
     numbered(CLUSTER_ID, &[])
@@ -336,7 +342,7 @@ impl DirtyRows {
     }
 
     /// How far other servers have come, if that is to be kept.
-    pub(super) fn peers(&self) -> Option<&PeerMemory> {
+    pub fn peers(&self) -> Option<&PeerMemory> {
         self.peers.as_ref()
     }
 
@@ -352,12 +358,27 @@ impl DirtyRows {
 
     /// The rows in the order of their keys, once they are sorted; `None` for one that is to be removed.
     pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
-        debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
-        let lengths: BTreeSet<usize> = self.trees.keys().map(|prefix| prefix.as_str().len()).collect();
-        let rows = self.rows.iter().filter(|row| !self.went_with_a_tree(row, &lengths));
-        let mut rows: Vec<_> = rows.map(Row::listed).collect();
+        let mut rows: Vec<_> = self.standing().map(Row::listed).collect();
         rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         rows
+    }
+
+    /// The rows but for those that went with a tree later.
+    fn standing(&self) -> impl Iterator<Item = &Row> {
+        debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
+        let lengths: BTreeSet<usize> = self.trees.keys().map(|prefix| prefix.as_str().len()).collect();
+        self.rows.iter().filter(move |row| !self.went_with_a_tree(row, &lengths))
+    }
+
+    /// What does to a state that is kept in memory what the rows would do to its image.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn into_changes(mut self) -> Vec<Change> {
+        self.sort();
+        let all = self.cleared.then_some(Change::Cleared);
+        let trees = self.trees.keys().cloned().map(Change::TreeDeleted);
+        let mut rows: Vec<_> = self.standing().collect();
+        rows.sort_unstable_by_key(|row| row.place().key());
+        all.into_iter().chain(trees).chain(rows.into_iter().map(|row| row.change.clone())).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use super::client::{Client, Wish};
 use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
-use super::stage::{Ask, Event, Stage};
+use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId};
 use lockmesh_protocol::query::Consistency;
@@ -105,7 +105,7 @@ impl Agent {
         let flights = self.tasks.iter().filter_map(|task| task.flight.as_ref());
         for flight in flights.filter(|flight| flight.server == server) {
             let wait = stage.draw.duration(PAUSE, PAUSE * 10);
-            stage.after(wait, Event::Tired(self.place, flight.call));
+            stage.after(wait, Event::Tired(Asker::Agent(self.place), flight.call));
         }
     }
 
@@ -195,9 +195,9 @@ impl Agent {
             let Request::Propose(id, _) = &mut request else { unreachable!("only commands have sequences") };
             *id = Some(RequestId { agent, generation, sequence, lowest });
         }
-        let ask = Ask { agent: self.place, call: flight.call, request, bound: flight.bound };
+        let ask = Ask { by: Asker::Agent(self.place), call: flight.call, request, bound: flight.bound };
         let wait = stage.plan.clients.attempt + flight.wish.extra;
-        stage.after(wait, Event::Tired(self.place, flight.call));
+        stage.after(wait, Event::Tired(Asker::Agent(self.place), flight.call));
         self.calls.insert(flight.call, task);
         let server = flight.server;
         stage.send(Place::Agent(self.place), Place::Server(server), Event::Ask(server, Box::new(ask)));
@@ -297,7 +297,7 @@ impl Agent {
             _ => {}
         }
         let wait = stage.around(PAUSE);
-        stage.after(wait, Event::Tired(self.place, call));
+        stage.after(wait, Event::Tired(Asker::Agent(self.place), call));
     }
 }
 

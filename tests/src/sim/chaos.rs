@@ -4,7 +4,7 @@ use super::marks::Mark;
 use super::network::{Link, Place};
 use super::operator::Order;
 use super::process::Mail;
-use super::stage::{Event, Stage};
+use super::stage::{Asker, Event, Stage};
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
 use std::time::Duration;
@@ -258,7 +258,7 @@ impl World {
         self.stage.say(|| format!("agent {agent} begins a new life"));
         self.agents[agent].restart(&mut self.stage, &mut self.judge);
         for id in self.running() {
-            self.post(id, Mail::Disconnected(agent));
+            self.post(id, Mail::Disconnected(Asker::Agent(agent)));
         }
     }
 

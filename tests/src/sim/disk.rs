@@ -10,10 +10,11 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
 use lockmesh_core::setback::PeerMemory;
-use lockmesh_core::write_queue::{self, CheckpointRows, LogCommit, WriteQueue, Writer};
-use lockmesh_protocol::change::Change;
+use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
+use lockmesh_server::store::testing::backup_of;
+use lockmesh_server::store::{Backup, DirtyRows};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -50,19 +51,12 @@ pub struct Durable {
     pub mark: ImageMark,
     /// The image.
     pub state: State,
-    /// How far the other servers had come.
+    /// How far other servers had come when it was made.
     pub peers: PeerMemory,
 }
 
 /// A checkpoint on its way.
-pub type Checkpoint = write_queue::Checkpoint<Rows>;
-
-/// The rows of a checkpoint: changes in log order, and how far the other servers had come.
-#[derive(Clone, Debug, Default)]
-pub struct Rows {
-    changes: Vec<Change>,
-    peers: Option<PeerMemory>,
-}
+pub type Checkpoint = write_queue::Checkpoint<DirtyRows>;
 
 /// The disk with what is on its way to it.
 #[derive(Clone, Debug)]
@@ -70,7 +64,7 @@ pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
-    queue: WriteQueue<Rows>,
+    queue: WriteQueue<DirtyRows>,
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
     /// The checkpoint that is being written.
@@ -79,36 +73,6 @@ pub struct Disk {
     stalled_until: Time,
     /// It refuses until then.
     refuses_until: Time,
-}
-
-impl Rows {
-    /// Everything that a snapshot holds, in the place of all that is there.
-    pub fn of_snapshot(state: &State) -> Self {
-        Self { changes: std::iter::once(Change::Cleared).chain(state.rows()).collect(), peers: None }
-    }
-}
-
-impl CheckpointRows for Rows {
-    fn record_all(&mut self, changes: Vec<Change>) {
-        self.changes.extend(changes);
-    }
-
-    fn remember_peers(&mut self, peers: &PeerMemory) {
-        self.peers = Some(peers.clone());
-    }
-
-    fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
-    fn absorb(&mut self, later: Self) {
-        self.changes.extend(later.changes);
-        self.peers = later.peers.or(self.peers.take());
-    }
-
-    fn row_count(&self) -> usize {
-        self.changes.len()
-    }
 }
 
 impl Durable {
@@ -156,17 +120,18 @@ impl Durable {
     }
 
     fn image(&mut self, checkpoint: Checkpoint) {
-        let Rows { changes, peers } = checkpoint.rows;
-        changes.into_iter().for_each(|change| self.state.load(change));
-        self.peers = peers.unwrap_or_else(|| std::mem::take(&mut self.peers));
+        if let Some(peers) = checkpoint.rows.peers() {
+            self.peers.clone_from(peers);
+        }
+        checkpoint.rows.into_changes().into_iter().for_each(|change| self.state.load(change));
         self.mark = checkpoint.mark;
     }
 }
 
 impl Disk {
-    /// Whether the image may be given to others, and what it is.
-    pub fn image(&self) -> (ImageMark, State) {
-        (self.durable.mark.clone(), self.durable.state.clone())
+    /// Begins to read the image.
+    pub fn backup(&self) -> Result<Backup, String> {
+        Ok(backup_of(self.durable.mark.clone(), &self.durable.state))
     }
 
     /// A new store that begins with an image.

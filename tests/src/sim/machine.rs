@@ -2,9 +2,9 @@
 
 use super::disk::Disk;
 use super::process::Process;
-use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_server::images::Download;
 
 /// A machine.
 #[derive(Debug)]
@@ -25,23 +25,21 @@ pub struct Machine {
     pub gone: bool,
     /// Its disk says that it was removed from the quorum: no process starts on it any more.
     pub removed: bool,
-    /// An image that is being fetched.
+    /// A snapshot that its process fetches.
     pub fetch: Option<Fetch>,
 }
 
-/// An image on its way from another server.
+/// A snapshot on its way from another server.
 #[derive(Debug)]
 pub struct Fetch {
     /// From whom.
     pub from: ServerId,
-    /// It must stand for this index or a later one.
-    pub least: LogIndex,
-    /// What it stands for, as soon as its first part has come.
-    pub image: Option<(ImageMark, Box<State>)>,
-    /// Parts that are missing.
-    pub parts: u64,
-    /// Failures in a row.
-    pub failures: u64,
+    /// What decides.
+    pub download: Download,
+    /// The call whose answer is awaited.
+    pub call: u64,
+    /// Whether the connection was lost after some part had come.
+    pub was_interrupted: bool,
 }
 
 impl Machine {

@@ -91,6 +91,7 @@ marks! {
     Stranger: "a server that was removed spoke, and nobody listened",
     Snapshot: "an image was announced",
     FetchInterrupted: "an image was interrupted on its way, and went on later",
+    FetchBegunAnew: "an image was begun anew, since its reader was gone",
     FetchFailed: "an image never arrived",
     Installed: "an image of another server was installed",
     InstalledOverLog: "an image was installed over a log that reached beyond the old image",

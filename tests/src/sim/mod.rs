@@ -11,6 +11,7 @@
 //! | `stage` | the time, the event queue, what everybody shares |
 //! | `world` | the loop: one event after the other |
 //! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
+//! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
 //! | `agent`, `client`, `locker`, `writer`, `cataloguer` | who asks, for what, and how often |
 //! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
@@ -39,8 +40,10 @@ pub mod notice;
 pub mod operator;
 pub mod plan;
 pub mod process;
+pub mod readers;
 pub mod run;
 pub mod sabotage;
+pub mod snapshots;
 pub mod stage;
 pub mod world;
 pub mod writer;

@@ -15,6 +15,8 @@ pub enum Place {
     Server(ServerId),
     /// An agent, by its number in the simulation.
     Agent(usize),
+    /// The operator, and servers that want to join.
+    Operator,
 }
 
 /// One direction between two places.

@@ -4,16 +4,13 @@ use super::machine::Machine;
 use super::marks::Mark;
 use super::network::Place;
 use super::process::newcomer;
-use super::stage::{Ask, Event};
+use super::stage::{Ask, Asker, Event};
 use super::world::World;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
-
-/// The operator's number among the agents.
-pub const OPERATOR: usize = usize::MAX;
 
 /// How long the operator waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -63,8 +60,8 @@ impl World {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let to = leader.id;
         let (call, request) = (self.stage.call(), Request::TransferLeader(Some(server)));
-        let ask = Ask { agent: OPERATOR, call, request, bound: LogIndex(0) };
-        self.stage.send(Place::Agent(OPERATOR), Place::Server(to), Event::Ask(to, Box::new(ask)));
+        let ask = Ask { by: Asker::Operator, call, request, bound: LogIndex(0) };
+        self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
     fn order(&mut self, order: Order) {
@@ -86,9 +83,9 @@ impl World {
         let call = self.stage.call();
         self.operator.attempts += 1;
         self.operator.under_way = Some((call, order, to));
-        let ask = Ask { agent: OPERATOR, call, request, bound: LogIndex(0) };
-        self.stage.after(PATIENCE, Event::Tired(OPERATOR, call));
-        self.stage.send(Place::Agent(OPERATOR), Place::Server(to), Event::Ask(to, Box::new(ask)));
+        let ask = Ask { by: Asker::Operator, call, request, bound: LogIndex(0) };
+        self.stage.after(PATIENCE, Event::Tired(Asker::Operator, call));
+        self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
     /// No answer came.

@@ -51,6 +51,8 @@ pub struct DiskPlan {
     pub commit: (Duration, Duration),
     /// How long an image takes.
     pub image: (Duration, Duration),
+    /// A part of a checkpoint that is read has about so many bytes.
+    pub part_bytes: usize,
 }
 
 /// The mean time between two faults of a kind; none where the kind is switched off.
@@ -94,7 +96,7 @@ pub struct FaultPlan {
     pub arrival: Option<Duration>,
     /// A server loses its disk, and comes back as another one.
     pub wipe: Option<Duration>,
-    /// How long an image takes from one server to another.
+    /// How long eight parts of a checkpoint take to be read.
     pub fetch: Duration,
     /// How far clocks run wrong, at most.
     pub drift: i64,
@@ -196,7 +198,11 @@ impl DiskPlan {
         let least = draw.duration(MS / 10, 2 * MS);
         let image = draw.duration(MS, 50 * MS);
         let spread = *draw.pick(&[1, 10, 60]) * MS;
-        Self { commit: (least, least + draw.duration(MS / 10, spread)), image: (image, image * 4) }
+        Self {
+            commit: (least, least + draw.duration(MS / 10, spread)),
+            image: (image, image * 4),
+            part_bytes: *draw.pick(&[2_000, 20_000, 1 << 20]),
+        }
     }
 }
 

@@ -3,20 +3,20 @@
 //! One turn takes all the mail, lets time go on, and carries out what the frontend wants.
 
 use super::clock::Clock;
-use super::disk::{Checkpoint, Rows, Told};
+use super::disk::{Checkpoint, Told};
 use super::marks::Mark;
-use super::operator::OPERATOR;
+use super::readers::Readers;
 use super::sabotage::Sabotage;
-use super::stage::{Ask, Event, Stage};
+use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, Caller, CheckpointReader, DiskHealth, Event as Input, Frontend,
-    FrontendConfig, SnapshotFetch, Storage,
+    Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event as Input, Frontend, FrontendConfig,
+    PartWanted, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::Election;
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
-use lockmesh_core::{Core, CoreConfig, Formation, State, TimerConfig};
+use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
@@ -24,23 +24,25 @@ use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use lockmesh_server::images::Fetched;
+use lockmesh_server::store::DirtyRows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What lies in the mailbox.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Mail {
     /// A client's request, and when it came.
     Ask(Box<Ask>, Time),
-    /// An agent's connection ended.
-    Disconnected(usize),
+    /// A connection ended.
+    Disconnected(Asker),
     /// Another server's message.
     Peer(ServerId, Box<PeerMessage>),
     /// The store's news.
     Store(Told),
     /// A snapshot of another server was fetched, or given up.
-    Snapshot(Option<(ImageMark, Box<State>)>),
+    Snapshot(Option<Box<Fetched>>),
     /// What was sent to a server was lost.
     Unreachable(ServerId),
     /// Another server says that this one was removed.
@@ -86,6 +88,10 @@ pub struct Turn {
     pub installed: Option<ImageMark>,
     /// A snapshot that the shell must fetch.
     pub fetch: Option<SnapshotFetch>,
+    /// Readers of the checkpoint on disk that must be opened.
+    pub open_readers: Vec<(CheckpointReader, CallRef)>,
+    /// Parts that are wanted of open readers.
+    pub parts: Vec<PartWanted>,
     /// Servers that shall be told that they were removed.
     pub told_removed: Vec<ServerId>,
     /// It was removed itself.
@@ -114,12 +120,14 @@ pub struct Process {
     pub stands_until: Option<Time>,
     /// The log as it wrote it.
     pub shadow: Shadow,
+    /// Checkpoints that others read.
+    pub readers: Readers,
     frontend: Frontend,
     mail: Vec<Mail>,
     /// Calls that are not answered, as connections keep them.
     calls: BTreeMap<CallRef, Asked>,
     last_call: u64,
-    unwritten: Unwritten<Rows>,
+    unwritten: Unwritten<DirtyRows>,
     applied: LogIndex,
     failing: bool,
     /// The servers that it knows.
@@ -232,6 +240,7 @@ impl Process {
             wall_offset: 0,
             stands_until: None,
             shadow,
+            readers: Readers::default(),
             mail: Vec::new(),
             calls: BTreeMap::new(),
             last_call: 0,
@@ -317,6 +326,9 @@ impl Process {
         for mail in mail {
             self.take(now, mail);
         }
+        for _ in 0..self.readers.close_silent(stage.now) {
+            self.frontend.handle(now, Input::ReaderClosed, &mut self.actions);
+        }
         self.frontend.advance(
             now,
             wall(now, self.wall_offset),
@@ -346,18 +358,17 @@ impl Process {
     fn take(&mut self, now: Time, mail: Mail) {
         let event = match mail {
             Mail::Ask(ask, came) => self.call(Asked { ask, came }),
-            Mail::Disconnected(agent) => {
-                let caller = Caller(agent as u64);
+            Mail::Disconnected(asker) => {
+                let caller = asker.caller();
                 self.calls.retain(|call, _| call.caller != caller);
                 Input::Disconnected(caller)
             }
             Mail::Peer(from, message) => Input::Peer(from, *message),
-            Mail::Snapshot(fetched) => {
-                if let Some((_, state)) = &fetched {
-                    self.unwritten.arrive(Rows::of_snapshot(state));
-                }
-                Input::SnapshotFetched(fetched)
-            }
+            Mail::Snapshot(fetched) => Input::SnapshotFetched(fetched.map(|fetched| {
+                let Fetched { mark, state, rows, .. } = *fetched;
+                self.unwritten.arrive(rows);
+                (mark, state)
+            })),
             Mail::Unreachable(server) => Input::Unreachable(server),
             Mail::Removed => Input::Removed,
             Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
@@ -373,7 +384,7 @@ impl Process {
     /// A connection gives every call an id of its own, so what comes twice is two calls.
     fn call(&mut self, asked: Asked) -> Input {
         self.last_call += 1;
-        let from = CallRef { caller: Caller(asked.ask.agent as u64), call: CallId(self.last_call) };
+        let from = CallRef { caller: asked.ask.by.caller(), call: CallId(self.last_call) };
         let (peer, request) = (Arc::new(certified(&asked.ask)), asked.ask.request.clone());
         self.calls.insert(from, asked);
         Input::Call { from, peer, request }
@@ -397,10 +408,8 @@ impl Process {
             }
         }
         drop(actions.removed_rows.take());
-        for (reader, to) in actions.open_readers.drain(..) {
-            debug_assert_eq!(reader, CheckpointReader::Snapshot, "nobody asks for backups");
-            self.calls.remove(&to);
-        }
+        turn.open_readers.append(&mut actions.open_readers);
+        turn.parts.append(&mut actions.parts);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
             stage.hit(Mark::Stranger);
@@ -418,6 +427,17 @@ impl Process {
         let roster = self.core().state().servers().map(|row| row.id).collect();
         let before = std::mem::replace(&mut self.roster, roster);
         turn.told_removed.extend(before.difference(&self.roster));
+    }
+
+    /// Answers a call whose answer was read from a checkpoint; none where nobody waits for it any more.
+    pub fn give(&mut self, to: CallRef, response: Response) -> Option<Given> {
+        Some(Given { asked: self.calls.remove(&to)?, response })
+    }
+
+    /// Tells the frontend that a reader that it wanted could not be opened.
+    pub fn reader_failed(&mut self, stage: &mut Stage) {
+        self.readers.failed();
+        self.wake(stage, stage.now);
     }
 
     /// Whether it knows that a server was removed.
@@ -459,10 +479,14 @@ impl Process {
 
 /// Who asks, as the certificate says: an agent, or a server that wants to belong to the quorum.
 fn certified(ask: &Ask) -> Peer {
-    match &ask.request {
-        Request::AddServer(new) => Peer { role: Role::Server, node: new.node.clone() },
-        _ if ask.agent == OPERATOR => Peer { role: Role::Agent, node: "operator".into() },
-        _ => Peer { role: Role::Agent, node: format!("n{}", ask.agent).as_str().into() },
+    let by = match &ask.request {
+        Request::AddServer(new) => return Peer { role: Role::Server, node: new.node.clone() },
+        _ => ask.by,
+    };
+    match by {
+        Asker::Operator => Peer { role: Role::Agent, node: "operator".into() },
+        Asker::Agent(agent) => Peer { role: Role::Agent, node: format!("n{agent}").as_str().into() },
+        Asker::Server(id) => Peer { role: Role::Server, node: format!("server-{id}").as_str().into() },
     }
 }
 

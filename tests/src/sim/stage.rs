@@ -7,6 +7,7 @@ use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
 use super::plan::Plan;
 use super::sabotage::Sabotage;
+use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -31,16 +32,18 @@ pub enum Event {
     Reconnect(ServerId, u64),
     /// A server is told that it was removed.
     ToldRemoved(ServerId),
-    /// A part of an image arrives, or should have: who fetches, its life.
+    /// A server asks again for a part of the snapshot that it fetches; the number is its life.
     Fetch(ServerId, u64),
+    /// A server's reader has come to a part of a checkpoint; the number is the server's life.
+    Read(ServerId, u64, PartWanted),
     /// A client's request arrives at a server.
     Ask(ServerId, Box<Ask>),
-    /// A server's answer arrives at an agent.
-    Answer(usize, u64, ServerId, Box<Response>),
+    /// A server's answer arrives at whoever asked.
+    Answer(Asker, u64, ServerId, Box<Response>),
     /// A client thinks of something to do: agent, its life, task.
     Think(usize, u64, usize),
-    /// A client has waited long enough for an answer: agent, call.
-    Tired(usize, u64),
+    /// Whoever asked has waited long enough for an answer to a call.
+    Tired(Asker, u64),
     /// A fault of a kind happens.
     Fault(super::chaos::Kind),
     /// A fault ends.
@@ -55,11 +58,42 @@ pub enum Event {
     Look,
 }
 
-/// A client's request on its way.
+/// Who asks a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// An agent, by its number in the simulation.
+    Agent(usize),
+    /// The operator, or a server that wants to join.
+    Operator,
+    /// Another server, which fetches a snapshot.
+    Server(ServerId),
+}
+
+impl Asker {
+    /// Where its answers go.
+    pub fn place(self) -> Place {
+        match self {
+            Self::Agent(agent) => Place::Agent(agent),
+            Self::Operator => Place::Operator,
+            Self::Server(id) => Place::Server(id),
+        }
+    }
+
+    /// Its connection, as a server counts them.
+    pub fn caller(self) -> Caller {
+        Caller(match self {
+            Self::Agent(agent) => agent as u64,
+            Self::Operator => u64::MAX,
+            Self::Server(id) => (1 << 32) + id.0,
+        })
+    }
+}
+
+/// A request on its way.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Which agent asks.
-    pub agent: usize,
+    /// Who asks.
+    pub by: Asker,
     /// Which attempt it is, unique in the simulation.
     pub call: u64,
     /// What it asks.

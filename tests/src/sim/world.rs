@@ -5,14 +5,13 @@ use super::chaos;
 use super::disk::DiskEvent;
 use super::invariant::Fact;
 use super::judge::Judge;
-use super::machine::{Fetch, Machine};
+use super::machine::Machine;
 use super::marks::Mark;
 use super::network::Place;
-use super::operator::{OPERATOR, Operator};
+use super::operator::Operator;
 use super::process::{Given, Mail, Process, Turn, newcomer};
-use super::stage::{Ask, Event, Stage};
+use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_core::Core;
-use lockmesh_core::frontend::SnapshotFetch;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
@@ -92,17 +91,26 @@ impl World {
             Event::Reconnect(id, life) => self.reconnect(id, life),
             Event::ToldRemoved(id) if self.machines.contains_key(&id) => self.post(id, Mail::Removed),
             Event::ToldRemoved(_) => {}
-            Event::Fetch(id, life) => self.fetch(id, life),
+            Event::Fetch(id, life) => self.fetch_again(id, life),
+            Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
-            Event::Answer(OPERATOR, call, from, response) => self.operator_heard(call, from, *response),
-            Event::Answer(agent, call, from, response) => {
+            Event::Answer(Asker::Operator, call, from, response) => {
+                self.operator_heard(call, from, *response);
+            }
+            Event::Answer(Asker::Server(id), call, from, response) => {
+                self.part_heard(id, call, from, *response);
+            }
+            Event::Answer(Asker::Agent(agent), call, from, response) => {
                 self.agents[agent].answered(&mut self.stage, &mut self.judge, call, from, *response);
             }
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
-            Event::Tired(OPERATOR, call) => self.operator_tired(call),
-            Event::Tired(agent, call) => self.agents[agent].tired(&mut self.stage, &mut self.judge, call),
+            Event::Tired(Asker::Operator, call) => self.operator_tired(call),
+            Event::Tired(Asker::Server(id), call) => self.part_lost(id, call),
+            Event::Tired(Asker::Agent(agent), call) => {
+                self.agents[agent].tired(&mut self.stage, &mut self.judge, call);
+            }
             Event::Fault(kind) => self.fault(kind),
             Event::Mend(mend) => self.mend(mend),
             Event::Restart(id) => self.start(id),
@@ -220,7 +228,7 @@ impl World {
     fn asked(&mut self, to: ServerId, ask: Box<Ask>) {
         if self.machines.get(&to).is_none_or(|machine| machine.process.is_none()) {
             let wait = self.stage.around(Duration::from_millis(20));
-            return self.stage.after(wait, Event::Tired(ask.agent, ask.call));
+            return self.stage.after(wait, Event::Tired(ask.by, ask.call));
         }
         let came = self.stage.now;
         let request = on_the_wire(&ask.request);
@@ -250,6 +258,12 @@ impl World {
         }
         if let Some(fetch) = turn.fetch {
             self.begin_fetch(id, fetch);
+        }
+        for (reader, to) in turn.open_readers {
+            self.open_reader(id, reader, to);
+        }
+        for part in turn.parts {
+            self.read_later(id, part);
         }
         for given in turn.given {
             self.give(id, given);
@@ -321,7 +335,7 @@ impl World {
         }
     }
 
-    fn give(&mut self, id: ServerId, given: Given) {
+    pub(super) fn give(&mut self, id: ServerId, given: Given) {
         let (copies, voters) = self.copies(id, &given.response);
         let Some(process) = &self.machines[&id].process else { return };
         let (applied, serves) = (process.applied(), process.core().is_serving());
@@ -329,8 +343,12 @@ impl World {
         self.judge.see(&self.stage, &fact);
         self.note_given(id, &given, serves);
         let Given { asked, response } = given;
-        let event = Event::Answer(asked.ask.agent, asked.ask.call, id, Box::new(on_the_wire(&response)));
-        self.stage.send(Place::Server(id), Place::Agent(asked.ask.agent), event);
+        let Ask { by, call, .. } = *asked.ask;
+        let event = Event::Answer(by, call, id, Box::new(on_the_wire(&response)));
+        let sent = self.stage.send(Place::Server(id), by.place(), event);
+        if let (Asker::Server(asker), false) = (by, sent) {
+            self.await_part(asker, call, false);
+        }
     }
 
     /// How many disks of the voters hold what an answer rests on. What a lost disk held counts as held.
@@ -349,57 +367,6 @@ impl World {
             })
         };
         (members.voters.iter().filter(holds).count(), members.voters.len())
-    }
-
-    /// The shell begins to fetch a snapshot.
-    fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
-        self.stage.hit(Mark::Snapshot);
-        let machine = self.machines.get_mut(&id).expect("the machine exists");
-        self.stage.say(|| format!("server {id} fetches an image from server {from}"));
-        let parts = self.stage.draw.within(1, 3);
-        machine.fetch = Some(Fetch { from, least, image: None, parts, failures: 0 });
-        let wait = self.stage.plan.faults.fetch / 3;
-        let wait = self.stage.around(wait);
-        self.stage.after(wait, Event::Fetch(id, machine.lives));
-    }
-
-    /// One part of an image comes, or does not.
-    fn fetch(&mut self, id: ServerId, life: u64) {
-        let machine = &self.machines[&id];
-        if machine.lives != life || machine.process.is_none() {
-            return;
-        }
-        let Some(from) = machine.fetch.as_ref().map(|fetch| fetch.from) else { return };
-        let (there, back) = (Place::Server(id), Place::Server(from));
-        let network = &self.stage.network;
-        let sender = &self.machines[&from];
-        let comes = sender.process.as_ref().is_some_and(|process| process.stands_until.is_none())
-            && network.carries((there, back))
-            && network.carries((back, there));
-        let image = sender.disk.image();
-        let machine = self.machines.get_mut(&id).expect("the machine exists");
-        let fetch = machine.fetch.as_mut().expect("it was just seen");
-        if comes && image.0.index >= fetch.least {
-            if std::mem::take(&mut fetch.failures) > 0 {
-                self.stage.hit(Mark::FetchInterrupted);
-            }
-            fetch.image.get_or_insert_with(|| (image.0, Box::new(image.1)));
-            fetch.parts -= 1;
-        } else {
-            fetch.failures += 1;
-        }
-        if fetch.parts == 0 {
-            let fetch = machine.fetch.take().expect("it was just seen");
-            return self.post(id, Mail::Snapshot(fetch.image));
-        }
-        if fetch.failures > 8 {
-            self.stage.hit(Mark::FetchFailed);
-            machine.fetch = None;
-            return self.post(id, Mail::Snapshot(None));
-        }
-        let wait = self.stage.plan.faults.fetch / 3;
-        let wait = self.stage.around(wait.max(Duration::from_millis(5)));
-        self.stage.after(wait, Event::Fetch(id, life));
     }
 }
 

@@ -1,6 +1,5 @@
 //! The store under power cuts, full disks and foreign files.
 
-mod disk;
 mod power;
 mod refusals;
 mod rows;

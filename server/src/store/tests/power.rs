@@ -1,8 +1,8 @@
 //! Power cuts, full disks and lost syncs at every single operation of a disk.
 
-use super::disk::{Draw, Failure, FaultyDisk, Survival};
 use super::script::{Model, Step, Writer, open_disk};
 use crate::store::Store;
+use crate::store::testing::{Draw, Failure, FaultyDisk, Survival};
 
 /// How far a run came before the disk failed.
 struct Run {

@@ -1,10 +1,10 @@
 //! Files that must be refused, by name and without changing a byte.
 
-use super::disk::{Draw, FaultyDisk, Survival};
 use super::script::{Model, Step, Writer, open_disk, options};
 use crate::store::file::{Identity, Kind, RedbFile, TableName};
 use crate::store::log::LogStore;
 use crate::store::open::{self, IMAGE, LOG};
+use crate::store::testing::{Draw, FaultyDisk, Survival};
 use crate::store::{Store, StoreError, StoreOptions};
 use lockmesh_protocol::id::ServerId;
 use std::sync::Arc;

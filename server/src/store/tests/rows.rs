@@ -1,9 +1,9 @@
 //! Dirty rows against a plain replay of the same changes.
 
-use super::disk::{Draw, FaultyDisk};
 use super::script::{image_rows, open_disk, options, remove_ranges};
 use crate::store::DirtyRows;
 use crate::store::rows::{Effect, RowKey, effect};
+use crate::store::testing::{Draw, FaultyDisk};
 use bytes::Bytes;
 use lockmesh_core::State;
 use lockmesh_core::raft::log::ImageMark;

@@ -1,7 +1,7 @@
 //! Scripts of what a server does with its store, and a model of what must be found afterwards.
 
-use super::disk::{Draw, FaultyDisk};
 use crate::store::rows::{Effect, RowKey, effect};
+use crate::store::testing::{Draw, FaultyDisk};
 use crate::store::{DirtyRows, RowReader, Store, StoreError, StoreOptions, open};
 use bytes::Bytes;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};

@@ -1,7 +1,7 @@
 //! The note of the newest commit: read back, and never believed where it is torn or another store's.
 
-use super::disk::{Failure, FaultyDisk};
 use crate::store::disk::Disk;
+use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::told::{TOLD, ToldFile, read};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The store's threads at work: group commits, checkpoints, cuts, backups, trouble with the disk, the end.
 
-use super::disk::{Failure, FaultyDisk};
 use super::script::{Model, Step, Writer, open_disk, options};
 use crate::store::file::RedbFile;
 use crate::store::log::LogStore;
 use crate::store::open::LOG;
+use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
@@ -263,7 +263,7 @@ fn closing_does_not_wait_for_a_disk_that_refuses() {
     wait_for(&events, |event| matches!(event, StoreEvent::Health(_)));
     store.close();
     assert!(events.iter().all(|event| event != StoreEvent::Persisted(2)));
-    let found = disk.after_power_cut(super::disk::Survival::Nothing);
+    let found = disk.after_power_cut(crate::store::testing::Survival::Nothing);
     let (_, recovered) = open_disk(&found).expect("nothing is wrong with it");
     assert_eq!(recovered.entries, write(1).entries);
 }

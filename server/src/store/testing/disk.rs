@@ -14,7 +14,7 @@ const SECTOR_BYTES: usize = 512;
 
 /// What the disk does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// From the operation of this number on, nothing works.
     PowerCut(u64),
     /// Operations of these numbers that would write find no room; half of what they write may be there.
@@ -27,8 +27,10 @@ pub(super) enum Failure {
 
 /// What survives of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Survival {
+pub enum Survival {
+    /// Nothing of it.
     Nothing,
+    /// All of it.
     Everything,
     /// Sectors drawn from this seed.
     Torn(u64),
@@ -36,7 +38,7 @@ pub(super) enum Survival {
 
 /// The disk; clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FaultyDisk(Arc<Mutex<Platter>>);
+pub struct FaultyDisk(Arc<Mutex<Platter>>);
 
 #[derive(Clone, Debug, Default)]
 struct Platter {
@@ -70,20 +72,20 @@ enum Pending {
 
 impl FaultyDisk {
     /// How many operations that can fail there were.
-    pub(super) fn operations(&self) -> u64 {
-        self.0.lock().expect("the tests' own").operations
+    pub fn operations(&self) -> u64 {
+        self.0.lock().expect("nobody panics while it is held").operations
     }
 
     /// Counts operations from zero again, and fails as told.
-    pub(super) fn fail(&self, failure: Option<Failure>) {
-        let mut platter = self.0.lock().expect("the tests' own");
+    pub fn fail(&self, failure: Option<Failure>) {
+        let mut platter = self.0.lock().expect("nobody panics while it is held");
         platter.operations = 0;
         platter.failure = failure;
     }
 
     /// The disk as it is found when the power is back; this one is left as it is.
-    pub(super) fn after_power_cut(&self, survival: Survival) -> Self {
-        let old = self.0.lock().expect("the tests' own").clone();
+    pub fn after_power_cut(&self, survival: Survival) -> Self {
+        let old = self.0.lock().expect("nobody panics while it is held").clone();
         let mut draw = Draw(match survival {
             Survival::Torn(seed) => seed,
             Survival::Nothing | Survival::Everything => 0,
@@ -102,19 +104,19 @@ impl FaultyDisk {
     }
 
     /// A copy of its own, with everything durable.
-    pub(super) fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         self.after_power_cut(Survival::Everything)
     }
 
     /// The names and what the files hold.
-    pub(super) fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let platter = self.0.lock().expect("the tests' own");
+    pub fn contents(&self) -> BTreeMap<String, Vec<u8>> {
+        let platter = self.0.lock().expect("nobody panics while it is held");
         platter.names.iter().map(|(name, file)| (name.clone(), platter.files[*file].live.clone())).collect()
     }
 
     /// Puts a file there, durably.
-    pub(super) fn put(&self, name: &str, bytes: Vec<u8>) {
-        let mut platter = self.0.lock().expect("the tests' own");
+    pub fn put(&self, name: &str, bytes: Vec<u8>) {
+        let mut platter = self.0.lock().expect("nobody panics while it is held");
         let file = platter.files.len();
         platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new() });
         platter.names.insert(name.to_owned(), file);
@@ -122,14 +124,14 @@ impl FaultyDisk {
     }
 
     /// Takes a file away, durably.
-    pub(super) fn remove(&self, name: &str) {
-        let mut platter = self.0.lock().expect("the tests' own");
+    pub fn remove(&self, name: &str) {
+        let mut platter = self.0.lock().expect("nobody panics while it is held");
         platter.names.remove(name);
         platter.durable_names.remove(name);
     }
 
     fn change_names(&self, change: impl FnOnce(&mut Platter)) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("the tests' own");
+        let mut platter = self.0.lock().expect("nobody panics while it is held");
         platter.count(false)?;
         change(&mut platter);
         let names = platter.names.clone();
@@ -144,7 +146,7 @@ impl Disk for FaultyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        let platter = self.0.lock().expect("the tests' own");
+        let platter = self.0.lock().expect("nobody panics while it is held");
         Ok(platter.names.get(name).map(|file| {
             let file = FaultyFile { disk: self.clone(), file: *file };
             Box::new(file) as Box<dyn StorageBackend>
@@ -162,7 +164,7 @@ impl Disk for FaultyDisk {
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.0.lock().expect("the tests' own").names.contains_key(name))
+        Ok(self.0.lock().expect("nobody panics while it is held").names.contains_key(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -173,7 +175,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("the tests' own");
+        let mut platter = self.0.lock().expect("nobody panics while it is held");
         platter.count(false)?;
         platter.durable_names = platter.names.clone();
         platter.pending_names.clear();
@@ -257,7 +259,7 @@ struct FaultyFile {
 
 impl FaultyFile {
     fn content<T>(&self, look: impl FnOnce(&mut Platter, usize) -> T) -> T {
-        look(&mut self.disk.0.lock().expect("the tests' own"), self.file)
+        look(&mut self.disk.0.lock().expect("nobody panics while it is held"), self.file)
     }
 }
 
@@ -340,11 +342,11 @@ impl Content {
 }
 
 /// Small, seeded and the same everywhere.
-pub(super) struct Draw(pub(super) u64);
+pub struct Draw(pub u64);
 
 impl Draw {
     /// A number below `limit`.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,0 +1,318 @@
+//! How another server's snapshot is fetched: which part is asked for, what of it is taken, when it is asked for again, and
+//! when it is given up.
+//!
+//! ```text
+//! request ──> answered ──┬── Ask        for the next part, on the same connection
+//!             lost ──────┼── AskAgain   after a pause, on another one; parts that have arrived stay
+//!                        ├── Done       the snapshot is whole
+//!                        └── GiveUp     the leader will say again that there is one
+//! ```
+//!
+//! A pure value: the task in `fetch.rs` has the clock and the connection, the simulator has its own. **Invariant:** what is
+//! done has every part, in order, from one reader, and every checksum is as that reader computed it.
+
+use super::digest::{Digest, of_all, of_part};
+use crate::said::Backoff;
+use crate::store::{DirtyRows, RowReader};
+use lockmesh_core::State;
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::rpc::{ImagePart, MAX_FRAME_BYTES, Request, Response};
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::wire;
+use std::time::Duration;
+
+/// How long one part may take; the first one waits for a checkpoint.
+pub const PART_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait before a lost connection is made anew: at first, and at most.
+const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// After so long without a part that counts it is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
+
+/// A snapshot that was fetched, as it is wanted in memory and on disk.
+#[derive(Debug)]
+pub struct Fetched {
+    /// What it stands for.
+    pub mark: ImageMark,
+    /// The state that it holds.
+    pub state: Box<State>,
+    /// The same as rows that take the place of all others.
+    pub rows: DirtyRows,
+    /// How many bytes of rows came.
+    pub bytes: usize,
+}
+
+/// What follows from an answer, or from there being none.
+#[derive(Debug)]
+pub enum Step {
+    /// The next part may be asked for at once.
+    Ask,
+    /// It is asked for again on another connection, after so long, for this reason.
+    AskAgain(Duration, String),
+    /// It is here.
+    Done(Box<Fetched>),
+    /// It is not to be had, for this reason.
+    GiveUp(String),
+}
+
+/// A snapshot on its way.
+#[derive(Debug)]
+pub struct Download {
+    /// It must stand for this index or a later one.
+    least: LogIndex,
+    parts: Parts,
+    backoff: Backoff,
+    /// When it was begun, or the last part came that was of use when the connection was lost.
+    heard: Time,
+    /// When the last part came on this connection.
+    last_part: Option<Time>,
+}
+
+/// What has arrived so far.
+#[derive(Debug)]
+struct Parts {
+    reader: Option<u64>,
+    mark: Option<ImageMark>,
+    digests: Vec<Digest>,
+    rows: RowReader,
+    state: Box<State>,
+    dirty: DirtyRows,
+    bytes: usize,
+}
+
+impl Download {
+    /// Begins to fetch a snapshot of at least an index.
+    pub fn new(now: Time, least: LogIndex) -> Self {
+        let backoff = Backoff::new(RECONNECT_BACKOFF.0, RECONNECT_BACKOFF.1);
+        Self { least, parts: Parts::new(), backoff, heard: now, last_part: None }
+    }
+
+    /// What is to be asked next.
+    pub fn request(&self) -> Request {
+        let (image, number) = (self.parts.reader, self.part_count());
+        Request::ImagePart { image, number, least: self.least }
+    }
+
+    /// How many parts have arrived.
+    pub fn part_count(&self) -> u32 {
+        self.parts.digests.len() as u32
+    }
+
+    /// How many bytes have arrived.
+    pub fn byte_count(&self) -> usize {
+        self.parts.bytes
+    }
+
+    /// The other server has answered [`Download::request`].
+    pub fn answered(&mut self, now: Time, response: Response) -> Step {
+        let taken = match response {
+            Response::ImagePart(part) => self.parts.take(&part),
+            Response::Unavailable(reason) => Err(reason.to_string()),
+            other => Err(format!("an answer that fits no snapshot: {other:?}")),
+        };
+        match taken {
+            Ok(None) => {
+                self.last_part = Some(now);
+                Step::Ask
+            }
+            Ok(Some(mark)) if mark.index >= self.least => Step::Done(Box::new(self.finish(mark))),
+            Ok(Some(_)) => self.begin_anew(now, "it is too old".into()),
+            Err(reason) => self.begin_anew(now, reason),
+        }
+    }
+
+    /// No answer came: what has arrived stays.
+    pub fn lost(&mut self, now: Time, reason: String) -> Step {
+        if let Some(at) = self.last_part.take() {
+            self.heard = at;
+            self.backoff.reset();
+        }
+        self.ask_again(now, reason)
+    }
+
+    /// What has arrived is of no more use.
+    fn begin_anew(&mut self, now: Time, reason: String) -> Step {
+        (self.parts, self.last_part) = (Parts::new(), None);
+        self.ask_again(now, reason)
+    }
+
+    fn ask_again(&mut self, now: Time, reason: String) -> Step {
+        if now.since(self.heard) > GIVE_UP_AFTER {
+            return Step::GiveUp(reason);
+        }
+        Step::AskAgain(self.backoff.next(), reason)
+    }
+
+    fn finish(&mut self, mark: ImageMark) -> Fetched {
+        let Parts { state, dirty: rows, bytes, .. } = std::mem::replace(&mut self.parts, Parts::new());
+        Fetched { mark, state, rows, bytes }
+    }
+}
+
+impl Parts {
+    fn new() -> Self {
+        let mut dirty = DirtyRows::default();
+        dirty.record(Change::Cleared);
+        let (reader, mark, digests, rows) = (None, None, Vec::new(), RowReader::default());
+        Self { reader, mark, digests, rows, state: Box::new(State::new()), dirty, bytes: 0 }
+    }
+
+    /// Takes a part; gives what the snapshot stands for when it is whole.
+    fn take(&mut self, part: &ImagePart) -> Result<Option<ImageMark>, String> {
+        let number = self.digests.len() as u32;
+        if part.number != number || self.reader.is_some_and(|reader| reader != part.image) {
+            return Err("it is another part than the one that was asked for".into());
+        }
+        if part.digest != of_part(number, &part.mark, &part.rows) {
+            return Err(format!("part {number} has another checksum than it should"));
+        }
+        let mark = wire::decode_bare::<ImageMark, MAX_FRAME_BYTES>(&part.mark);
+        let mark = mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
+        if self.mark.as_ref().is_some_and(|known| *known != mark) {
+            return Err("its parts stand for different things".into());
+        }
+        for row in self.rows.take(&part.rows)? {
+            self.state.load(row.clone());
+            self.dirty.record(row);
+        }
+        self.reader = Some(part.image);
+        self.mark = Some(mark.clone());
+        self.bytes += part.rows.len();
+        self.digests.push(part.digest);
+        match part.whole {
+            None => Ok(None),
+            Some(_) if !self.rows.is_done() => Err("its last row has no end".into()),
+            Some(whole) if whole == of_all(&self.digests) => Ok(Some(mark)),
+            Some(_) => Err("the whole has another checksum than it should".into()),
+        }
+    }
+}
+
+/// A small snapshot in two parts.
+#[cfg(test)]
+pub(super) fn sample_parts() -> Vec<ImagePart> {
+    let mut mark = Vec::new();
+    wire::encode_into(&ImageMark { index: LogIndex(7), ..ImageMark::default() }, &mut mark);
+    let rows = [Change::ClusterId("c".into()), Change::Fence(lockmesh_protocol::id::Fence(3))];
+    let part = |(number, row): (u32, Change)| {
+        let mut bytes = Vec::new();
+        wire::encode_into(&row, &mut bytes);
+        let mut rows = (bytes.len() as u32).to_be_bytes().to_vec();
+        rows.extend(bytes);
+        let digest = of_part(number, &mark, &rows);
+        ImagePart { image: 5, number, mark: mark.clone().into(), rows: rows.into(), digest, whole: None }
+    };
+    let mut parts: Vec<_> = (0..).zip(rows).map(part).collect();
+    parts[1].whole = Some(of_all(&[parts[0].digest, parts[1].digest]));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Download, GIVE_UP_AFTER, Parts, Step, of_part, sample_parts};
+    use bytes::Bytes;
+    use lockmesh_core::write_queue::CheckpointRows;
+    use lockmesh_protocol::id::{Fence, LogIndex};
+    use lockmesh_protocol::rpc::{ImagePart, Request, Response, Unavailable};
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    /// How a part is damaged, and what is said of it then.
+    type Damage = (fn(&mut ImagePart), &'static str);
+
+    const START: Time = Time(1_000_000);
+
+    fn download() -> Download {
+        Download::new(START, LogIndex(7))
+    }
+
+    /// Which part of which reader is asked for.
+    fn wanted(download: &Download) -> (Option<u64>, u32) {
+        match download.request() {
+            Request::ImagePart { image, number, least: LogIndex(7) } => (image, number),
+            other => panic!("not what a download asks: {other:?}"),
+        }
+    }
+
+    fn part(number: usize) -> Response {
+        Response::ImagePart(sample_parts()[number].clone())
+    }
+
+    #[test]
+    fn what_arrives_whole_is_the_state_that_was_sent() {
+        let mut download = download();
+        assert_eq!(wanted(&download), (None, 0));
+        assert!(matches!(download.answered(START, part(0)), Step::Ask));
+        assert_eq!(wanted(&download), (Some(5), 1), "of the same reader");
+        let Step::Done(fetched) = download.answered(START, part(1)) else { panic!("it is whole") };
+        let state = &fetched.state;
+        assert_eq!((fetched.mark.index, state.cluster_id(), state.fence()), (LogIndex(7), "c", Fence(3)));
+        assert_eq!(fetched.rows.row_count(), 2);
+    }
+
+    #[test]
+    fn whatever_is_damaged_is_not_taken() {
+        let damages: [Damage; 6] = [
+            (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has another checksum"),
+            (|part| part.mark = Bytes::from_static(b"x"), "has another checksum"),
+            (|part| part.image = 6, "another part"),
+            (|part| part.number = 0, "another part"),
+            (|part| part.whole = Some([0; 32]), "the whole has another checksum"),
+            (
+                |part| {
+                    part.rows = Bytes::from_static(b"\0\0\0\x09x");
+                    part.digest = of_part(1, &part.mark, &part.rows);
+                },
+                "its last row has no end",
+            ),
+        ];
+        for (damage, expected) in damages {
+            let (mut taken, mut parts) = (Parts::new(), sample_parts());
+            assert_eq!(taken.take(&parts[0]), Ok(None));
+            damage(&mut parts[1]);
+            let reason = taken.take(&parts[1]).expect_err("it is damaged");
+            assert!(reason.contains(expected), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_costs_no_part_and_a_refusal_costs_all() {
+        let mut download = download();
+        let _ = download.answered(START, part(0));
+        assert!(matches!(download.lost(START, "gone".into()), Step::AskAgain(..)));
+        assert_eq!(wanted(&download), (Some(5), 1));
+        let refused = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        assert!(matches!(download.answered(START, refused), Step::AskAgain(..)));
+        assert_eq!(wanted(&download), (None, 0), "it begins anew");
+    }
+
+    #[test]
+    fn it_is_given_up_a_while_after_the_last_part_that_counts() {
+        let later = START + GIVE_UP_AFTER;
+        let tick = Duration::from_millis(1);
+        let mut silent = download();
+        assert!(matches!(silent.lost(later, "gone".into()), Step::AskAgain(..)), "not yet");
+        assert!(matches!(silent.lost(later + tick, "gone".into()), Step::GiveUp(_)));
+
+        let mut served = download();
+        let _ = served.answered(START + tick, part(0));
+        assert!(
+            matches!(served.lost(later + tick, "gone".into()), Step::AskAgain(..)),
+            "a part has come since"
+        );
+
+        let mut refused = download();
+        let _ = refused.answered(START + tick, part(0));
+        let refusal = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        assert!(matches!(refused.answered(later + tick, refusal), Step::GiveUp(_)), "that part is of no use");
+    }
+
+    #[test]
+    fn a_snapshot_that_is_too_old_is_asked_for_anew() {
+        let mut download = Download::new(START, LogIndex(8));
+        let _ = download.answered(START, part(0));
+        assert!(matches!(download.answered(START, part(1)), Step::AskAgain(..)));
+        assert_eq!(download.part_count(), 0);
+    }
+}

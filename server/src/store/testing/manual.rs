@@ -1,0 +1,70 @@
+//! Both files of a store, written when whoever drives them says so: the two writers without their threads.
+
+use super::disk::FaultyDisk;
+use crate::store::image::ImageStore;
+use crate::store::log::LogStore;
+use crate::store::{Backup, DirtyRows, Store, StoreError, StoreOptions, open};
+use lockmesh_core::raft::log::{HardState, ImageMark, Recovered};
+use lockmesh_core::write_queue::LogCommit;
+use lockmesh_protocol::id::{LogIndex, Term};
+use std::sync::Arc;
+
+/// A store whose writers wait to be told. What a disk has refused is to be told again, as the threads do.
+#[derive(Debug)]
+pub struct ManualStore {
+    log: LogStore,
+    image: ImageStore,
+    /// Whether each file must be opened anew, since the disk has refused the last write.
+    log_failed: bool,
+    image_failed: bool,
+}
+
+impl ManualStore {
+    /// Opens the store on a disk, or makes it there.
+    pub fn open(disk: &FaultyDisk, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
+        let (Store { log, image, .. }, recovered) = open::open(Arc::new(disk.clone()), options)?;
+        Ok((Self { log, image, log_failed: false, image_failed: false }, recovered))
+    }
+
+    /// Lets the log go up to an index with the next commits; whether one is wanted for that.
+    pub fn compact(&mut self, up_to: LogIndex) -> bool {
+        self.log.cut(up_to);
+        self.log.has_cuts()
+    }
+
+    /// Makes a commit of the log durable.
+    pub fn commit(&mut self, commit: &LogCommit) -> Result<(), StoreError> {
+        if std::mem::replace(&mut self.log_failed, true) {
+            self.log.file().reopen()?;
+        }
+        self.log.commit(&commit.writes, commit.least_commit)?;
+        self.log_failed = false;
+        Ok(())
+    }
+
+    /// Makes a checkpoint durable.
+    pub fn checkpoint(&mut self, mark: &ImageMark, rows: &mut DirtyRows) -> Result<(), StoreError> {
+        if std::mem::replace(&mut self.image_failed, true) {
+            self.image.file().reopen()?;
+        }
+        rows.sort();
+        self.image.checkpoint(mark, rows, || ())?;
+        self.image_failed = false;
+        Ok(())
+    }
+
+    /// The hard state that is durable.
+    pub fn hard_state(&self) -> HardState {
+        self.log.head().hard_state
+    }
+
+    /// The entry before the log's first.
+    pub fn base(&self) -> (LogIndex, Term) {
+        self.log.head().base
+    }
+
+    /// Begins to read the durable checkpoint.
+    pub fn backup(&self) -> Result<Backup, StoreError> {
+        self.image.backup()
+    }
+}

@@ -1,0 +1,35 @@
+//! A backup of a state that is in memory: the same parts as one of a file has.
+
+use crate::store::file::Fault;
+use crate::store::image::{RowSource, Visit};
+use crate::store::rows::{self, RowKey};
+use crate::store::{Backup, image};
+use lockmesh_core::State;
+use lockmesh_core::raft::log::ImageMark;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The rows as they would lie in the file.
+struct Rows(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl RowSource for Rows {
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+        for (key, value) in self.0.range(from.to_vec()..) {
+            if !visit(key, value)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A backup of a state as it is now.
+pub fn backup_of(mark: ImageMark, state: &State) -> Backup {
+    let row = |change| {
+        let RowKey(key) = rows::key(&change).expect("a state is made of rows");
+        (key, rows::encode(&change))
+    };
+    let rows = Rows(state.rows().map(row).collect());
+    let cluster_id = state.cluster_id().to_owned();
+    Backup::new(PathBuf::from("/memory"), Box::new(rows), mark, cluster_id, image::PART_BYTES)
+}

@@ -1,0 +1,61 @@
+//! Checkpoints that others read from a process: for its backups and for servers that fetch a snapshot. In the real process
+//! each has a thread; here each answers when its time has come.
+
+use lockmesh_protocol::rpc::Response;
+use lockmesh_protocol::time::Time;
+use lockmesh_server::images::Source;
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Formatter};
+
+/// The readers that are open.
+#[derive(Debug, Default)]
+pub struct Readers {
+    open: BTreeMap<u64, Open>,
+    last_id: u64,
+    /// How many could not be opened, which was not told yet.
+    failed: usize,
+}
+
+struct Open {
+    source: Source,
+    /// When somebody asked last.
+    asked: Time,
+}
+
+impl Debug for Open {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "asked at {}", self.asked.0)
+    }
+}
+
+impl Readers {
+    /// Opens a reader; its number.
+    pub fn begin(&mut self, now: Time, source: Source) -> u64 {
+        self.last_id += 1;
+        self.open.insert(self.last_id, Open { source, asked: now });
+        self.last_id
+    }
+
+    /// A reader could not be opened.
+    pub fn failed(&mut self) {
+        self.failed += 1;
+    }
+
+    /// A reader's answer.
+    pub fn answer(&mut self, now: Time, reader: u64, number: u32) -> Response {
+        match self.open.get_mut(&reader) {
+            Some(open) => {
+                open.asked = now;
+                open.source.answer(reader, number)
+            }
+            None => Source::gone(),
+        }
+    }
+
+    /// Closes those of which nobody asked anything for too long; how many were closed, or never opened.
+    pub fn close_silent(&mut self, now: Time) -> usize {
+        let before = self.open.len();
+        self.open.retain(|_, open| now.since(open.asked) <= open.source.timeout());
+        before - self.open.len() + std::mem::take(&mut self.failed)
+    }
+}

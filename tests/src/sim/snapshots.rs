@@ -1,0 +1,157 @@
+//! How servers fetch snapshots of each other: the real requests to the real frontend, through the simulated network.
+//!
+//! What is asked, taken, repeated and given up, the product's own [`Download`] decides. Here requests and answers are lost or
+//! late, readers take their time, and either server dies in between.
+
+use super::machine::Fetch;
+use super::marks::Mark;
+use super::network::Place;
+use super::process::Mail;
+use super::stage::{Ask, Asker, Event};
+use super::world::World;
+use lockmesh_core::frontend::{CallRef, CheckpointReader, PartWanted, SnapshotFetch};
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use lockmesh_server::images::{Download, PART_TIMEOUT, Source, Step};
+use std::time::Duration;
+
+/// After so long a connection on which something was lost is known to be dead.
+const CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+impl World {
+    /// A process begins to fetch a snapshot.
+    pub(super) fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
+        self.stage.hit(Mark::Snapshot);
+        self.stage.say(|| format!("server {id} fetches a snapshot of server {from}"));
+        let download = Download::new(self.stage.now, least);
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        machine.fetch = Some(Fetch { from, download, call: 0, was_interrupted: false });
+        self.ask_for_part(id);
+    }
+
+    /// It is time to ask again.
+    pub(super) fn fetch_again(&mut self, id: ServerId, life: u64) {
+        if self.machines[&id].lives == life {
+            self.ask_for_part(id);
+        }
+    }
+
+    fn ask_for_part(&mut self, id: ServerId) {
+        let call = self.stage.call();
+        let Some(fetch) = self.machines.get_mut(&id).and_then(|machine| machine.fetch.as_mut()) else {
+            return;
+        };
+        fetch.call = call;
+        let (from, request) = (fetch.from, fetch.download.request());
+        let ask = Ask { by: Asker::Server(id), call, request, bound: LogIndex(0) };
+        let sent = self.stage.send(Place::Server(id), Place::Server(from), Event::Ask(from, Box::new(ask)));
+        self.await_part(id, call, sent);
+    }
+
+    /// Whoever asked waits for an answer, but not for one that was lost on its way.
+    pub(super) fn await_part(&mut self, id: ServerId, call: u64, is_on_its_way: bool) {
+        let wait = if is_on_its_way { PART_TIMEOUT } else { CONNECTION_TIMEOUT };
+        self.stage.after(wait, Event::Tired(Asker::Server(id), call));
+    }
+
+    /// Until when what comes to a fetch must wait, since its process stands still; none where it comes to nobody.
+    fn fetch_stands(&self, id: ServerId, call: u64) -> Option<Time> {
+        let machine = self.machines.get(&id)?;
+        machine.fetch.as_ref().filter(|fetch| fetch.call == call)?;
+        Some(machine.process.as_ref()?.stands_until.unwrap_or_default())
+    }
+
+    /// The other server has answered.
+    pub(super) fn part_heard(&mut self, id: ServerId, call: u64, from: ServerId, response: Response) {
+        let Some(stands_until) = self.fetch_stands(id, call) else { return };
+        if stands_until > self.stage.now {
+            let answer = Event::Answer(Asker::Server(id), call, from, Box::new(response));
+            return self.stage.at(stands_until, answer);
+        }
+        self.go_on_with_fetch(id, |download, now| download.answered(now, response));
+    }
+
+    /// No answer has come.
+    pub(super) fn part_lost(&mut self, id: ServerId, call: u64) {
+        let Some(stands_until) = self.fetch_stands(id, call) else { return };
+        if stands_until > self.stage.now {
+            return self.stage.at(stands_until, Event::Tired(Asker::Server(id), call));
+        }
+        self.go_on_with_fetch(id, |download, now| download.lost(now, "it does not answer".into()));
+    }
+
+    fn go_on_with_fetch(&mut self, id: ServerId, what: impl FnOnce(&mut Download, Time) -> Step) {
+        let now = self.stage.now;
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let (life, fetch) = (machine.lives, machine.fetch.as_mut().expect("it was just seen"));
+        // Whatever comes later answers an earlier question.
+        fetch.call = 0;
+        let parts = fetch.download.part_count();
+        let step = what(&mut fetch.download, now);
+        if matches!(step, Step::Ask | Step::Done(_)) && std::mem::take(&mut fetch.was_interrupted) {
+            self.stage.hit(Mark::FetchInterrupted);
+        }
+        if matches!(step, Step::AskAgain(..)) && parts > 0 {
+            fetch.was_interrupted = fetch.download.part_count() > 0;
+            if !fetch.was_interrupted {
+                self.stage.hit(Mark::FetchBegunAnew);
+            }
+        }
+        match step {
+            Step::Ask => self.ask_for_part(id),
+            Step::AskAgain(after, _) => self.stage.after(after, Event::Fetch(id, life)),
+            Step::Done(fetched) => self.end_fetch(id, Some(fetched)),
+            Step::GiveUp(_) => {
+                self.stage.hit(Mark::FetchFailed);
+                self.end_fetch(id, None);
+            }
+        }
+    }
+
+    fn end_fetch(&mut self, id: ServerId, fetched: Option<Box<lockmesh_server::images::Fetched>>) {
+        self.machines.get_mut(&id).expect("the machine exists").fetch = None;
+        self.post(id, Mail::Snapshot(fetched));
+    }
+
+    /// A process opens a reader of what is on its disk, and lets it read its first part.
+    pub(super) fn open_reader(&mut self, id: ServerId, reader: CheckpointReader, to: CallRef) {
+        let part_bytes = self.stage.plan.disk.part_bytes;
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let Some(process) = &mut machine.process else { return };
+        match machine.disk.backup() {
+            Ok(checkpoint) => {
+                let source = Source::new(reader, checkpoint.in_parts_of(part_bytes));
+                let reader = process.readers.begin(self.stage.now, source);
+                self.read_later(id, PartWanted { reader, number: 0, to });
+            }
+            Err(why) => {
+                process.reader_failed(&mut self.stage);
+                if let Some(given) = process.give(to, Response::Unavailable(Unavailable::Disk(why))) {
+                    self.give(id, given);
+                }
+            }
+        }
+    }
+
+    /// A reader takes its time for a part.
+    pub(super) fn read_later(&mut self, id: ServerId, part: PartWanted) {
+        let life = self.machines[&id].lives;
+        let wait = self.stage.plan.faults.fetch / 8;
+        let wait = self.stage.around(wait);
+        self.stage.after(wait, Event::Read(id, life, part));
+    }
+
+    /// A reader has read a part.
+    pub(super) fn read(&mut self, id: ServerId, life: u64, part: PartWanted) {
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
+        if let Some(until) = process.stands_until.filter(|until| *until > self.stage.now) {
+            return self.stage.at(until, Event::Read(id, life, part));
+        }
+        let response = process.readers.answer(self.stage.now, part.reader, part.number);
+        if let Some(given) = process.give(part.to, response) {
+            self.give(id, given);
+        }
+    }
+}
