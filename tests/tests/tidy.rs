@@ -24,14 +24,18 @@ const TOP: [&str; 10] = [
 ];
 
 /// Our crates: the folder, and the crates of ours that it may depend on.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("protocol", &[]),
     ("tests/bench/compare", &[]),
     ("protocol/net", &["lockmesh-protocol"]),
     ("server/core", &["lockmesh-protocol"]),
     ("server", &["lockmesh-protocol", "lockmesh-net", "lockmesh-core"]),
     ("agent/client", &[]),
-    ("agent", &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-server"]),
+    ("agent/core", &["lockmesh-protocol"]),
+    (
+        "agent",
+        &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-server", "lockmesh-agent-core"],
+    ),
     (
         "tests",
         &[
@@ -41,6 +45,7 @@ const CRATES: [(&str, &[&str]); 8] = [
             "lockmesh-server",
             "lockmesh-client",
             "lockmesh-agent",
+            "lockmesh-agent-core",
         ],
     ),
 ];
@@ -83,6 +88,7 @@ const HOMES: &[(&str, &[&str])] = &[
 /// Dependencies that are the language of the whole tree, of tests alone, or our own.
 const FREE: &[&str] = &[
     "bytes",
+    "lockmesh_agent_core",
     "lockmesh_client",
     "lockmesh_core",
     "lockmesh_net",
@@ -97,7 +103,7 @@ const FREE: &[&str] = &[
 ];
 
 /// The crates that know no clock, disk, socket, thread, chance or hash order.
-const PURE: [&str; 2] = ["protocol/src/", "server/core/src/"];
+const PURE: [&str; 3] = ["protocol/src/", "server/core/src/", "agent/core/src/"];
 
 /// What a pure crate never names.
 const IMPURE: &[&str] = &[

@@ -1,21 +1,22 @@
-//! The links to the servers, and what each is for: carries out what the compass decides.
+//! The links to the servers, and what each is for: carries out what the tracker decides.
 //!
 //! At rest there are two connections: to the leader and to the home server, or where these are one server, to it and
 //! to another one in reserve. While the leader is looked for there are more.
-//! **Invariant:** nobody but the registrar is sent to a leader that does not know this agent's present life.
+//! **Invariant:** nobody but the registrar is sent to a leader that does not know this agent's present registration.
 
-use super::admission::Admission;
-use super::compass::{Compass, Orders};
 use super::link::Link;
 use super::registrar;
-use super::roster::Place;
+use super::sequences::Sequences;
 use super::table::Roles;
-use super::window::{Life, Window};
 use super::{UpstreamCounters, UpstreamOptions};
+use lockmesh_agent_core::admission::Admission;
+use lockmesh_agent_core::leader_tracker::{Actions, LeaderTracker};
+use lockmesh_agent_core::request_ids::Registration;
+use lockmesh_agent_core::servers::Slot;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::rpc::{Status, Unavailable};
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ pub(super) struct Routes {
     leader: Option<Arc<Link>>,
     /// The home server, if one is connected.
     home: Option<Arc<Link>>,
-    /// Whether the leader knows this agent's life, as far as can be said.
+    /// Whether the leader knows this agent's registration, as far as can be said.
     is_registered: bool,
     /// Whether there will never be a connection again.
     is_closed: bool,
@@ -57,7 +58,7 @@ impl Routes {
 
 #[derive(Debug)]
 pub(super) struct Fleet {
-    pub(super) window: Window,
+    pub(super) sequences: Sequences,
     pub(super) endpoint: Endpoint,
     pub(super) counters: UpstreamCounters,
     pub(super) probe_after: Duration,
@@ -65,14 +66,16 @@ pub(super) struct Fleet {
     routes: watch::Sender<Routes>,
     /// Why no server takes this agent, where that is so.
     refusal: watch::Sender<Option<String>>,
-    /// When the compass is to be looked at although nothing happened.
+    /// When the tracker is to be looked at although nothing happened.
     wake: watch::Sender<Option<Instant>>,
+    /// The tracker's time 0.
+    started: Instant,
 }
 
 #[derive(Debug)]
 struct Helm {
-    compass: Compass,
-    links: BTreeMap<Place, Arc<Link>>,
+    tracker: LeaderTracker,
+    links: BTreeMap<Slot, Arc<Link>>,
     admission: Admission,
     is_closed: bool,
 }
@@ -82,16 +85,14 @@ impl Fleet {
     pub(super) fn start(options: UpstreamOptions) -> io::Result<Arc<Self>> {
         let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
         let agent = options.registration.node.name.as_str();
-        // A fresh hasher's keys differ each time; that is all the chance that is needed.
-        let chance = RandomState::new().hash_one(agent);
-        let compass = Compass::new(agent, &options.servers, chance, Instant::now());
+        let tracker = LeaderTracker::new(agent, &options.servers, super::seed(), Time(0));
         let this = Arc::new(Self {
-            window: Window::default(),
+            sequences: Sequences::default(),
             endpoint,
             counters: UpstreamCounters::default(),
             probe_after: options.probe_after,
             helm: Mutex::new(Helm {
-                compass,
+                tracker,
                 links: BTreeMap::new(),
                 admission: Admission::default(),
                 is_closed: false,
@@ -99,6 +100,7 @@ impl Fleet {
             routes: watch::Sender::default(),
             refusal: watch::Sender::default(),
             wake: watch::Sender::default(),
+            started: Instant::now(),
         });
         this.steer(|_, _| {});
         tokio::spawn(this.clone().look_by_the_clock());
@@ -156,17 +158,17 @@ impl Fleet {
         });
     }
 
-    /// The servers do not know this life of the agent any more: another one must begin before commands go on.
-    pub(super) fn forgotten(&self, life: Life) {
+    /// The servers do not know this registration of the agent any more: another one must begin before commands go on.
+    pub(super) fn forgotten(&self, registration: Registration) {
         self.routes.send_if_modified(|routes| {
-            self.window.life() == Some(life) && std::mem::take(&mut routes.is_registered)
+            self.sequences.registration() == Some(registration) && std::mem::take(&mut routes.is_registered)
         });
     }
 
-    /// A new life began.
-    pub(super) fn registered(&self, life: Life) {
+    /// A new registration began.
+    pub(super) fn registered(&self, registration: Registration) {
         self.routes.send_modify(|routes| {
-            self.window.begin_life(life);
+            self.sequences.register(registration);
             routes.is_registered = true;
         });
         self.note_admission(Admission::registered);
@@ -178,13 +180,13 @@ impl Fleet {
     }
 
     /// A server and this agent did not believe each other's certificates.
-    pub(super) fn not_admitted(&self, place: Place, reason: String) {
-        self.note_admission(|admission| admission.refused(place, reason));
+    pub(super) fn not_admitted(&self, slot: Slot, reason: String) {
+        self.note_admission(|admission| admission.refused(slot, reason));
     }
 
     /// They did; or the server was not reached, and may be a friend.
-    pub(super) fn not_refused(&self, place: Place) {
-        self.note_admission(|admission| admission.not_refused(place));
+    pub(super) fn not_refused(&self, slot: Slot) {
+        self.note_admission(|admission| admission.not_refused(slot));
     }
 
     fn note_admission(&self, note: impl FnOnce(&mut Admission)) {
@@ -194,8 +196,8 @@ impl Fleet {
     }
 
     fn publish_refusal(&self, helm: &mut Helm) {
-        let places: Vec<Place> = helm.compass.places().collect();
-        let refusal = helm.admission.refusal(&places);
+        let slots: Vec<Slot> = helm.tracker.slots().collect();
+        let refusal = helm.admission.refusal(&slots);
         self.refusal.send_if_modified(|known| {
             let is_new = *known != refusal;
             *known = refusal;
@@ -213,53 +215,55 @@ impl Fleet {
         }
     }
 
-    pub(super) fn connected(self: &Arc<Self>, place: Place) {
-        self.steer(|compass, _| compass.connected(place));
+    pub(super) fn connected(self: &Arc<Self>, slot: Slot) {
+        self.steer(|tracker, _| tracker.connected(slot));
     }
 
-    pub(super) fn lost(self: &Arc<Self>, place: Place) {
-        self.steer(|compass, now| compass.lost(place, now));
+    pub(super) fn lost(self: &Arc<Self>, slot: Slot) {
+        self.steer(|tracker, now| tracker.lost(slot, now));
     }
 
-    pub(super) fn slow(self: &Arc<Self>, place: Place, is_slow: bool) {
-        self.steer(|compass, _| compass.slow(place, is_slow));
+    pub(super) fn slow(self: &Arc<Self>, slot: Slot, is_slow: bool) {
+        self.steer(|tracker, _| tracker.slow(slot, is_slow));
     }
 
     /// Nothing arrives from a server any more, or something does again.
-    pub(super) fn quiet(self: &Arc<Self>, place: Place, is_quiet: bool) {
-        self.steer(|compass, _| compass.quiet(place, is_quiet));
+    pub(super) fn quiet(self: &Arc<Self>, slot: Slot, is_quiet: bool) {
+        self.steer(|tracker, _| tracker.quiet(slot, is_quiet));
     }
 
     /// A server refused a call because it does not lead.
     pub(super) fn refused(self: &Arc<Self>, link: &Link, hint: Option<&str>) {
-        self.steer(|compass, now| compass.refused(link.place, hint, now));
+        self.steer(|tracker, now| tracker.refused(link.slot, hint, now));
     }
 
     /// A server refused a call because it was taken out of the quorum.
-    pub(super) fn removed(self: &Arc<Self>, place: Place) {
-        self.steer(|compass, now| compass.removed(place, now));
+    pub(super) fn removed(self: &Arc<Self>, slot: Slot) {
+        self.steer(|tracker, now| tracker.removed(slot, now));
     }
 
-    /// A server told its status, after it was asked in a certain life.
-    pub(super) fn heard(self: &Arc<Self>, place: Place, status: &Status, life: Option<Life>) {
+    /// A server told its status, after it was asked in a certain registration.
+    pub(super) fn heard(self: &Arc<Self>, slot: Slot, status: &Status, registration: Option<Registration>) {
         // Only the leader's word counts: another server may not have applied the registration yet.
         if status.leader == Some(status.server) {
-            // An answer to a question from before the present life says nothing of it, and whoever leads is sent that
-            // life's commands: so it is asked again.
-            if life != self.window.life() {
-                return self.steer(|compass, _| compass.ask_again(place));
+            // An answer to a question from before the present registration says nothing of it, and whoever leads is sent that
+            // registration's commands: so it is asked again.
+            if registration != self.sequences.registration() {
+                return self.steer(|tracker, _| tracker.ask_again(slot));
             }
-            if let Some(life) = life.filter(|life| status.asker != Some(life.number)) {
-                self.forgotten(life);
+            if let Some(registration) =
+                registration.filter(|registration| status.asker != Some(registration.number))
+            {
+                self.forgotten(registration);
             }
         }
-        self.not_refused(place);
-        self.steer(|compass, now| compass.heard(place, status, now));
+        self.not_refused(slot);
+        self.steer(|tracker, now| tracker.heard(slot, status, now));
     }
 
     /// A server answered a question for its status with something else.
-    pub(super) fn unheard(self: &Arc<Self>, place: Place) {
-        self.steer(|compass, _| compass.unheard(place));
+    pub(super) fn unheard(self: &Arc<Self>, slot: Slot) {
+        self.steer(|tracker, _| tracker.unheard(slot));
     }
 
     async fn look_by_the_clock(self: Arc<Self>) {
@@ -276,61 +280,62 @@ impl Fleet {
         }
     }
 
-    /// Tells the compass something, and does what it says then.
-    fn steer(self: &Arc<Self>, tell: impl FnOnce(&mut Compass, Instant)) {
+    /// Tells the tracker something, and does what it says then.
+    fn steer(self: &Arc<Self>, tell: impl FnOnce(&mut LeaderTracker, Time)) {
         let mut helm = self.lock();
         if helm.is_closed {
             return;
         }
-        let now = Instant::now();
-        tell(&mut helm.compass, now);
-        let orders = helm.compass.orders(now);
-        self.carry_out(&mut helm, &orders);
+        let now = Time(self.started.elapsed().as_micros() as u64);
+        tell(&mut helm.tracker, now);
+        let actions = helm.tracker.actions(now);
+        self.carry_out(&mut helm, &actions);
         self.publish_refusal(&mut helm);
-        self.wake.send_if_modified(|wake| std::mem::replace(wake, orders.wake) != orders.wake);
+        let wakes_at = actions.wakes_at.map(|at| self.started + at.since(Time(0)));
+        self.wake.send_if_modified(|wake| std::mem::replace(wake, wakes_at) != wakes_at);
     }
 
-    fn carry_out(self: &Arc<Self>, helm: &mut Helm, orders: &Orders) {
-        let Helm { compass, links, .. } = helm;
-        for place in &orders.keep {
-            if let Some(address) = compass.address(*place) {
-                links.entry(*place).or_insert_with(|| {
-                    let link = Link::new(*place, address);
+    fn carry_out(self: &Arc<Self>, helm: &mut Helm, actions: &Actions) {
+        let Helm { tracker, links, .. } = helm;
+        for slot in &actions.keep {
+            if let Some(address) = tracker.address(*slot) {
+                links.entry(*slot).or_insert_with(|| {
+                    let link = Link::new(*slot, address);
                     tokio::spawn(link.clone().keep(self.clone()));
                     link
                 });
             }
         }
         let roles =
-            |place: Place| Roles { leads: orders.leader == Some(place), is_home: orders.home == Some(place) };
-        let link = |place: Option<Place>| place.and_then(|place| links.get(&place));
+            |slot: Slot| Roles { leads: actions.leader == Some(slot), is_home: actions.home == Some(slot) };
+        let link = |slot: Option<Slot>| slot.and_then(|slot| links.get(&slot));
         // Whoever loses a call below finds the new routes, and the new links take it.
-        for link in [orders.leader, orders.home].into_iter().filter_map(&link) {
-            link.table.set_roles(roles(link.place));
+        for link in [actions.leader, actions.home].into_iter().filter_map(&link) {
+            link.table.set_roles(roles(link.slot));
         }
-        self.publish(link(orders.leader), link(orders.home));
-        for (place, link) in &*links {
-            link.table.set_roles(roles(*place));
-            link.want(orders.keep.contains(place));
+        self.publish(link(actions.leader), link(actions.home));
+        for (slot, link) in &*links {
+            link.table.set_roles(roles(*slot));
+            link.want(actions.keep.contains(slot));
         }
-        let is_forgotten = |place: &Place| compass.address(*place).is_none();
-        for link in links.values().filter(|link| is_forgotten(&link.place)) {
+        let is_forgotten = |slot: &Slot| tracker.address(*slot).is_none();
+        for link in links.values().filter(|link| is_forgotten(&link.slot)) {
             link.end();
         }
-        links.retain(|place, _| !is_forgotten(place));
-        let each = |places: &[Place], order: fn(&Link)| {
-            places.iter().filter_map(|place| links.get(place)).for_each(|link| order(link));
+        links.retain(|slot, _| !is_forgotten(slot));
+        let each = |slots: &[Slot], order: fn(&Link)| {
+            slots.iter().filter_map(|slot| links.get(slot)).for_each(|link| order(link));
         };
-        each(&orders.cut, Link::cut);
-        each(&orders.ask, Link::ask);
-        each(orders.hasten.as_slice(), Link::hasten);
+        each(&actions.cut, Link::cut);
+        each(&actions.ask, Link::ask);
+        each(actions.hasten.as_slice(), Link::hasten);
     }
 
     fn publish(&self, leader: Option<&Arc<Link>>, home: Option<&Arc<Link>>) {
-        let place = |link: Option<&Arc<Link>>| link.map(|link| link.place);
+        let slot = |link: Option<&Arc<Link>>| link.map(|link| link.slot);
         self.routes.send_if_modified(|routes| {
-            let is_new_leader = place(routes.leader.as_ref()) != place(leader);
-            let is_new_home = place(routes.home.as_ref()) != place(home);
+            let is_new_leader = slot(routes.leader.as_ref()) != slot(leader);
+            let is_new_home = slot(routes.home.as_ref()) != slot(home);
             if is_new_leader {
                 routes.leader = leader.cloned();
                 match leader {
@@ -349,7 +354,7 @@ impl Fleet {
     }
 
     fn lock(&self) -> MutexGuard<'_, Helm> {
-        // Orders are made anew from the whole at each step, so a panic elsewhere left nothing half done.
+        // What shall be done is decided anew from the whole at each step, so a panic elsewhere left nothing half done.
         self.helm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

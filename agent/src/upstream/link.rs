@@ -1,9 +1,9 @@
 //! Keeps the connection to one server for as long as it is wanted, and says what becomes of it.
 
-use super::backoff::Backoff;
 use super::fleet::Fleet;
-use super::roster::Place;
 use super::table::{CallTable, Lane};
+use lockmesh_agent_core::backoff::Backoff;
+use lockmesh_agent_core::servers::Slot;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{ReplyFrame, Request, Response, Unavailable};
@@ -43,7 +43,7 @@ enum Wish {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) place: Place,
+    pub(super) slot: Slot,
     pub(super) address: String,
     pub(super) table: CallTable,
     wish: watch::Sender<Wish>,
@@ -54,9 +54,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(place: Place, address: &str) -> Arc<Self> {
+    pub(super) fn new(slot: Slot, address: &str) -> Arc<Self> {
         Arc::new(Self {
-            place,
+            slot,
             address: address.into(),
             table: CallTable::default(),
             wish: watch::Sender::default(),
@@ -97,7 +97,7 @@ impl Link {
 
     /// Carries out what is wanted until [`Link::end`].
     pub(super) async fn keep(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2), super::seed());
         let (mut said, mut is_first) = (String::new(), true);
         loop {
             match self.wished(|wish| wish != Wish::Rest).await {
@@ -121,18 +121,18 @@ impl Link {
                 Err(error) => Some(error),
             };
             match &ended {
-                Some(LinkError::Stranger(reason)) => fleet.not_admitted(self.place, reason.clone()),
-                Some(_) => fleet.not_refused(self.place),
+                Some(LinkError::Stranger(reason)) => fleet.not_admitted(self.slot, reason.clone()),
+                Some(_) => fleet.not_refused(self.slot),
                 None => {}
             }
-            fleet.lost(self.place);
+            fleet.lost(self.slot);
             let Some(reason) = ended.map(|error| error.to_string()) else { continue };
             // One line for each change: a server that stays away says nothing new.
             if said != reason {
                 tracing::warn!("{reason}; trying again as long as it is needed");
                 said = reason;
             }
-            let pause = tokio::time::sleep(backoff.next());
+            let pause = tokio::time::sleep(backoff.next_pause());
             tokio::select! {
                 () = pause => {}
                 () = self.hasten.notified() => {}
@@ -211,7 +211,7 @@ impl Link {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
         self.is_cut.store(false, Ordering::Relaxed);
         self.table.open();
-        fleet.connected(self.place);
+        fleet.connected(self.slot);
         tokio::select! {
             ended = self.send(fleet, &mut sender) => ended,
             ended = self.receive(fleet, connection, &mut receiver) => ended,
@@ -262,7 +262,7 @@ impl Link {
             let (now, due) = (Instant::now(), oldest.map(|oldest| oldest + probe_after));
             let was_slow = std::mem::replace(&mut is_slow, due.is_some_and(|due| due <= now));
             if was_slow != is_slow {
-                fleet.slow(self.place, is_slow);
+                fleet.slow(self.slot, is_slow);
             }
             match due {
                 Some(due) if due > now => tokio::time::sleep_until(due.into()).await,
@@ -285,7 +285,7 @@ impl Link {
             }
             let was_quiet = std::mem::replace(&mut is_quiet, now.duration_since(since) >= QUIET_TIME);
             if was_quiet != is_quiet {
-                fleet.quiet(self.place, is_quiet);
+                fleet.quiet(self.slot, is_quiet);
             }
         }
     }
@@ -302,13 +302,13 @@ impl Link {
         loop {
             self.ask.notified().await;
             fleet.counters.questions.fetch_add(1, Ordering::Relaxed);
-            let life = fleet.window.life();
+            let registration = fleet.sequences.registration();
             match self.table.call(&Request::Status, Lane::Own, STATUS_TIME).await {
-                Ok(Response::Status(status)) => fleet.heard(self.place, &status, life),
-                Ok(Response::Unavailable(Unavailable::Removed)) => fleet.removed(self.place),
+                Ok(Response::Status(status)) => fleet.heard(self.slot, &status, registration),
+                Ok(Response::Unavailable(Unavailable::Removed)) => fleet.removed(self.slot),
                 Ok(other) => {
                     tracing::debug!(server = %self.address, ?other, "no status");
-                    fleet.unheard(self.place);
+                    fleet.unheard(self.slot);
                 }
                 Err(_) => return,
             }

@@ -4,8 +4,10 @@
 //! request ──▶ quorum ──▶ fleet's routes ──▶ leader's link ──▶ table ──▶ frames
 //!               ▲ │                    └──▶ home's link         │
 //!               │ └ NotLeader, Lost: again, under the same id   │ a call unanswered for 100 ms, NotLeader,
-//!               └────────── new routes ── compass ◀─────────────┘ a lost connection, every Status
+//!               └────────── new routes ── tracker ◀─────────────┘ a lost connection, every Status
 //! ```
+//!
+//! What it decides lies in `agent/core`, as pure values; start with its `leader_tracker.rs`.
 //!
 //! | file | is |
 //! |---|---|
@@ -13,33 +15,22 @@
 //! | `quorum.rs` | requests, and when each may be tried again |
 //! | `queue.rs` | waits for locks, and what becomes of them when nobody waits any more |
 //! | `flights.rs` | blocking reads that share one upstream call |
-//! | `window.rs` | sequences that make commands unique across retries |
-//! | `compass.rs` | pure: which server leads, which is home, who is asked and dialled; start here |
-//! | `roster.rs` | pure: the servers, configured and heard of |
-//! | `admission.rs` | pure: whether the servers take this agent |
-//! | `fleet.rs` | the links, and what each is for: does what the compass says |
+//! | `sequences.rs` | request ids for tasks that wait for one |
+//! | `fleet.rs` | the links, and what each is for: does what the tracker says |
 //! | `registrar.rs` | the agent's registration with the leader |
 //! | `link.rs` | the connection to one server, kept as long as it is wanted |
 //! | `stranger.rs` | one question to a server that need not belong to the quorum |
 //! | `table.rs` | calls that wait for an answer, frames that wait to be sent |
-//! | `backoff.rs` | pauses between attempts |
-//! | `tests.rs` | stories of the compass |
 
-mod admission;
-mod backoff;
-mod compass;
 mod fleet;
 mod flights;
 mod link;
 mod queue;
 mod quorum;
 mod registrar;
-mod roster;
+mod sequences;
 mod stranger;
 mod table;
-#[cfg(test)]
-mod tests;
-mod window;
 
 use lockmesh_net::{Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command};
@@ -49,6 +40,7 @@ use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use quorum::Quorum;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -258,7 +250,7 @@ impl Upstream {
     /// Whether the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
         match &self.0 {
-            Way::Quorum(quorum) => quorum.fleet.window.life().is_some(),
+            Way::Quorum(quorum) => quorum.fleet.sequences.registration().is_some(),
             Way::Channel(_) => true,
         }
     }
@@ -282,7 +274,7 @@ impl Upstream {
     pub fn load(&self) -> UpstreamLoad {
         let Way::Quorum(quorum) = &self.0 else { return UpstreamLoad::default() };
         let (shared_reads, waiters) = quorum.flights.counts();
-        let (calls, command_span) = (quorum.fleet.calls(), quorum.fleet.window.span());
+        let (calls, command_span) = (quorum.fleet.calls(), quorum.fleet.sequences.span());
         UpstreamLoad { calls, command_span, shared_reads, waiters }
     }
 
@@ -320,4 +312,9 @@ async fn exchange(channel: &mpsc::Sender<Exchange>, request: Request) -> Result<
 
 fn unexpected(response: &Response) -> Unavailable {
     Unavailable::Unknown(format!("the server answered something else: {response:?}"))
+}
+
+/// A seed for what shall differ from agent to agent: a fresh hasher's keys differ each time, and that is all it needs.
+fn seed() -> u64 {
+    RandomState::new().hash_one(0u8)
 }

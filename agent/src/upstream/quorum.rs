@@ -3,15 +3,15 @@
 //! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves meanwhile; stale and blocking
 //! reads go to the home server, which need not be another one.
 //! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
-//! life; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
+//! registration; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
 
 use super::UpstreamOptions;
-use super::backoff::Backoff;
 use super::fleet::{Fleet, Routes};
 use super::flights::{FLIGHT_TIME, Flights, Wanted};
 use super::link::Link;
+use super::sequences::InUse;
 use super::table::{CallError, Lane};
-use super::window::Slot;
+use lockmesh_agent_core::backoff::Backoff;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -70,21 +70,21 @@ impl Quorum {
         let mut request = Request::Propose(None, command);
         let mut backoff = retry_backoff();
         let mut was_sent = false;
-        let mut slot: Option<Slot<'_>> = None;
+        let mut sequence: Option<InUse<'_>> = None;
         loop {
             let leader = match self.find(Addressee::Leader, Some(deadline)).await {
                 Ok(leader) => leader,
                 Err(reason) => return Err(self.given_up(was_sent, reason)),
             };
-            let Some(slot_now) = self.slot(&mut slot, was_sent).await? else { continue };
-            let Some(id) = slot_now.request_id() else { continue };
+            let Some(in_use) = self.sequence(&mut sequence, was_sent).await? else { continue };
+            let Some(id) = in_use.request_id() else { continue };
             if let Request::Propose(request_id, _) = &mut request {
                 *request_id = Some(id);
             }
-            let life = slot_now.life();
+            let registration = in_use.registration();
             let failure = match self.attempt(&leader, &request, Lane::Leader).await {
                 Ok(Response::Applied(Applied { reply: Reply::Refused(Refusal::Forgotten), .. })) => {
-                    self.fleet.forgotten(life);
+                    self.fleet.forgotten(registration);
                     Failure::Again(no_leader())
                 }
                 Ok(Response::Applied(applied)) => return Ok(applied),
@@ -135,7 +135,7 @@ impl Quorum {
                 Some(deadline) => {
                     self.pause(&mut backoff, deadline).await.map_err(|()| self.given_up(false, reason))?;
                 }
-                None => tokio::time::sleep(backoff.next()).await,
+                None => tokio::time::sleep(backoff.next_pause()).await,
             }
         }
     }
@@ -229,7 +229,7 @@ impl Quorum {
                     Failure::Again(Unavailable::NotLeader { leader })
                 }
                 Unavailable::Removed => {
-                    self.fleet.removed(link.place);
+                    self.fleet.removed(link.slot);
                     Failure::Elsewhere
                 }
                 Unavailable::Unknown(_) => Failure::Sent,
@@ -255,25 +255,26 @@ impl Quorum {
 
     /// The command's sequence: the one it has, or a fresh one while it was certainly never sent. `None` when the
     /// agent has to register first.
-    async fn slot<'a, 'b>(
+    async fn sequence<'a, 'b>(
         &'a self,
-        slot: &'b mut Option<Slot<'a>>,
+        sequence: &'b mut Option<InUse<'a>>,
         was_sent: bool,
-    ) -> Result<Option<&'b Slot<'a>>, Unavailable> {
-        let is_of_this_life = |slot: &Slot<'_>| self.fleet.window.life() == Some(slot.life());
-        if !slot.as_ref().is_some_and(is_of_this_life) {
+    ) -> Result<Option<&'b InUse<'a>>, Unavailable> {
+        let is_of_this_registration =
+            |sequence: &InUse<'_>| self.fleet.sequences.registration() == Some(sequence.registration());
+        if !sequence.as_ref().is_some_and(is_of_this_registration) {
             if was_sent {
                 let reason = "the agent had to register again before the servers answered";
                 return Err(unknown(reason));
             }
-            *slot = self.fleet.window.enter().await?;
+            *sequence = self.fleet.sequences.enter().await?;
         }
-        Ok(slot.as_ref())
+        Ok(sequence.as_ref())
     }
 
     /// Waits before the next attempt; an error when there is no time for one.
     async fn pause(&self, backoff: &mut Backoff, deadline: Instant) -> Result<(), ()> {
-        let pause = backoff.next();
+        let pause = backoff.next_pause();
         if Instant::now() + pause >= deadline {
             return Err(());
         }
@@ -333,7 +334,7 @@ fn may_repeat(request: &Request) -> bool {
 
 /// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of what goes wrong.
 fn retry_backoff() -> Backoff {
-    Backoff::new(Duration::from_millis(2), Duration::from_millis(25))
+    Backoff::new(Duration::from_millis(2), Duration::from_millis(25), super::seed())
 }
 
 fn no_leader() -> Unavailable {

@@ -1,10 +1,11 @@
 //! Registers the agent with the leader: at the start, and whenever the servers do not know it any more.
 
-use super::backoff::Backoff;
 use super::fleet::{Fleet, Routes};
 use super::link::Link;
 use super::table::{CallError, Lane};
-use super::window::Life;
+use lockmesh_agent_core::backoff::Backoff;
+use lockmesh_agent_core::request_ids::Registration;
+
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
@@ -18,16 +19,17 @@ const REGISTER_TIME: Duration = Duration::from_secs(10);
 /// Registers as often as it is needed, until the fleet is closed.
 pub(super) async fn keep_registered(fleet: Arc<Fleet>, registration: AgentRegistration) {
     let request = Request::Propose(None, Command::RegisterAgent(registration.clone()));
-    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250), super::seed());
     let mut said = String::new();
     loop {
         let Some(leader) = fleet.route(Routes::leader_to_register_with, None).await else { return };
         match register(&fleet, &leader, &request).await {
-            Ok(life) => {
+            Ok(registered) => {
                 let node = &registration.node.name;
-                tracing::info!(agent = life.number.0, generation = life.generation.0, %node, "registered");
+                let Registration { number, generation } = registered;
+                tracing::info!(agent = number.0, generation = generation.0, %node, "registered");
                 fleet.counters.registrations.fetch_add(1, Ordering::Relaxed);
-                fleet.registered(life);
+                fleet.registered(registered);
                 backoff.reset();
                 said.clear();
             }
@@ -36,16 +38,16 @@ pub(super) async fn keep_registered(fleet: Arc<Fleet>, registration: AgentRegist
                     tracing::warn!("this agent is not registered yet: {reason}");
                     said = reason;
                 }
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next_pause()).await;
             }
         }
     }
 }
 
-async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Result<Life, String> {
+async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Result<Registration, String> {
     match leader.table.call(request, Lane::Leader, REGISTER_TIME).await {
         Ok(Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. })) => {
-            Ok(Life { number, generation })
+            Ok(Registration { number, generation })
         }
         Ok(Response::Applied(Applied { reply: Reply::Refused(refusal), .. })) => {
             fleet.denied(&refusal.to_string());
@@ -54,7 +56,7 @@ async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Resul
         Ok(Response::Unavailable(reason)) => {
             match &reason {
                 Unavailable::NotLeader { leader: hint } => fleet.refused(leader, hint.as_deref()),
-                Unavailable::Removed => fleet.removed(leader.place),
+                Unavailable::Removed => fleet.removed(leader.slot),
                 Unavailable::Denied(why) => fleet.denied(why),
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! A scripted agent: registers, gives each command one request id, and sends it until it is answered.
+//! A scripted agent: registers, gives each command one request id as the real one does, and sends it until it is answered.
 //!
 //! Like the real upstream it tells *certainly not done* from *unknown*, follows hints of who leads, and retries under the
 //! same id. What its clients want is in [`super::client`].
@@ -8,14 +8,15 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
 use super::stage::{Ask, Asker, Event, Stage};
+use lockmesh_agent_core::request_ids::{Entry, Registration, RequestIds, Sequence};
 use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an agent waits before it asks again, after it was refused.
@@ -25,8 +26,8 @@ const PAUSE: Duration = Duration::from_millis(40);
 #[derive(Clone, Debug)]
 struct Flight {
     wish: Wish,
-    /// Its number, and in which life it was given.
-    sequence: Option<(u64, Generation)>,
+    /// That of its request id.
+    sequence: Option<Sequence>,
     bound: LogIndex,
     attempts: u32,
     /// The present attempt.
@@ -49,14 +50,14 @@ pub struct Agent {
     place: usize,
     /// Which of its lives in the simulation.
     life: u64,
-    identity: Option<(AgentNumber, Generation)>,
-    next_sequence: u64,
-    in_use: BTreeSet<u64>,
+    ids: RequestIds,
     /// Whom it takes for the leader.
     leader: ServerId,
     servers: Vec<ServerId>,
     tasks: Vec<Task>,
     calls: BTreeMap<u64, usize>,
+    /// Whether the servers do not know its registration any more.
+    is_forgotten: bool,
 }
 
 impl Agent {
@@ -68,13 +69,12 @@ impl Agent {
         let mut agent = Self {
             place,
             life: 0,
-            identity: None,
-            next_sequence: 1,
-            in_use: BTreeSet::new(),
+            ids: RequestIds::default(),
             leader,
             servers,
             tasks,
             calls: BTreeMap::new(),
+            is_forgotten: false,
         };
         agent.begin_life(stage);
         agent
@@ -90,9 +90,9 @@ impl Agent {
     /// The process dies and comes back: what was under way is forgotten.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentRestart);
-        self.identity = None;
+        self.ids = RequestIds::default();
+        self.is_forgotten = false;
         self.calls.clear();
-        self.in_use.clear();
         for task in &mut self.tasks {
             task.flight = None;
             task.client.restart(stage, judge);
@@ -147,15 +147,14 @@ impl Agent {
             return;
         }
         let is_registrar = matches!(self.tasks[task].client, Client::Registrar);
-        if is_registrar == self.identity.is_some() {
+        if is_registrar == self.is_registered() {
             return self.think(stage, task);
         }
         let Some(wish) = self.wish(stage, judge, task) else { return self.think(stage, task) };
-        let identity = self.identity.filter(|_| matches!(&wish.request, Request::Propose(..)));
-        let sequence = identity.map(|(_, generation)| {
-            self.next_sequence += 1;
-            self.in_use.insert(self.next_sequence);
-            (self.next_sequence, generation)
+        let is_command = !is_registrar && matches!(&wish.request, Request::Propose(..));
+        let sequence = is_command.then(|| match self.ids.enter(task as u64) {
+            Entry::Entered(sequence) => sequence,
+            other => unreachable!("few clients, one command each: {other:?}"),
         });
         let patience = stage.plan.clients.patience;
         let gives_up = stage.now + stage.around(patience);
@@ -190,10 +189,9 @@ impl Agent {
             stage.hit(Mark::RetryElsewhere);
         }
         let mut request = flight.wish.request.clone();
-        if let (Some((sequence, _)), Some((agent, generation))) = (flight.sequence, self.identity) {
-            let lowest = self.in_use.first().copied().unwrap_or(sequence);
+        if let Some(sequence) = flight.sequence {
             let Request::Propose(id, _) = &mut request else { unreachable!("only commands have sequences") };
-            *id = Some(RequestId { agent, generation, sequence, lowest });
+            *id = self.ids.request_id(sequence);
         }
         let ask = Ask { by: Asker::Agent(self.place), call: flight.call, request, bound: flight.bound };
         let wait = stage.plan.clients.attempt + flight.wish.extra;
@@ -212,7 +210,7 @@ impl Agent {
         }
         // What was asked in an earlier life cannot be asked again.
         let is_over =
-            flight.sequence.is_some_and(|(_, life)| self.identity.is_none_or(|(_, now)| now != life));
+            flight.sequence.is_some_and(|of| self.is_forgotten || self.ids.request_id(of).is_none());
         if is_over || (stage.now >= flight.gives_up && !stage.calm) {
             stage.hit(Mark::GaveUp);
             let flight = self.land(task);
@@ -228,12 +226,15 @@ impl Agent {
     fn land(&mut self, task: usize) -> Flight {
         let flight = self.tasks[task].flight.take().expect("a flight is under way");
         self.calls.retain(|_, of| *of != task);
-        if let Some((sequence, life)) = flight.sequence
-            && self.identity.is_some_and(|(_, now)| now == life)
-        {
-            self.in_use.remove(&sequence);
+        if let Some(sequence) = flight.sequence {
+            let admitted = self.ids.leave(sequence);
+            debug_assert!(admitted.is_empty(), "nobody waits for a sequence");
         }
         flight
+    }
+
+    fn is_registered(&self) -> bool {
+        self.ids.registration().is_some() && !self.is_forgotten
     }
 
     /// A server answered an attempt.
@@ -255,18 +256,16 @@ impl Agent {
         }
         if is_forgotten(&response) {
             stage.hit(Mark::RetryForgotten);
-            if flight.sequence.map(|(_, life)| life) == self.identity.map(|(_, now)| now) {
-                self.identity = None;
-            }
+            self.is_forgotten |= flight.sequence.is_some_and(|of| self.ids.request_id(of).is_some());
             let flight = self.land(task);
             self.tasks[task].client.gave_up(stage, judge, &flight.wish);
             return self.think(stage, task);
         }
         let flight = self.land(task);
         if let Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) = response {
-            self.identity = Some((number, generation));
-            self.next_sequence = 0;
-            self.in_use.clear();
+            let admitted = self.ids.register(Registration { number, generation });
+            debug_assert!(admitted.is_empty(), "nobody waits for a sequence");
+            self.is_forgotten = false;
         } else {
             self.heard(stage, judge, task, &flight, response);
         }

@@ -2,63 +2,64 @@
 
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Status;
+use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How many servers are taken from the servers' own list.
 const MOST_SERVERS: usize = 16;
 
 /// An address that is dialled, by a number that is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place(pub(super) u32);
+pub struct Slot(pub u32);
 
-/// What is known of the server at one place.
+/// What is known of the server at one slot.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub struct KnownServer {
     /// What is dialled, as `host:port`.
-    pub(super) address: String,
+    pub address: String,
     /// Whether it was configured, and is therefore never forgotten.
-    pub(super) is_seed: bool,
+    pub is_seed: bool,
     /// Who answered there last.
-    pub(super) id: Option<ServerId>,
+    pub id: Option<ServerId>,
     /// Whether there is a connection.
-    pub(super) is_up: bool,
+    pub is_up: bool,
     /// Whether it has said something since there is.
-    pub(super) is_heard: bool,
+    pub is_heard: bool,
     /// Whether a call is unanswered for so long that one begins to wonder.
-    pub(super) is_slow: bool,
+    pub is_slow: bool,
     /// Whether nothing at all has arrived from it for so long that one begins to wonder.
-    pub(super) is_quiet: bool,
+    pub is_quiet: bool,
     /// Attempts to connect that failed, since the last one that did not.
-    pub(super) failures: u32,
+    pub failures: u32,
     /// When its status was asked for last.
-    pub(super) asked: Option<Instant>,
+    pub asked: Option<Time>,
     /// Whether that question is still open.
-    pub(super) is_asked: bool,
+    pub is_asked: bool,
     /// The share of the usual pause after which it is asked again.
-    pub(super) spread: f64,
+    pub spread: f64,
     /// When it is asked again at the earliest, after it refused what a leader would take.
-    pub(super) not_before: Option<Instant>,
+    pub not_before: Option<Time>,
     /// Since when it has known no leader although there is one, or has not heard of it.
-    pub(super) lonely_since: Option<Instant>,
+    pub leaderless_since: Option<Time>,
     /// How long ago it had heard of its leader when it said so last; zero where that is none.
-    pub(super) silence: Duration,
+    pub silence: Duration,
     /// Whether it said that it was taken out of the quorum.
-    pub(super) is_removed: bool,
+    pub is_removed: bool,
     /// Until when the connection is kept although nothing needs it.
-    pub(super) kept_until: Option<Instant>,
-    /// Another place at which the same server is connected already.
-    pub(super) double_of: Option<Place>,
+    pub kept_until: Option<Time>,
+    /// Another slot at which the same server is connected already.
+    pub double_of: Option<Slot>,
     preference: u64,
 }
 
-/// All places, and the servers' own list.
+/// All slots, and the servers' own list.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub struct KnownServers {
     agent: String,
-    servers: BTreeMap<Place, Server>,
-    last_place: u32,
+    servers: BTreeMap<Slot, KnownServer>,
+    last_slot: u32,
     /// The addresses that the servers have by their own word, as of an applied index of a cluster.
     rows: BTreeMap<ServerId, String>,
     /// The servers of the quorum by the same word, also those whose address is not known.
@@ -66,91 +67,96 @@ pub(super) struct Roster {
     version: (String, LogIndex),
 }
 
-impl Roster {
-    /// A roster of configured addresses; the agent's name decides which of them it prefers.
-    pub(super) fn new(agent: &str, seeds: &[String]) -> Self {
+impl KnownServers {
+    /// Knows configured addresses; the agent's name decides which of them it prefers.
+    pub fn new(agent: &str, seeds: &[String]) -> Self {
         let mut this = Self {
             agent: agent.into(),
             servers: BTreeMap::new(),
-            last_place: 0,
+            last_slot: 0,
             rows: BTreeMap::new(),
             members: BTreeSet::new(),
             version: Default::default(),
         };
         for seed in seeds {
-            let place = this.place_at(seed);
-            this.server_mut(place).is_seed = true;
+            let slot = this.slot_at(seed);
+            this.server_mut(slot).is_seed = true;
         }
         this
     }
 
-    pub(super) fn get(&self, place: Place) -> Option<&Server> {
-        self.servers.get(&place)
+    /// The server at a slot, where that is known.
+    pub fn get(&self, slot: Slot) -> Option<&KnownServer> {
+        self.servers.get(&slot)
     }
 
-    pub(super) fn server_mut(&mut self, place: Place) -> &mut Server {
-        self.servers.get_mut(&place).expect("a place is asked for only while it is known")
+    /// The server at a slot that is known.
+    pub(crate) fn server_mut(&mut self, slot: Slot) -> &mut KnownServer {
+        self.servers.get_mut(&slot).expect("a slot is asked for only while it is known")
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Server)> {
-        self.servers.iter().map(|(place, server)| (*place, server))
+    /// All slots with their servers.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &KnownServer)> {
+        self.servers.iter().map(|(slot, server)| (*slot, server))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Server)> {
-        self.servers.iter_mut().map(|(place, server)| (*place, server))
+    /// The same, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut KnownServer)> {
+        self.servers.iter_mut().map(|(slot, server)| (*slot, server))
     }
 
-    /// All places, those that are worth dialling first before the others: the servers' own list before what was
+    /// All slots, those that are worth dialling first before the others: the servers' own list before what was
     /// only configured, and each agent in an order of its own, so that a thousand agents spread.
-    pub(super) fn ranked(&self) -> Vec<Place> {
-        let mut places: Vec<_> = self
+    pub fn ranked(&self) -> Vec<Slot> {
+        let mut slots: Vec<_> = self
             .iter()
             .filter(|(_, server)| server.double_of.is_none())
-            .map(|(place, server)| (!is_listed(&self.rows, server), server.preference, place))
+            .map(|(slot, server)| (!is_listed(&self.rows, server), server.preference, slot))
             .collect();
-        places.sort_unstable();
-        places.into_iter().map(|(.., place)| place).collect()
+        slots.sort_unstable();
+        slots.into_iter().map(|(.., slot)| slot).collect()
     }
 
     /// Where a server is found: where it is connected, where the servers say that it is, or where it was before.
-    pub(super) fn place_of(&mut self, id: ServerId) -> Option<Place> {
-        if let Some(place) = self.connected(id) {
-            return Some(place);
+    pub fn slot_of(&mut self, id: ServerId) -> Option<Slot> {
+        if let Some(slot) = self.connected(id) {
+            return Some(slot);
         }
         if let Some(address) = self.rows.get(&id).cloned() {
-            return Some(self.place_at(&address));
+            return Some(self.slot_at(&address));
         }
-        self.iter().find(|(_, server)| server.id == Some(id)).map(|(place, _)| place)
+        self.iter().find(|(_, server)| server.id == Some(id)).map(|(slot, _)| slot)
     }
 
-    /// The place of an address, as a server gave it; a new one where nobody has named it before.
-    pub(super) fn place_at(&mut self, address: &str) -> Place {
-        if let Some((place, _)) = self.iter().find(|(_, server)| server.address == address) {
-            return place;
+    /// The slot of an address, as a server gave it; a new one where nobody has named it before.
+    pub fn slot_at(&mut self, address: &str) -> Slot {
+        if let Some((slot, _)) = self.iter().find(|(_, server)| server.address == address) {
+            return slot;
         }
         // The server of that address may be connected under another one.
         let listed = self.rows.iter().find(|(_, row)| *row == address).map(|(id, _)| *id);
-        if let Some(place) = listed.and_then(|id| self.connected(id)) {
-            return place;
+        if let Some(slot) = listed.and_then(|id| self.connected(id)) {
+            return slot;
         }
-        self.last_place += 1;
-        let place = Place(self.last_place);
-        self.servers.insert(place, Server::new(address, self.preference(address)));
-        place
+        self.last_slot += 1;
+        let slot = Slot(self.last_slot);
+        self.servers.insert(slot, KnownServer::new(address, self.preference(address)));
+        slot
     }
 
-    fn connected(&self, id: ServerId) -> Option<Place> {
-        let is_it = |server: &Server| server.is_up && server.id == Some(id) && server.double_of.is_none();
-        self.iter().find(|(_, server)| is_it(server)).map(|(place, _)| place)
+    fn connected(&self, id: ServerId) -> Option<Slot> {
+        let is_it =
+            |server: &KnownServer| server.is_up && server.id == Some(id) && server.double_of.is_none();
+        self.iter().find(|(_, server)| is_it(server)).map(|(slot, _)| slot)
     }
 
     /// Takes what a server says of itself and of the others.
-    pub(super) fn learn(&mut self, place: Place, status: &Status) {
+    pub fn learn(&mut self, slot: Slot, status: &Status) {
         // A server that has not found its quorum yet is nobody in particular.
         if status.server == ServerId::default() {
-            return self.server_mut(place).id = None;
+            return self.server_mut(slot).id = None;
         }
-        self.identify(place, status.server);
+        self.identify(slot, status.server);
         let is_older = self.version.0 == status.cluster_id && status.applied_index < self.version.1;
         let rows: BTreeMap<_, _> = status
             .servers
@@ -167,26 +173,26 @@ impl Roster {
         if rows != self.rows {
             self.rows = rows;
             for id in self.rows.keys().copied().collect::<Vec<_>>() {
-                self.place_of(id);
+                self.slot_of(id);
             }
             self.forget_the_unlisted();
         }
     }
 
-    fn identify(&mut self, place: Place, id: ServerId) {
-        let double = self.connected(id).filter(|other| *other != place);
-        let server = self.server_mut(place);
+    fn identify(&mut self, slot: Slot, id: ServerId) {
+        let double = self.connected(id).filter(|other| *other != slot);
+        let server = self.server_mut(slot);
         (server.id, server.double_of) = (Some(id), double);
     }
 
-    /// Whether the server at a place is one that the quorum does not have any more, or not yet.
-    pub(super) fn is_outside(&self, place: Place) -> bool {
-        let id = self.get(place).filter(|server| server.is_up).and_then(|server| server.id);
+    /// Whether the server at a slot is one that the quorum does not have any more, or not yet.
+    pub fn is_outside(&self, slot: Slot) -> bool {
+        let id = self.get(slot).filter(|server| server.is_up).and_then(|server| server.id);
         !self.members.is_empty() && id.is_some_and(|id| !self.members.contains(&id))
     }
 
-    /// A place that is connected stays until it is not.
-    pub(super) fn forget_the_unlisted(&mut self) {
+    /// A slot that is connected stays until it is not.
+    pub fn forget_the_unlisted(&mut self) {
         if !self.rows.is_empty() {
             let rows = &self.rows;
             self.servers.retain(|_, server| server.is_seed || server.is_up || is_listed(rows, server));
@@ -201,13 +207,13 @@ impl Roster {
     }
 }
 
-/// Whether the servers' own list leads to this place.
-fn is_listed(rows: &BTreeMap<ServerId, String>, server: &Server) -> bool {
+/// Whether the servers' own list leads to this slot.
+fn is_listed(rows: &BTreeMap<ServerId, String>, server: &KnownServer) -> bool {
     let is_it = |id| server.is_up && rows.contains_key(&id);
     server.id.is_some_and(is_it) || rows.values().any(|row| *row == server.address)
 }
 
-impl Server {
+impl KnownServer {
     fn new(address: &str, preference: u64) -> Self {
         Self {
             address: address.into(),
@@ -222,7 +228,7 @@ impl Server {
             is_asked: false,
             spread: 1.0,
             not_before: None,
-            lonely_since: None,
+            leaderless_since: None,
             silence: Duration::ZERO,
             is_removed: false,
             kept_until: None,
@@ -232,12 +238,12 @@ impl Server {
     }
 
     /// Whether it can be relied on for now.
-    pub(super) fn is_well(&self) -> bool {
+    pub fn is_well(&self) -> bool {
         self.is_up && self.is_heard && !self.is_doubtful() && !self.is_removed && self.double_of.is_none()
     }
 
     /// Whether it is to be asked if it is there still.
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub fn is_doubtful(&self) -> bool {
         self.is_slow || self.is_quiet
     }
 }

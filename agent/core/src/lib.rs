@@ -1,0 +1,20 @@
+//! What an agent decides on its way to the servers, as pure values.
+//!
+//! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time and seeds are
+//! arguments; what shall happen is returned. The agent's `upstream` has the connections and carries it out.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled; start here |
+//! | [`servers`] | the servers, configured and heard of |
+//! | [`admission`] | whether the servers take this agent |
+//! | [`request_ids`] | one id for all attempts of a command, and how many may be under way |
+//! | [`backoff`] | pauses between attempts |
+//! | [`jitter`] | small differences, so that a thousand agents do not come at once |
+
+pub mod admission;
+pub mod backoff;
+pub mod jitter;
+pub mod leader_tracker;
+pub mod request_ids;
+pub mod servers;

@@ -1,0 +1,231 @@
+//! Request ids: one for each command through all its attempts, so that servers carry it out once.
+//!
+//! ```text
+//! enter ──> a sequence ──> request_id, before each attempt ──> leave
+//!   └ 4,096 lie between the oldest in use and the next ──> the line ──> a sequence, in order of asking
+//! ```
+//!
+//! Servers keep an agent's replies from the lowest sequence that it still wants; a registration begins sequences anew.
+//!
+//! **Invariant:** no sequence in use is [`MAX_SPAN`] or more above the lowest one in use, because servers keep the replies
+//! of all that lie between.
+
+use lockmesh_protocol::id::{AgentNumber, Generation, RequestId};
+use std::collections::VecDeque;
+
+/// How far sequences in use may lie apart.
+pub const MAX_SPAN: usize = 4096;
+
+/// How many commands may wait for a sequence.
+pub const MAX_WAITING: usize = 16_384;
+
+/// Which agent the servers have registered, and for the how manieth time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The agent's number in the cluster.
+    pub number: AgentNumber,
+    /// How often it has registered.
+    pub generation: Generation,
+}
+
+/// A sequence in use: to be given back by [`RequestIds::leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// The registration that it belongs to.
+    pub registration: Registration,
+    number: u64,
+}
+
+/// What becomes of a command that wants a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It has one.
+    Entered(Sequence),
+    /// It has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will give it one under its token.
+    Waits,
+    /// The agent must register first.
+    NotRegistered,
+    /// [`MAX_WAITING`] wait already.
+    Full,
+}
+
+/// A sequence for a command that waited, and the command's token.
+pub type Admitted = (u64, Sequence);
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub struct RequestIds {
+    registration: Option<Registration>,
+    /// The lowest sequence in use, or the next one to be given out.
+    lowest: u64,
+    /// For each sequence from `lowest` on whether it is in use.
+    in_use: VecDeque<bool>,
+    /// The tokens of those who wait, in order of asking.
+    waiting: VecDeque<u64>,
+}
+
+impl RequestIds {
+    /// The agent's present registration, once it has one.
+    pub fn registration(&self) -> Option<Registration> {
+        self.registration
+    }
+
+    /// The servers registered this agent: sequences begin anew, those of earlier registrations mean nothing any more.
+    /// Gives those who waited and have a sequence now.
+    #[must_use]
+    pub fn register(&mut self, registration: Registration) -> Vec<Admitted> {
+        self.registration = Some(registration);
+        self.lowest = 1;
+        self.in_use.clear();
+        self.admit()
+    }
+
+    /// A command wants a sequence; `token` is its own.
+    pub fn enter(&mut self, token: u64) -> Entry {
+        let Some(registration) = self.registration else { return Entry::NotRegistered };
+        if self.waiting.is_empty() && self.in_use.len() < MAX_SPAN {
+            return Entry::Entered(self.next(registration));
+        }
+        if self.waiting.len() >= MAX_WAITING {
+            return Entry::Full;
+        }
+        self.waiting.push_back(token);
+        Entry::Waits
+    }
+
+    /// A command that waits does so no longer.
+    pub fn stop_waiting(&mut self, token: u64) {
+        self.waiting.retain(|waiting| *waiting != token);
+    }
+
+    /// What goes out with the command's next attempt; none where the agent has registered anew since.
+    pub fn request_id(&self, sequence: Sequence) -> Option<RequestId> {
+        let Registration { number: agent, generation } = sequence.registration;
+        let id = RequestId { agent, generation, sequence: sequence.number, lowest: self.lowest };
+        (self.registration == Some(sequence.registration)).then_some(id)
+    }
+
+    /// A command is over. Gives those who waited and have a sequence now.
+    #[must_use]
+    pub fn leave(&mut self, sequence: Sequence) -> Vec<Admitted> {
+        if self.registration != Some(sequence.registration) {
+            return Vec::new();
+        }
+        let index = usize::try_from(sequence.number - self.lowest).expect("a span fits the memory");
+        self.in_use[index] = false;
+        while self.in_use.front() == Some(&false) {
+            self.in_use.pop_front();
+            self.lowest += 1;
+        }
+        self.admit()
+    }
+
+    /// How many sequences lie between the lowest in use and the next one.
+    pub fn span(&self) -> usize {
+        self.in_use.len()
+    }
+
+    fn admit(&mut self) -> Vec<Admitted> {
+        let Some(registration) = self.registration else { return Vec::new() };
+        let room = (MAX_SPAN - self.in_use.len()).min(self.waiting.len());
+        let tokens: Vec<u64> = self.waiting.drain(..room).collect();
+        tokens.into_iter().map(|token| (token, self.next(registration))).collect()
+    }
+
+    fn next(&mut self, registration: Registration) -> Sequence {
+        let number = self.lowest + self.in_use.len() as u64;
+        self.in_use.push_back(true);
+        Sequence { registration, number }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration(generation: u32) -> Registration {
+        Registration { number: AgentNumber(7), generation: Generation(generation) }
+    }
+
+    fn registered() -> RequestIds {
+        let mut ids = RequestIds::default();
+        assert_eq!(ids.register(registration(1)), []);
+        ids
+    }
+
+    fn enter(ids: &mut RequestIds) -> Sequence {
+        match ids.enter(0) {
+            Entry::Entered(sequence) => sequence,
+            other => panic!("no sequence: {other:?}"),
+        }
+    }
+
+    fn numbers(ids: &RequestIds, sequence: Sequence) -> Option<(u64, u64)> {
+        ids.request_id(sequence).map(|id| (id.sequence, id.lowest))
+    }
+
+    #[test]
+    fn the_lowest_is_the_oldest_in_use() {
+        assert_eq!(RequestIds::default().enter(1), Entry::NotRegistered);
+        let mut ids = registered();
+        let [one, two, three] = [0; 3].map(|_| enter(&mut ids));
+        assert_eq!([one, two, three].map(|id| numbers(&ids, id)), [(1, 1), (2, 1), (3, 1)].map(Some));
+        assert_eq!(ids.leave(two), []);
+        assert_eq!(numbers(&ids, three), Some((3, 1)));
+        assert_eq!(ids.leave(one), []);
+        assert_eq!(numbers(&ids, three), Some((3, 3)));
+        assert_eq!(ids.leave(three), []);
+        let four = enter(&mut ids);
+        assert_eq!(numbers(&ids, four), Some((4, 4)));
+    }
+
+    #[test]
+    fn one_that_is_stuck_holds_the_others_up_instead_of_being_forgotten() {
+        let mut ids = registered();
+        let stuck = enter(&mut ids);
+        for _ in 1..MAX_SPAN {
+            let next = enter(&mut ids);
+            assert_eq!(ids.leave(next), []);
+        }
+        assert_eq!(ids.span(), MAX_SPAN);
+        assert_eq!([ids.enter(11), ids.enter(12), ids.enter(13)], [Entry::Waits; 3]);
+        ids.stop_waiting(12);
+        let admitted = ids.leave(stuck);
+        let tokens: Vec<u64> = admitted.iter().map(|(token, _)| *token).collect();
+        assert_eq!(tokens, [11, 13], "in order of asking");
+        let first = MAX_SPAN as u64 + 1;
+        assert_eq!(numbers(&ids, admitted[0].1), Some((first, first)));
+    }
+
+    #[test]
+    fn a_new_registration_begins_anew() {
+        let mut ids = registered();
+        let old = enter(&mut ids);
+        assert_eq!(ids.register(registration(2)), []);
+        assert_eq!(ids.request_id(old), None);
+        let new = enter(&mut ids);
+        assert_eq!((new.registration, numbers(&ids, new)), (registration(2), Some((1, 1))));
+        assert_eq!(ids.leave(old), []);
+        assert_eq!((ids.span(), numbers(&ids, new)), (1, Some((1, 1))));
+    }
+
+    #[test]
+    fn a_new_registration_admits_those_who_waited() {
+        let mut ids = registered();
+        (0..MAX_SPAN).for_each(|_| _ = enter(&mut ids));
+        assert_eq!(ids.enter(5), Entry::Waits);
+        let admitted = ids.register(registration(2));
+        assert_eq!(admitted.len(), 1);
+        assert_eq!((admitted[0].0, numbers(&ids, admitted[0].1)), (5, Some((1, 1))));
+    }
+
+    #[test]
+    fn the_line_has_an_end() {
+        let mut ids = registered();
+        (0..MAX_SPAN).for_each(|_| _ = enter(&mut ids));
+        assert!((0..MAX_WAITING as u64).all(|token| ids.enter(token) == Entry::Waits));
+        assert_eq!(ids.enter(0), Entry::Full);
+        ids.stop_waiting(9);
+        assert_eq!(ids.enter(9), Entry::Waits);
+    }
+}
