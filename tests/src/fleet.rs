@@ -112,6 +112,20 @@ pub fn is_alive(pid: &str) -> bool {
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
+/// Stops a process, and waits until it stands still. The signal goes to one of its threads: until that one has had its
+/// turn the others run on, on a busy machine for long enough to write and to answer.
+pub fn freeze(pid: &str) {
+    assert!(shell(&format!("kill -STOP {pid}")));
+    let is_still = || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it is a process");
+        threads.flatten().all(|thread| {
+            let status = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        })
+    };
+    wait_until(is_still);
+}
+
 /// Waits until the process with this number is gone.
 pub fn gone(pid: &str) {
     let waited = shell(&format!("timeout 60 tail --pid={pid} -f /dev/null"));

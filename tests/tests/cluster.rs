@@ -4,7 +4,7 @@
 //! Time is only bounded from below, and compared in order: how late a loaded machine is proves nothing.
 
 use lockmesh_tests::dialect::let_pass;
-use lockmesh_tests::fleet::{Fleet, shell, wait_until};
+use lockmesh_tests::fleet::{Fleet, freeze, shell, wait_until};
 use lockmesh_tests::http::Client;
 use lockmesh_tests::process::Process;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn a_consistent_watch_on_a_leader_that_is_deposed_tells_the_truth() {
     let index = client.get("/v1/kv/job").index();
     let watch = client.watch(&format!("/v1/kv/job?consistent&index={index}&wait={LONG}"));
     let deposed = fleet.leader();
-    signal(&fleet, &deposed, "STOP");
+    freeze(&fleet.pid(&deposed));
     client.set("job", "new");
     assert_ne!(fleet.leader(), deposed);
     signal(&fleet, &deposed, "CONT");

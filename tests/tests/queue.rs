@@ -4,7 +4,7 @@
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};
-use lockmesh_tests::fleet::{Fleet, is_alive, shell, wait_until};
+use lockmesh_tests::fleet::{Fleet, freeze, is_alive, shell, wait_until};
 use lockmesh_tests::http::{Answer, Client, Connection};
 use lockmesh_tests::process::Process;
 use serde_json::{Value, json};
@@ -190,7 +190,10 @@ fn a_wait_outlives_its_leader() {
         let next = wait(&client, "job", &first, "600s", 1);
         let last = wait(&client, "job", &second, "600s", 2);
         let deposed = fleet.leader();
-        assert!(shell(&format!("kill -{blow} {}", fleet.pid(&deposed))));
+        match blow {
+            "STOP" => freeze(&fleet.pid(&deposed)),
+            _ => assert!(shell(&format!("kill -{blow} {}", fleet.pid(&deposed)))),
+        }
         wait_until(|| client.put(&format!("/v1/kv/job?release={holder}"), "").status == 200);
         let granted = answer(next).expect(200);
         assert!(fence(&granted) > fence(&held));

@@ -7,6 +7,7 @@ use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response, Unavai
 use lockmesh_server::rpc::RpcOptions;
 use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 struct Stranger {
     cluster: Cluster,
@@ -16,9 +17,13 @@ struct Stranger {
 
 impl Stranger {
     fn new(options: RpcOptions) -> Self {
+        Self::with_mailbox(16_384, options)
+    }
+
+    fn with_mailbox(limit: usize, options: RpcOptions) -> Self {
         let (cluster, book) = (Cluster::new("web-1"), SharedBook::default());
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let service = Service::start_at(loopback, &cluster, &book, options, 16_384);
+        let service = Service::start_at(loopback, &cluster, &book, options, limit);
         Self { cluster, book, service }
     }
 
@@ -117,6 +122,29 @@ async fn a_connection_has_only_so_many_calls() {
     while served < 10 {
         served += receiver.receive::<ReplyFrame>().await.unwrap().unwrap().0.len();
     }
+}
+
+#[tokio::test]
+async fn what_the_mailbox_has_no_room_for_is_shed_at_once_and_the_rest_is_served() {
+    const CALLS: u64 = 100;
+    let stranger = Stranger::with_mailbox(10, RpcOptions::default());
+    stranger.book.open().mood = Mood::Stuck;
+    let (_dialler, connection) = stranger.connect(Role::Agent).await;
+    let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();
+    let calls: Vec<Call> =
+        (1..=CALLS).map(|id| Call::Begin(CallId(id), Request::Renew("s".into()))).collect();
+    sender.send(vec![frame(&calls).into()]).await.unwrap();
+    let is_shed = |response: &Response| matches!(response, Response::Unavailable(Unavailable::Overloaded(_)));
+    let ReplyFrame(mut answers) = receiver.receive().await.unwrap().unwrap();
+    assert!(answers.iter().all(|(_, response)| is_shed(response)), "{answers:?}");
+    stranger.book.open().mood = Mood::Serving;
+    stranger.book.changed();
+    while answers.len() < CALLS as usize {
+        answers.append(&mut receiver.receive::<ReplyFrame>().await.unwrap().unwrap().0);
+    }
+    let shed = answers.iter().filter(|(_, response)| is_shed(response)).count() as u64;
+    assert_eq!(shed, stranger.service.counters.overloaded.load(Ordering::Relaxed));
+    assert!(shed <= CALLS - 10, "ten had room: {answers:?}");
 }
 
 #[tokio::test]
