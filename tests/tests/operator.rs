@@ -1,5 +1,6 @@
 //! What operators see of a quorum and do to it, over HTTP and on the command line.
 
+use lockmesh_tests::binary::lockmesh;
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::process::run;
@@ -37,6 +38,20 @@ fn a_quorum_of_one_is_well_and_may_lose_nobody() {
     let (_, text, _) = operator(&["raft", "list-peers", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&listed["Leader"], &listed["Servers"][0]["Healthy"]), (&json!(1), &json!(true)));
+}
+
+#[test]
+fn a_backup_goes_through_a_pipe_whole_or_not_at_all() {
+    if shared().is_foreign() {
+        return;
+    }
+    let (program, address) = (lockmesh().display(), shared().http);
+    let snapshot = format!("{program} operator snapshot");
+    assert!(shell(&format!("{snapshot} save - --http-addr {address} | {snapshot} inspect - | grep -q Rows")));
+    assert!(shell(&format!(
+        "{snapshot} save - --http-addr {address} | {snapshot} restore - --http-addr {address}"
+    )));
+    assert!(shell(&format!("test -z \"$({snapshot} save - --http-addr 127.0.0.1:1)\"")));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `lockmesh operator snapshot`: backups of the whole state.
 //!
 //! Saving and restoring go through the agent. Looking into a file needs none, only the format that the agent writes.
+//! What comes from stdin or goes to stdout lies in an unnamed temporary file in between: a backup is looked at as a whole
+//! before anybody is given a byte of it.
 
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
@@ -10,7 +12,8 @@ use crate::http::archive::{self, ArchiveError, Meta};
 use lockmesh_client::{Client, Read};
 use lockmesh_protocol::change::Change;
 use std::collections::BTreeMap;
-use std::io::BufReader;
+use std::fs;
+use std::io::{BufReader, IsTerminal, Seek};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::fs::File;
@@ -26,7 +29,7 @@ pub struct Args {
 enum Command {
     /// Write a backup to a file
     Save {
-        /// The file; one that is there is replaced once the backup is whole
+        /// The file; one that is there is replaced once the backup is whole; `-` for stdout
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
@@ -34,13 +37,13 @@ enum Command {
     },
     /// Replace the whole state by a backup; everything since is gone
     Restore {
-        /// The file
+        /// The file; `-` for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
     /// Look at every byte of a backup and say what it holds; needs no agent
     Inspect {
-        /// The file
+        /// The file; `-` for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Print JSON
@@ -52,16 +55,20 @@ enum Command {
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
+        Command::Save { file, consistency } if is_stream(&file) => {
+            save_to_stdout(&context.client()?, &consistency.read()).await?;
+        }
         Command::Save { file, consistency } => save(&file, &context.client()?, &consistency.read()).await?,
         Command::Restore { file } => {
             // A file that is no backup is refused here, in plain words, before the agent is bothered with it.
-            Contents::of(&file)?;
-            let mut source = File::open(&file).await.map_err(|error| cannot("read", &file, &error))?;
-            context.client()?.operator().restore_snapshot(&mut source).await?;
+            let mut source = open(&file)?;
+            Contents::of(&source, &file)?;
+            source.rewind().map_err(|error| cannot("read", &file, &error))?;
+            context.client()?.operator().restore_snapshot(&mut File::from_std(source)).await?;
             print_line(&format!("Restored {}", file.display()))?;
         }
         Command::Inspect { file, json } => {
-            let contents = Contents::of(&file)?;
+            let contents = Contents::of(&open(&file)?, &file)?;
             match json {
                 true => print_json(&contents)?,
                 false => contents.table().print()?,
@@ -77,10 +84,45 @@ async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError>
     client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
     part.as_file().sync_all().map_err(|error| cannot("write", file, &error))?;
     // What broke on its way must not take the place of a good backup.
-    let contents = Contents::of(part.path())?;
+    let contents = Contents::of(&open(part.path())?, part.path())?;
     part.persist(file).map_err(|error| cannot("write", file, &error.error))?;
     let (bytes, index) = (contents.bytes, contents.meta.index);
     print_line(&format!("Saved and verified {}: {bytes} bytes, index {index}", file.display()))
+}
+
+/// Gives the backup to another command, and says nothing else.
+async fn save_to_stdout(client: &Client, read: &Read) -> Result<(), CliError> {
+    if std::io::stdout().is_terminal() {
+        return Err(CliError::failed("a backup is no text: send it to a file or to another command"));
+    }
+    let mut spool = unnamed()?;
+    let handle = spool.try_clone()?;
+    client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
+    spool.rewind()?;
+    Contents::of(&spool, Path::new("the backup"))?;
+    spool.rewind()?;
+    std::io::copy(&mut spool, &mut std::io::stdout().lock())?;
+    Ok(())
+}
+
+/// Whether a file's name stands for stdin or stdout.
+fn is_stream(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Opens a backup to be read more than once.
+fn open(file: &Path) -> Result<fs::File, CliError> {
+    if !is_stream(file) {
+        return fs::File::open(file).map_err(|error| cannot("read", file, &error));
+    }
+    let mut spool = unnamed()?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut spool)?;
+    spool.rewind()?;
+    Ok(spool)
+}
+
+fn unnamed() -> Result<fs::File, CliError> {
+    tempfile::tempfile().map_err(|error| cannot("write to", &std::env::temp_dir(), &error))
 }
 
 /// What a backup holds.
@@ -95,17 +137,16 @@ struct Contents {
 }
 
 impl Contents {
-    /// Looks at every byte of a file.
-    fn of(file: &Path) -> Result<Self, CliError> {
-        let source = std::fs::File::open(file).map_err(|error| cannot("read", file, &error))?;
-        let bytes = source.metadata().map_err(|error| cannot("read", file, &error))?.len();
+    /// Looks at every byte of a file, which errors call by this name.
+    fn of(source: &fs::File, name: &Path) -> Result<Self, CliError> {
+        let bytes = source.metadata().map_err(|error| cannot("read", name, &error))?.len();
         let mut kinds = BTreeMap::new();
         let count = |_, rows: Vec<Change>| {
             rows.iter().for_each(|row| *kinds.entry(kind_of(row)).or_default() += 1);
             Ok(())
         };
         let meta = archive::read_parts(BufReader::new(source), count)
-            .map_err(|error: ArchiveError| CliError::failed(format!("{}: {error}", file.display())))?;
+            .map_err(|error: ArchiveError| CliError::failed(format!("{}: {error}", name.display())))?;
         Ok(Self { bytes, meta, kinds })
     }
 
@@ -178,8 +219,8 @@ mod tests {
 
     fn contents(bytes: &[u8]) -> Result<Contents, String> {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        std::fs::write(file.path(), bytes).expect("it can be written");
-        Contents::of(file.path()).map_err(|error| error.to_string())
+        fs::write(file.path(), bytes).expect("it can be written");
+        Contents::of(file.as_file(), file.path()).map_err(|error| error.to_string())
     }
 
     #[test]
