@@ -126,7 +126,7 @@ pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonErr
     };
     let service = object.value("Service").map(|value| parse_service(value, node.name.clone())).transpose()?;
     let mut checks = Vec::new();
-    for value in object.value("Check").into_iter().chain(object.list("Checks")?) {
+    for value in object.value("Check").into_iter().chain(object.list("Checks", "structs.HealthChecks")?) {
         checks.push(parse_check(value)?);
     }
     let skip_node_update = object.bool("SkipNodeUpdate")?;

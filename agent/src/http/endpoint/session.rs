@@ -109,7 +109,7 @@ fn parse_service_checks(object: &Object<'_>) -> Result<Option<Vec<(String, Strin
         return Ok(None);
     }
     let mut checks = Vec::new();
-    for element in object.list("ServiceChecks")? {
+    for element in object.list("ServiceChecks", "[]structs.ServiceCheck")? {
         let check = Object::new("ServiceCheck", element)?;
         checks.push((check.string("ID")?.into(), check.string("Namespace")?.into()));
     }

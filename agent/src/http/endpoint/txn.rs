@@ -125,7 +125,7 @@ pub fn parse_body(body: &[u8]) -> Result<Vec<Option<TxnOp>>, JsonError> {
     match first_value(body)? {
         Value::Null => Ok(Vec::new()),
         Value::Array(elements) => elements.iter().map(parse_operation).collect(),
-        other => Err(JsonError::Type { found: kind(&other), place: "TxnOps".into(), wanted: "TxnOps" }),
+        other => Err(JsonError::Whole { found: kind(&other), wanted: "api.TxnOps" }),
     }
 }
 

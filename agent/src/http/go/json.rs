@@ -14,7 +14,15 @@ pub enum JsonError {
     /// A field that the object does not have.
     #[error("json: unknown field {0:?}")]
     UnknownField(String),
-    /// A value of another type.
+    /// A whole value of another type.
+    #[error("json: cannot unmarshal {found} into Go value of type {wanted}")]
+    Whole {
+        /// What there is.
+        found: &'static str,
+        /// What there should be.
+        wanted: &'static str,
+    },
+    /// A field of another type.
     #[error("json: cannot unmarshal {found} into Go struct field {place} of type {wanted}")]
     Type {
         /// What there is.
@@ -52,7 +60,7 @@ impl<'v> Object<'v> {
         match value {
             Value::Object(fields) => Ok(Self { name, fields: Some(fields) }),
             Value::Null => Ok(Self { name, fields: None }),
-            other => Err(JsonError::Type { found: kind(other), place: name.into(), wanted: name }),
+            other => Err(JsonError::Whole { found: kind(other), wanted: name }),
         }
     }
 
@@ -110,15 +118,15 @@ impl<'v> Object<'v> {
         value.as_bool().ok_or_else(|| self.wrong(name, value, "bool"))
     }
 
-    /// A list; empty where absent.
-    pub fn list(&self, name: &str) -> Result<&'v [Value], JsonError> {
+    /// A list; empty where absent. `type_name` is what errors call it.
+    pub fn list(&self, name: &str, type_name: &'static str) -> Result<&'v [Value], JsonError> {
         let Some(value) = self.value(name) else { return Ok(&[]) };
-        value.as_array().map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, "[]"))
+        value.as_array().map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, type_name))
     }
 
     /// A list of strings; empty where absent.
     pub fn strings(&self, name: &str) -> Result<Vec<&'v str>, JsonError> {
-        let elements = self.list(name)?.iter();
+        let elements = self.list(name, "[]string")?.iter();
         elements.map(|value| value.as_str().ok_or_else(|| self.wrong(name, value, "string"))).collect()
     }
 
@@ -197,8 +205,12 @@ mod tests {
         assert!(object.u64("Flags").is_err());
         assert!(object.u64("Big").is_err());
         assert!(object.strings("Tags").is_err());
+        let error = object.strings("TTL").unwrap_err().to_string();
+        assert_eq!(error, "json: cannot unmarshal number into Go struct field Session.TTL of type []string");
+        let error = Object::new("Session", &json!([])).unwrap_err().to_string();
+        assert_eq!(error, "json: cannot unmarshal array into Go value of type Session");
         assert!(object.string_map("Meta").is_err());
-        assert!(object.list("Meta").is_err());
+        assert!(object.list("Meta", "[]string").is_err());
     }
 
     #[test]
