@@ -246,6 +246,8 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     })
 }
 
+/// Consul keeps any word here. Only `critical` ends sessions, so that one that is misspelt would never end any: it is
+/// refused instead.
 fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     if word.is_empty() {
         return Ok(CheckStatus::default());

@@ -81,6 +81,15 @@ async fn registrations_are_judged_by_the_state() {
 }
 
 #[tokio::test]
+async fn a_status_that_would_never_end_a_session_is_refused() {
+    let stand = Stand::new();
+    let why = "Request decode failed: Invalid check status: 'Critical': use passing, warning or critical";
+    let misspelt = r#"{"Node":"n1","Address":"10.0.0.1","Check":{"Name":"alive","Status":"Critical"}}"#;
+    stand.put("/v1/catalog/register", misspelt).await.is(400, why);
+    stand.get("/v1/catalog/node/n1").await.is(200, "null");
+}
+
+#[tokio::test]
 async fn a_check_that_turns_critical_ends_its_sessions() {
     let stand = Stand::new();
     stand.put("/v1/catalog/register", WEB).await;
