@@ -74,6 +74,8 @@ pub enum Command {
     ForgetServer(ServerId),
     /// Changes how the leader looks after the servers; with an index, only if nobody did since.
     ConfigureAutopilot(Autopilot, Option<LogIndex>),
+    /// Changes nothing: the servers compare the states that they hold at exactly this index.
+    CorruptionCheck,
 }
 
 /// A write to the key-value store. The value is empty where the client sent none.

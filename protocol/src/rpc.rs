@@ -159,6 +159,12 @@ pub enum Unavailable {
     /// Certainly not done: no server takes this agent, for what its certificate or theirs says. Said by the agent itself.
     #[error("No cluster leader takes this agent: {0}")]
     NotAdmitted(String),
+    /// Certainly not done: what this server holds is not what a majority of the servers holds.
+    #[error(
+        "the state of this server is corrupt: a corruption check found it to differ from that of a majority of the \
+         servers; ask another one. To mend it, stop it, empty its data folder and start it: it joins as a new server"
+    )]
+    Corrupt,
 }
 
 impl Unavailable {
@@ -194,7 +200,7 @@ pub struct ImagePart {
     pub image: u64,
     /// Which part, from 0.
     pub number: u32,
-    /// What the image stands for.
+    /// What the image stands for, and the checksum of its rows.
     pub mark: Bytes,
     /// The rows.
     pub rows: Bytes,

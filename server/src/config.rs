@@ -108,6 +108,10 @@ pub struct StorageConfig {
     pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
     pub cache_bytes: u64,
+    /// How long after one check that all servers hold the same state the leader begins the next, where something was
+    /// written since. 1 s to 1 day.
+    #[serde(with = "duration::text")]
+    pub corruption_check_interval: Duration,
 }
 
 /// Rules of sessions that the leader keeps.
@@ -212,6 +216,8 @@ impl ServerConfig {
         let second = Duration::from_secs(1);
         check_length("storage.checkpoint_interval", storage.checkpoint_interval, second / 10, second * 3600)?;
         check_range("storage.checkpoint_changes", storage.checkpoint_changes, 1, 10_000_000)?;
+        let interval = storage.corruption_check_interval;
+        check_length("storage.corruption_check_interval", interval, second, second * 86_400)?;
         check_range("storage.log_keep_bytes", storage.log_keep_bytes, 0, 1 << 40)?;
         check_range("storage.log_keep_fetching_bytes", storage.log_keep_fetching_bytes, 0, 1 << 40)?;
         check_range("storage.cache_bytes", storage.cache_bytes, 1 << 20, 64 << 30)?;
@@ -345,6 +351,7 @@ impl Default for StorageConfig {
             log_keep_bytes: 32 << 20,
             log_keep_fetching_bytes: 128 << 20,
             cache_bytes: 16 << 20,
+            corruption_check_interval: Duration::from_secs(300),
         }
     }
 }

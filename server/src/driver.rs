@@ -23,6 +23,7 @@ use crate::peers::{Peers, VERSION};
 use crate::store::{DirtyRows, StoreEvent, StoreHandle};
 use connections::Connections;
 use lockmesh_core::Core;
+use lockmesh_core::corruption::Finding;
 use lockmesh_core::frontend::{
     Actions, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig, PartWanted,
     RosterChange, SnapshotFetch, Storage,
@@ -106,6 +107,7 @@ impl Driver {
             max_watches: limits.watches,
             checkpoint_interval: storage.checkpoint_interval,
             checkpoint_changes: storage.checkpoint_changes,
+            corrupt: record.corrupt,
         };
         Self {
             frontend: Frontend::new(config, core, Time(0), wall_time()),
@@ -186,6 +188,7 @@ impl Driver {
             Mail::Forming(_) => return true,
             Mail::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
             Mail::Store(StoreEvent::Image(mark)) => Event::Checkpointed(mark),
+            Mail::Store(StoreEvent::Summed(index, checksum)) => Event::Summed(index, checksum),
             Mail::Store(StoreEvent::Health(health)) => Event::Disk(health),
             Mail::Leave(left) => {
                 self.leaving = Some(left);
@@ -209,6 +212,9 @@ impl Driver {
         }
         if self.frontend.advance(now, wall_time(), self.unwritten.row_count(), &mut self.actions) {
             metrics::WATCHES.set(self.frontend.watch_count() as i64);
+            let checks = self.frontend.core().corruption_checks();
+            metrics::CORRUPT.set(i64::from(self.frontend.is_corrupt()));
+            metrics::STATES_DIFFER.set(i64::from(*checks.finding() != Finding::Alike));
             metrics::LOG_BYTES.set(self.frontend.core().log_status().log_bytes as i64);
         }
     }
@@ -258,7 +264,12 @@ impl Driver {
             self.fetch(fetch);
         }
         if std::mem::take(&mut actions.removed) {
-            self.keep_removal();
+            self.record.removed = true;
+            self.keep_record("was removed from the quorum");
+        }
+        if std::mem::take(&mut actions.corrupt) {
+            self.record.corrupt = true;
+            self.keep_record("holds a corrupt state");
         }
         // The streams to servers that were removed are closed as soon as the roster says so.
         actions.removed_senders.clear();
@@ -329,14 +340,13 @@ impl Driver {
         }))
     }
 
-    /// Notes on disk that this server was removed, beside the loop. Where that fails it serves no more all the same, and
+    /// Notes on disk why this server serves no more, beside the loop. Where that fails it serves no more all the same, and
     /// is told again when it is started.
-    fn keep_removal(&self) {
-        let (mut record, folder) = (self.record.clone(), self.data_dir.clone());
+    fn keep_record(&self, why: &'static str) {
+        let (record, folder) = (self.record.clone(), self.data_dir.clone());
         tokio::task::spawn_blocking(move || {
-            record.removed = true;
             if let Err(error) = record.write(&folder) {
-                tracing::error!("that this server was removed is not on disk: {error}");
+                tracing::error!("that this server {why} is not on disk: {error}");
             }
         });
     }

@@ -32,6 +32,8 @@ pub struct Inspection {
     pub servers: Vec<Server>,
     /// How many of the newest commits of the log are gone that were acknowledged.
     pub lost_commits: u64,
+    /// Whether a corruption check found its state to be corrupt.
+    pub corrupt: bool,
     /// The formats of log and state.
     pub formats: Formats,
     /// The format of the record of the cluster.
@@ -81,6 +83,7 @@ pub fn inspect(folder: &Path) -> Result<Inspection, InspectError> {
         membership: membership_after(&recovered),
         servers: if rows.is_empty() { membership.servers } else { rows },
         lost_commits,
+        corrupt: record.corrupt,
         formats,
         record_format: record.version(),
     })

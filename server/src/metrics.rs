@@ -41,6 +41,19 @@ pub(crate) static LOG_BYTES: LazyLock<IntGauge> = LazyLock::new(|| {
     register_int_gauge!("lockmesh_server_log_bytes", "Bytes of replicated log kept in memory").expect(UNIQUE)
 });
 
+/// Whether the state of this server was found to be corrupt.
+pub(crate) static CORRUPT: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help = "1 where a corruption check found the state of this server to be corrupt: it answers no agent";
+    register_int_gauge!("lockmesh_server_corrupt", help).expect(UNIQUE)
+});
+
+/// Whether this leader's newest corruption check found servers that differ.
+pub(crate) static STATES_DIFFER: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help =
+        "1 where the newest corruption check of this leader found that the states of the servers differ";
+    register_int_gauge!("lockmesh_server_states_differ", help).expect(UNIQUE)
+});
+
 /// How long the server's certificate still lives.
 pub(crate) static CERTIFICATE_SECONDS: LazyLock<IntGauge> = LazyLock::new(|| {
     let help = "Seconds that the server's certificate, or the authority behind it, still lives";
@@ -69,6 +82,7 @@ pub(crate) fn count_response(response: &Response) {
         Response::Unavailable(Unavailable::AnswerTooLong { .. }) => "too_long",
         Response::Unavailable(Unavailable::Removed) => "removed",
         Response::Unavailable(Unavailable::NotAdmitted(_)) => "not_admitted",
+        Response::Unavailable(Unavailable::Corrupt) => "corrupt",
         _ => "done",
     };
     WRITES.with_label_values(&[outcome]).inc();

@@ -146,6 +146,13 @@ impl Opening {
             let _ = post.post(Mail::Store(event));
         });
         let store = store.map_err(OpeningError::Thread)?;
+        if record.corrupt {
+            tracing::error!(
+                folder = %path.display(), server = %id,
+                "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
+                 Stop it, empty the whole folder and start it: it joins as a new server"
+            );
+        }
         let core = Core::new(
             CoreConfig {
                 id,
@@ -156,6 +163,7 @@ impl Opening {
                 log_keep_bytes: self.config.storage.log_keep_bytes,
                 log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
                 election: Election::with_timeout(self.config.quorum.election_timeout),
+                corruption_check_interval: self.config.storage.corruption_check_interval,
             },
             recovered,
         );

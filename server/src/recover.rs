@@ -95,6 +95,11 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, RecoverErro
     membership.servers = vec![recovery.server.clone()];
     // A copy that begins anew is an original from here on.
     record.files = held.origins()?;
+    if std::mem::take(&mut record.corrupt) {
+        tracing::warn!(
+            "the state of this server differed from that of the others: it counts as right from here on"
+        );
+    }
     record.write(folder)?;
     Ok(recovery)
 }
@@ -212,7 +217,7 @@ fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Res
             Ok(StoreEvent::Image(_)) => has_image = true,
             Ok(StoreEvent::Persisted(_)) => has_log = true,
             Ok(StoreEvent::Health(StoreHealth::Failing(reason))) => return Err(RecoverError::Disk(reason)),
-            Ok(StoreEvent::Health(StoreHealth::Good)) => {}
+            Ok(StoreEvent::Health(StoreHealth::Good) | StoreEvent::Summed(..)) => {}
             Err(_) => return Err(RecoverError::Disk("the store has ended".into())),
         }
     }

@@ -113,7 +113,8 @@ impl From<Unavailable> for Failure {
             | Unavailable::Overloaded(_)
             | Unavailable::Disk(_)
             | Unavailable::Removed
-            | Unavailable::NotAdmitted(_) => Self::not_done(text),
+            | Unavailable::NotAdmitted(_)
+            | Unavailable::Corrupt => Self::not_done(text),
             Unavailable::Unknown(_) => Self::unknown(text),
         }
     }
@@ -144,6 +145,7 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
         Unavailable::AnswerTooLong { .. } => "too_long",
         Unavailable::Removed => "removed",
         Unavailable::NotAdmitted(_) => "not_admitted",
+        Unavailable::Corrupt => "corrupt",
     }
 }
 

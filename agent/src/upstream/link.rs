@@ -305,7 +305,9 @@ impl Link {
             let registration = fleet.sequences.registration();
             match self.table.call(&Request::Status, Lane::Own, STATUS_TIME).await {
                 Ok(Response::Status(status)) => fleet.heard(self.slot, &status, registration),
-                Ok(Response::Unavailable(Unavailable::Removed)) => fleet.removed(self.slot),
+                Ok(Response::Unavailable(Unavailable::Removed | Unavailable::Corrupt)) => {
+                    fleet.removed(self.slot);
+                }
                 Ok(other) => {
                     tracing::debug!(server = %self.address, ?other, "no status");
                     fleet.unheard(self.slot);

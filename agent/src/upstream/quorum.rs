@@ -228,7 +228,7 @@ impl Quorum {
                     self.fleet.refused(link, leader.as_deref());
                     Failure::Again(Unavailable::NotLeader { leader })
                 }
-                Unavailable::Removed => {
+                Unavailable::Removed | Unavailable::Corrupt => {
                     self.fleet.removed(link.slot);
                     Failure::Elsewhere
                 }

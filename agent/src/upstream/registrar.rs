@@ -56,7 +56,7 @@ async fn register(fleet: &Arc<Fleet>, leader: &Link, request: &Request) -> Resul
         Ok(Response::Unavailable(reason)) => {
             match &reason {
                 Unavailable::NotLeader { leader: hint } => fleet.refused(leader, hint.as_deref()),
-                Unavailable::Removed => fleet.removed(leader.slot),
+                Unavailable::Removed | Unavailable::Corrupt => fleet.removed(leader.slot),
                 Unavailable::Denied(why) => fleet.denied(why),
                 _ => {}
             }

@@ -1,5 +1,6 @@
 //! The server itself: takes one input after the other, and says what shall happen next.
 
+use crate::corruption::CorruptionChecks;
 use crate::deadlines::DEADLINES_A_TICK;
 use crate::input::{Input, Proposal, Ticket};
 use crate::outbox::Outbox;
@@ -49,6 +50,8 @@ pub struct CoreConfig {
     pub log_keep_fetching_bytes: u64,
     /// When it stands for election.
     pub election: Election,
+    /// How long after a corruption check a leader begins the next one, where something was written since.
+    pub corruption_check_interval: Duration,
 }
 
 /// What the first leader of a cluster writes into its state.
@@ -71,6 +74,7 @@ pub struct Core {
     peer_memory: PeerMemory,
     /// That this server holds less than it acknowledged: then it is silent.
     set_back: Option<SetBack>,
+    pub(crate) corruption: CorruptionChecks,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
@@ -129,6 +133,7 @@ impl Core {
             quorum: Quorum::default(),
             peer_memory: peers,
             set_back: None,
+            corruption: CorruptionChecks::default(),
             readers: Readers::default(),
             committed: Vec::new(),
             gathered: Vec::new(),
@@ -177,6 +182,7 @@ impl Core {
                 outbox.messages.append(&mut effects.messages);
             }
             Input::ImageDurable(mark) => self.image_durable(now, mark, outbox),
+            Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
             Input::TransferLeader(ticket, to) => self.transfer_leader(now, ticket, to, outbox),
             Input::AddServer(ticket, server) => self.add_server(now, ticket, server, outbox),
             Input::RemoveServer(ticket, server) => self.remove_server(now, ticket, server, outbox),
@@ -332,8 +338,10 @@ impl Core {
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
-                self.peer_memory.note(&message);
-                self.engine.step(message);
+                if !self.corruption_message(&message, outbox) {
+                    self.peer_memory.note(&message);
+                    self.engine.step(message);
+                }
             }
             Some(fault) => tracing::warn!(%sender, "a server's message was dropped: {fault}"),
         }
@@ -378,6 +386,7 @@ impl Core {
             | Input::Deadline(_)
             | Input::Peer(..)
             | Input::SetBack(..)
+            | Input::Summed(..)
             | Input::Install(..)
             | Input::Unreachable(_) => {}
         }
@@ -422,6 +431,7 @@ impl Core {
             self.disappoint(now, pending.asker, lost_leadership(), outbox);
         }
         outbox.changes.clear();
+        outbox.checks.clear();
         outbox.install = Some(mark);
     }
 
@@ -437,6 +447,9 @@ impl Core {
         self.may_pass = DEADLINES_A_TICK;
         self.pass_deadlines(now);
         self.look_after_servers(now, outbox);
+        if self.is_serving() {
+            self.check_for_corruption(now, outbox);
+        }
     }
 
     /// Proposes a command of the leader's own, of which nobody wants to hear.
@@ -581,9 +594,10 @@ impl Core {
 
     fn apply(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) {
         let pending = self.take_pending(now, entry, outbox);
+        let mut is_check = false;
         if entry.kind == EntryKind::Normal {
             if !entry.data.is_empty() {
-                self.apply_proposal(now, entry, pending, outbox);
+                is_check = self.apply_proposal(now, entry, pending, outbox);
             }
             self.engine.applied(entry);
         } else {
@@ -596,9 +610,20 @@ impl Core {
             self.notice_membership(&before, outbox);
         }
         self.applied = (entry.index, entry.term);
+        if is_check {
+            self.corruption.applied(now, entry.index);
+            outbox.checks.push((outbox.changes.len(), self.image_mark()));
+        }
     }
 
-    fn apply_proposal(&mut self, now: Time, entry: &LogEntry, pending: Option<Pending>, outbox: &mut Outbox) {
+    /// Applies a command; whether it was a corruption check.
+    fn apply_proposal(
+        &mut self,
+        now: Time,
+        entry: &LogEntry,
+        pending: Option<Pending>,
+        outbox: &mut Outbox,
+    ) -> bool {
         let (proposal, asker) = match pending {
             Some(Pending { proposal: Some(proposal), asker, .. }) => (proposal, asker),
             _ => (decode(entry), Asker::Nobody),
@@ -622,6 +647,7 @@ impl Core {
             Asker::Timer(subject) => self.timers.decided(&subject),
             Asker::Nobody => {}
         }
+        proposal.command == Command::CorruptionCheck
     }
 
     /// The pending proposal that this entry is, after those were disappointed that it overtook.
@@ -690,6 +716,7 @@ impl Core {
             self.disappoint(now, pending.asker, lost_leadership(), outbox);
         }
         self.quorum.step_down(outbox);
+        self.corruption.step_down();
     }
 }
 

@@ -1,11 +1,12 @@
 //! Everything that can happen to a server: a closed list.
 
+use crate::checksum::Checksum;
 use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,8 @@ pub enum Input {
     Persisted(u64),
     /// This image of the state is on disk: the log behind it may be cut.
     ImageDurable(ImageMark),
+    /// The checkpoint at the index of a corruption check is on disk, and this is its checksum.
+    Summed(LogIndex, Checksum),
     /// An operator wants another leader; any that can where none is named.
     TransferLeader(Ticket, Option<ServerId>),
     /// A server of the roster shall follow; it gets its vote when it has caught up.

@@ -15,12 +15,16 @@
 //! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
 //! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
 //! | [`setback`] | servers whose disks were set back: what others remember of them, and the refusal |
+//! | [`checksum`] | one number for all rows of a state |
+//! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
 //! | [`sabotage`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
+pub mod checksum;
 pub mod core;
+pub mod corruption;
 mod deadlines;
 pub mod frontend;
 pub mod input;

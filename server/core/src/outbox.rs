@@ -26,6 +26,9 @@ pub struct Outbox {
     pub unreadable: Vec<(Ticket, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
+    /// Corruption checks among these: how many changes came before each, and what a checkpoint of exactly that index
+    /// stands for. Such checkpoints are to be made, and told as [`crate::Input::Summed`].
+    pub checks: Vec<(usize, ImageMark)>,
     /// Rows that these removed many at once: to be dropped where nobody waits.
     pub removed: Removed,
     /// The log on disk may be cut up to this index.

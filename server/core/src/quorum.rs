@@ -105,10 +105,12 @@ impl Core {
         }
     }
 
-    /// Whether the leader finds a server well: heard lately, and not far behind.
+    /// Whether the leader finds a server well: heard lately, not far behind, and not corrupt.
     pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
-        self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
+        let is_corrupt = self.corruption.is_corrupt(server);
+        !is_corrupt
+            && self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
     }
 
     /// Since when the leader has found a server as well, or as ill, as it is now.
@@ -148,7 +150,8 @@ impl Core {
     ) {
         let others: Vec<_> =
             self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
-        let well = others.iter().copied().filter(|id| self.is_reliable(now, *id));
+        let is_well = |id: &ServerId| self.is_reliable(now, *id) && !self.corruption.is_corrupt(*id);
+        let well = others.iter().copied().filter(is_well);
         let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
         match to.or(most_advanced) {
             _ if !self.is_serving() => fail(outbox, ticket, not_leader()),

@@ -11,7 +11,7 @@
 //! a snapshot was installed is written over it never.
 
 use crate::frontend::Storage;
-use crate::raft::log::LogWrite;
+use crate::raft::log::{ImageMark, LogWrite};
 use crate::sabotage::{Rule, Seam};
 use crate::setback::PeerMemory;
 use crate::write_queue::{Checkpoint, CheckpointRows};
@@ -69,27 +69,29 @@ impl<R: CheckpointRows> Unwritten<R> {
                 self.dirty.record_all(changes);
                 None
             }
-            Storage::Checkpoint(mark) => {
-                self.dirty.remember_peers(peers);
-                let rows = self.dirty.take();
-                Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: false }))
-            }
+            Storage::Checkpoint(mark) => Some(self.checkpoint(mark, peers, false)),
+            Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, peers, true)),
             Storage::Install(mark) => {
                 if !self.seam.breaks(Rule::InstalledRowsStandAlone) {
                     drop(self.dirty.take());
                 }
                 let rows = self.arrived.take().expect("what is installed has arrived in this turn");
-                Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: true }))
+                Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: true, is_exact: false }))
             }
             Storage::Compact(index) => Some(StoreOrder::Compact(index)),
         }
+    }
+
+    fn checkpoint(&mut self, mark: ImageMark, peers: &PeerMemory, is_exact: bool) -> StoreOrder<R> {
+        self.dirty.remember_peers(peers);
+        let rows = self.dirty.take();
+        StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: false, is_exact })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::log::ImageMark;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
 

@@ -3,14 +3,15 @@
 //!
 //! ```text
 //! push ──> queue ──> begin_commit ── one commit for all that waits ──> committed
-//! hand_over ─> slot ─> begin_checkpoint ── commit index durable? ──> checkpointed
+//! hand_over ─> line ─> begin_checkpoint ── commit index durable? ──> checkpointed
 //!                      refused ─> how long to wait ─> the same again, until accepted
 //! ```
 //!
 //! At most one commit of the log and one checkpoint are under way; whoever began one says what became of it.
 //!
 //! **Invariants:** a checkpoint of an applied index is begun only behind a durable commit index that reaches it. The log is
-//! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken.
+//! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken. A checkpoint of
+//! exactly one index is joined with none that is newer, but for another server's snapshot, which makes it useless.
 
 use crate::raft::log::{ImageMark, LogWrite};
 use crate::sabotage::{Rule, Seam};
@@ -28,6 +29,9 @@ const MAX_COMMIT_BYTES: usize = 8 << 20;
 
 /// How long after a refused write it is tried again: at first, and at most.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// How many checkpoints may wait. Where the disk takes none for so long, corruption checks go without an answer.
+const MAX_QUEUED_CHECKPOINTS: usize = 4;
 
 /// The rows of a checkpoint, in whatever form they are gathered.
 pub trait CheckpointRows {
@@ -74,6 +78,18 @@ pub struct Checkpoint<R> {
     pub rows: R,
     /// Whether it comes from another server, and the log does not lead to it.
     pub installed: bool,
+    /// Whether its checksum is wanted: that of exactly this index.
+    pub is_exact: bool,
+}
+
+impl<R: CheckpointRows> Checkpoint<R> {
+    /// Takes a newer one in, and stands for what that one stands for.
+    fn join(&mut self, newer: Self) {
+        self.rows.absorb(newer.rows);
+        self.mark = newer.mark;
+        self.installed |= newer.installed;
+        self.is_exact = newer.is_exact;
+    }
 }
 
 /// One commit of the log.
@@ -100,7 +116,8 @@ pub struct WriteQueue<R> {
     writes: VecDeque<LogWrite>,
     /// The number of the last write in the commit that is under way.
     last_begun: Option<u64>,
-    waiting: Option<Checkpoint<R>>,
+    /// In the order of their indexes; only the newest takes another one up.
+    waiting: VecDeque<Checkpoint<R>>,
     /// A checkpoint that takes nothing up any more, but may wait for its commit index.
     begun: Option<Checkpoint<R>>,
     /// What the checkpoint stands for that is being written.
@@ -132,7 +149,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
         Self {
             writes: VecDeque::new(),
             last_begun: None,
-            waiting: None,
+            waiting: VecDeque::new(),
             begun: None,
             writing: None,
             compact_to: LogIndex(0),
@@ -167,16 +184,25 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.writes.len()
     }
 
-    /// Takes a checkpoint; one that was not begun yet is joined to it.
+    /// Takes a checkpoint; one that was not begun yet is joined to it, unless it must be exact.
     pub fn hand_over(&mut self, newer: Checkpoint<R>) {
-        match &mut self.waiting {
-            Some(waiting) => {
-                waiting.rows.absorb(newer.rows);
-                waiting.mark = newer.mark;
-                waiting.installed |= newer.installed;
-            }
-            None => self.waiting = Some(newer),
+        if newer.installed {
+            self.join_waiting();
         }
+        let is_full = self.waiting.len() >= MAX_QUEUED_CHECKPOINTS;
+        match self.waiting.back_mut() {
+            Some(last) if newer.installed || !last.is_exact || is_full => last.join(newer),
+            _ => self.waiting.push_back(newer),
+        }
+    }
+
+    /// Makes all checkpoints that wait one.
+    fn join_waiting(&mut self) {
+        let joined = self.waiting.drain(..).reduce(|mut older, newer| {
+            older.join(newer);
+            older
+        });
+        self.waiting.extend(joined);
     }
 
     /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
@@ -245,7 +271,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
             return None;
         }
         if self.begun.is_none() {
-            self.begun = self.waiting.take();
+            self.begun = self.waiting.pop_front();
             let applied = self.begun.as_ref().filter(|checkpoint| !checkpoint.installed);
             let wanted = applied.map_or(LogIndex(0), |checkpoint| checkpoint.mark.index);
             self.wanted_commit = self.wanted_commit.max(wanted);
@@ -273,7 +299,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Whether no checkpoint waits to be made or is being made.
     pub fn is_checkpoint_idle(&self) -> bool {
-        let is_idle = self.waiting.is_none() && self.begun.is_none() && self.writing.is_none();
+        let is_idle = self.waiting.is_empty() && self.begun.is_none() && self.writing.is_none();
         is_idle || self.has_ended(Writer::Checkpoint)
     }
 
@@ -331,7 +357,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
             Writer::Log => self.closing && self.is_checkpoint_idle(),
             Writer::Checkpoint => {
                 let commit_never_comes = self.has_ended(Writer::Log) && self.checkpoint_waits();
-                commit_never_comes || (self.closing && self.waiting.is_none() && self.begun.is_none())
+                commit_never_comes || (self.closing && self.waiting.is_empty() && self.begun.is_none())
             }
         }
     }
@@ -363,7 +389,21 @@ mod tests {
     }
 
     fn checkpoint(index: u64, installed: bool) -> Checkpoint<Vec<Change>> {
-        Checkpoint { mark: mark(index), rows: vec![Change::Fence(Fence(index))], installed }
+        Checkpoint { mark: mark(index), rows: vec![Change::Fence(Fence(index))], installed, is_exact: false }
+    }
+
+    fn exact(index: u64) -> Checkpoint<Vec<Change>> {
+        Checkpoint { is_exact: true, ..checkpoint(index, false) }
+    }
+
+    /// Writes every checkpoint that waits: what each stands for, how many rows it has, and whether it is exact.
+    fn drained(mut queue: Queue) -> Vec<(u64, usize, bool)> {
+        let next = || {
+            let checkpoint = queue.begin_checkpoint()?;
+            queue.checkpointed();
+            Some((checkpoint.mark.index.0, checkpoint.rows.len(), checkpoint.is_exact))
+        };
+        std::iter::from_fn(next).collect()
     }
 
     fn numbers(commit: Option<LogCommit>) -> Option<Vec<u64>> {
@@ -399,6 +439,43 @@ mod tests {
         assert!(queue.begin_checkpoint().is_none() && !queue.is_checkpoint_idle());
         queue.committed(LogIndex(8));
         assert_eq!(queue.begin_checkpoint().expect("two that were joined").rows.len(), 2);
+    }
+
+    #[test]
+    fn an_exact_checkpoint_is_joined_with_older_ones_and_with_no_newer() {
+        let mut queue = Queue::new(LogIndex(100), LogIndex(1));
+        [checkpoint(2, false), exact(3), checkpoint(4, false), checkpoint(5, false), exact(6)]
+            .into_iter()
+            .for_each(|checkpoint| queue.hand_over(checkpoint));
+        assert_eq!(drained(queue.clone()), [(3, 2, true), (6, 3, true)]);
+        queue.hand_over(checkpoint(7, false));
+        queue.hand_over(checkpoint(8, false));
+        assert_eq!(drained(queue), [(3, 2, true), (6, 3, true), (8, 2, false)]);
+    }
+
+    #[test]
+    fn exact_checkpoints_wait_in_no_longer_a_line_than_others_may() {
+        let mut queue = Queue::new(LogIndex(100), LogIndex(1));
+        (2..=9).for_each(|index| queue.hand_over(exact(index)));
+        assert_eq!(drained(queue.clone()), [(2, 1, true), (3, 1, true), (4, 1, true), (9, 5, true)]);
+        queue.hand_over(checkpoint(10, false));
+        assert_eq!(
+            drained(queue).last(),
+            Some(&(10, 6, false)),
+            "what stands for a newer index is exact no more"
+        );
+    }
+
+    #[test]
+    fn an_installed_checkpoint_takes_the_place_of_all_that_wait() {
+        let mut queue = Queue::new(LogIndex(1), LogIndex(1));
+        [exact(3), checkpoint(4, false), checkpoint(50, true)]
+            .into_iter()
+            .for_each(|one| queue.hand_over(one));
+        let begun = queue.begin_checkpoint().expect("it waits for no commit");
+        assert_eq!((begun.mark, begun.rows.len(), begun.is_exact), (mark(50), 3, false));
+        queue.checkpointed();
+        assert!(queue.is_checkpoint_idle());
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub(crate) struct Record {
     /// Whether the server was removed from the quorum that it belonged to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) removed: bool,
+    /// Whether a corruption check found that the server's state is corrupt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) corrupt: bool,
 }
 
 /// Where a server stands.
@@ -94,7 +97,7 @@ impl Record {
 
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
-        Self { version: VERSION, birth, place: Place::Free, files: None, removed: false }
+        Self { version: VERSION, birth, place: Place::Free, files: None, removed: false, corrupt: false }
     }
 
     /// The version of the file's format.

@@ -15,6 +15,7 @@ use super::digest::{Digest, of_all, of_part};
 use crate::said::Backoff;
 use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
+use lockmesh_core::checksum::{Checksum, FORMAT};
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
@@ -167,8 +168,9 @@ impl Parts {
         if part.digest != of_part(number, &part.mark, &part.rows) {
             return Err(format!("part {number} has another checksum than it should"));
         }
-        let mark = wire::decode_bare::<ImageMark, MAX_FRAME_BYTES>(&part.mark);
-        let mark = mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
+        let mark = wire::decode_bare::<(ImageMark, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
+        let (mark, (format, checksum)) =
+            mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
             return Err("its parts stand for different things".into());
         }
@@ -183,8 +185,14 @@ impl Parts {
         match part.whole {
             None => Ok(None),
             Some(_) if !self.rows.is_done() => Err("its last row has no end".into()),
-            Some(whole) if whole == of_all(&self.digests) => Ok(Some(mark)),
-            Some(_) => Err("the whole has another checksum than it should".into()),
+            Some(whole) if whole != of_all(&self.digests) => {
+                Err("the whole has another checksum than it should".into())
+            }
+            Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
+                Err("the state on that server's disk is damaged: it has another checksum than was kept"
+                    .into())
+            }
+            Some(_) => Ok(Some(mark)),
         }
     }
 }
@@ -192,9 +200,16 @@ impl Parts {
 /// A small snapshot in two parts.
 #[cfg(test)]
 pub(super) fn sample_parts() -> Vec<ImagePart> {
-    let mut mark = Vec::new();
-    wire::encode_into(&ImageMark { index: LogIndex(7), ..ImageMark::default() }, &mut mark);
     let rows = [Change::ClusterId("c".into()), Change::Fence(lockmesh_protocol::id::Fence(3))];
+    parts_of(rows.clone(), Checksum::of(rows))
+}
+
+/// A small snapshot whose rows had this checksum when they were written.
+#[cfg(test)]
+fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<ImagePart> {
+    let mut mark = Vec::new();
+    let index = LogIndex(7);
+    wire::encode_into(&(ImageMark { index, ..ImageMark::default() }, (FORMAT, checksum)), &mut mark);
     let part = |(number, row): (u32, Change)| {
         let mut bytes = Vec::new();
         wire::encode_into(&row, &mut bytes);
@@ -210,9 +225,11 @@ pub(super) fn sample_parts() -> Vec<ImagePart> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Download, GIVE_UP_AFTER, Parts, Step, of_part, sample_parts};
+    use super::{Download, GIVE_UP_AFTER, Parts, Step, of_part, parts_of, sample_parts};
     use bytes::Bytes;
+    use lockmesh_core::checksum::Checksum;
     use lockmesh_core::write_queue::CheckpointRows;
+    use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::{Fence, LogIndex};
     use lockmesh_protocol::rpc::{ImagePart, Request, Response, Unavailable};
     use lockmesh_protocol::time::Time;
@@ -249,6 +266,15 @@ mod tests {
         let state = &fetched.state;
         assert_eq!((fetched.mark.index, state.cluster_id(), state.fence()), (LogIndex(7), "c", Fence(3)));
         assert_eq!(fetched.rows.row_count(), 2);
+    }
+
+    #[test]
+    fn a_snapshot_that_was_damaged_on_its_server_is_not_taken() {
+        let rows = |fence| [Change::ClusterId("c".into()), Change::Fence(Fence(fence))];
+        let (mut taken, parts) = (Parts::new(), parts_of(rows(2), Checksum::of(rows(3))));
+        assert_eq!(taken.take(&parts[0]), Ok(None));
+        let reason = taken.take(&parts[1]).expect_err("it is damaged");
+        assert!(reason.contains("on that server's disk is damaged"), "{reason}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{Backup, Part, RawPart, StoreError};
 use bytes::Bytes;
+use lockmesh_core::checksum::FORMAT;
 use lockmesh_core::frontend::CheckpointReader;
 use lockmesh_protocol::rpc::{BackupPart, ImagePart, Response, Unavailable};
 use lockmesh_protocol::wire::encode_into;
@@ -88,7 +89,7 @@ pub(crate) fn refusal(why: &str) -> Response {
 impl Snapshot {
     fn new(checkpoint: Backup) -> Self {
         let mut mark = Vec::new();
-        encode_into(checkpoint.mark(), &mut mark);
+        encode_into(&(checkpoint.mark(), (FORMAT, checkpoint.checksum())), &mut mark);
         Self { checkpoint, mark: mark.into(), digests: Vec::new() }
     }
 

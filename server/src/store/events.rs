@@ -1,7 +1,9 @@
 //! What the store's threads tell the driver.
 
+use lockmesh_core::checksum::Checksum;
 pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
 use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::id::LogIndex;
 
 /// What happened in the store. Told from the store's own threads, which wait for the listener: it must be quick.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +12,8 @@ pub enum StoreEvent {
     Persisted(u64),
     /// This image is durable.
     Image(ImageMark),
+    /// A checkpoint of exactly this index became durable, and this is its checksum.
+    Summed(LogIndex, Checksum),
     /// The disk refuses, or takes writes again.
     Health(StoreHealth),
 }

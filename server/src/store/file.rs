@@ -348,15 +348,33 @@ pub(super) struct WritingTable<'a>(redb::Table<'a, &'static [u8], &'static [u8]>
 impl WritingTable<'_> {
     /// Sets a row.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
-        self.0.insert(key, value)?;
+        self.replace(key, value, |_| ())
+    }
+
+    /// Sets a row, and shows what it held before, if it was there.
+    pub(super) fn replace(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        former: impl FnOnce(&[u8]),
+    ) -> Result<(), Fault> {
+        if let Some(before) = self.0.insert(key, value)? {
+            former(before.value());
+        }
         Ok(())
     }
 
-    /// Removes the first rows of a range, at most so many; how many there were.
-    pub(super) fn remove_some(&mut self, start: &[u8], end: &[u8], at_most: usize) -> Result<usize, Fault> {
+    /// Removes the first rows of a range, at most so many, and shows what they held; how many there were.
+    pub(super) fn remove_some(
+        &mut self,
+        start: &[u8],
+        end: &[u8],
+        at_most: usize,
+        mut former: impl FnMut(&[u8]),
+    ) -> Result<usize, Fault> {
         let mut removed = 0;
         for row in self.0.extract_from_if::<&[u8], _>(start..end, |_, _| true)?.take(at_most) {
-            row?;
+            former(row?.1.value());
             removed += 1;
         }
         Ok(removed)
@@ -364,8 +382,20 @@ impl WritingTable<'_> {
 
     /// Removes a row, if it is there.
     pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
-        self.0.remove(key)?;
+        self.take_out(key, |_| ())
+    }
+
+    /// Removes a row, and shows what it held, if it was there.
+    pub(super) fn take_out(&mut self, key: &[u8], former: impl FnOnce(&[u8])) -> Result<(), Fault> {
+        if let Some(before) = self.0.remove(key)? {
+            former(before.value());
+        }
         Ok(())
+    }
+
+    /// What a row holds.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.0.get(key)?.map(|value| value.value().to_vec()))
     }
 }
 

@@ -1,17 +1,19 @@
 //! `state.redb`: the image of the state, one commit a checkpoint.
 //!
-//! **Invariant:** one commit holds the rows, the index they stand for, its term and the membership of exactly that
-//! index. Nothing else writes the image.
+//! **Invariant:** one commit holds the rows, their checksum, the index they stand for, its term and the membership of
+//! exactly that index. Nothing else writes the image.
 
 use super::error::StoreError;
-use super::file::{Fault, Reading, RedbFile, TableName, Writing};
+use super::file::{Fault, Reading, RedbFile, TableName, Writing, WritingTable};
 use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
+use lockmesh_core::checksum::{self, Checksum};
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_core::setback::PeerMemory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::wire;
+use serde::Serialize;
 use std::ops::Range;
 
 const ROWS: TableName = TableName::new("rows");
@@ -19,6 +21,9 @@ const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
 /// How far other servers had come; absent where none was ever heard.
 const PEERS_KEY: &[u8] = b"peers";
+
+/// The checksum of the rows, and its format; absent in images of versions that kept none.
+const CHECKSUM_KEY: &[u8] = b"checksum";
 
 /// So many rows of a deleted tree leave the image in one portion.
 const PORTION_ROWS: usize = 500;
@@ -30,29 +35,40 @@ pub(super) const PART_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ImageStore {
     file: RedbFile,
+    /// The checksum of the rows when it was opened: for an image that does not hold it yet.
+    opened_with: Checksum,
 }
 
 impl ImageStore {
     /// What a new image begins with.
     pub(super) fn fill(writing: &mut Writing<'_>, mark: &ImageMark) -> Result<(), Fault> {
-        let mut bytes = Vec::new();
-        wire::encode_into(mark, &mut bytes);
-        writing.table(MARKS)?.put(MARK_KEY, &bytes)
+        writing.table(MARKS)?.put(MARK_KEY, &encode(mark))
     }
 
-    /// Reads an image that was opened, with the state that it holds.
+    /// Reads an image that was opened, with the state that it holds, and compares it with its checksum.
     pub(super) fn load(file: RedbFile) -> Result<(Self, ImageMark, State), StoreError> {
         let reading = file.read()?;
         let mark = mark_of(&reading).map_err(|fault| file.fault(fault))?;
-        let mut state = State::default();
+        let (mut state, mut sum) = (State::default(), Checksum::default());
         reading
-            .each(ROWS, &[], |_, value| {
-                state.load(decode(value)?);
+            .each(ROWS, &[], |key, value| {
+                let row = decode(value)?;
+                if !rows::is_key_of(key, &row) {
+                    return Err(Fault::Damaged("a row lies under the name of another one".to_owned()));
+                }
+                sum.add(value);
+                state.load(row);
                 Ok(true)
             })
             .map_err(|fault| file.fault(fault))?;
+        if let Some(kept) = checksum_of(&reading).map_err(|fault| file.fault(fault))?
+            && kept != sum
+        {
+            let reason = format!("the checksum of its rows is {sum}, but {kept} was written with them");
+            return Err(file.damaged(reason));
+        }
         drop(reading);
-        Ok((Self { file }, mark, state))
+        Ok((Self { file, opened_with: sum }, mark, state))
     }
 
     /// The file behind the image.
@@ -60,7 +76,8 @@ impl ImageStore {
         &self.file
     }
 
-    /// Makes the image stand for `mark`, durably. May be called again with the same after an error.
+    /// Makes the image stand for `mark`, durably; the checksum of all its rows. May be called again with the same after an
+    /// error.
     ///
     /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called between two of them, so
     /// that processor and disk are there for others too.
@@ -69,31 +86,26 @@ impl ImageStore {
         mark: &ImageMark,
         dirty: &DirtyRows,
         mut rest: impl FnMut(),
-    ) -> Result<(), StoreError> {
+    ) -> Result<Checksum, StoreError> {
+        let mut sum = Checksum::default();
         self.file.write(|writing| {
             if dirty.cleared() {
                 writing.remove_table(ROWS)?;
+            } else {
+                // What an attempt that failed has written may be there all the same, with its checksum.
+                let kept = writing.table(MARKS)?.get(CHECKSUM_KEY)?;
+                sum = decode_checksum(kept)?.unwrap_or(self.opened_with);
             }
-            let mut table = writing.table(ROWS)?;
-            for Range { start: RowKey(start), end: RowKey(end) } in dirty.ranges() {
-                while table.remove_some(&start, &end, PORTION_ROWS)? == PORTION_ROWS {
-                    rest();
-                }
-            }
-            for (RowKey(key), change) in dirty.rows() {
-                match change {
-                    Some(change) => table.put(&key, &rows::encode(change))?,
-                    None => table.remove(&key)?,
-                }
-            }
-            drop(table);
+            write_rows(&mut writing.table(ROWS)?, dirty, &mut sum, &mut rest)?;
+            let mut marks = writing.table(MARKS)?;
+            marks.put(CHECKSUM_KEY, &encode(&(checksum::FORMAT, sum)))?;
             if let Some(peers) = dirty.peers() {
-                let mut bytes = Vec::new();
-                wire::encode_into(peers, &mut bytes);
-                writing.table(MARKS)?.put(PEERS_KEY, &bytes)?;
+                marks.put(PEERS_KEY, &encode(peers))?;
             }
+            drop(marks);
             Self::fill(writing, mark)
-        })
+        })?;
+        Ok(sum)
     }
 
     /// How far other servers had come when the image was made.
@@ -118,6 +130,7 @@ impl ImageStore {
         let reading = self.file.read()?;
         let fault = |fault| self.file.fault(fault);
         let mark = mark_of(&reading).map_err(fault)?;
+        let checksum = checksum_of(&reading).map_err(fault)?.unwrap_or(self.opened_with);
         let RowKey(cluster_id_key) = rows::cluster_id_key();
         let cluster_id = match reading.get(ROWS, &cluster_id_key).map_err(fault)? {
             Some(bytes) => match decode(&bytes).map_err(fault)? {
@@ -126,6 +139,7 @@ impl ImageStore {
             },
             None => String::new(),
         };
+        let mark = (mark, checksum);
         Ok(Backup::new(self.file.path(), Box::new(reading), mark, cluster_id, PART_BYTES))
     }
 }
@@ -134,6 +148,48 @@ fn mark_of(reading: &Reading) -> Result<ImageMark, Fault> {
     let bytes = reading.get(MARKS, MARK_KEY)?;
     let bytes = bytes.ok_or_else(|| Fault::Damaged("it does not say what index it stands for".to_owned()))?;
     wire::decode_stored(&bytes).map_err(|error| Fault::Damaged(error.to_string()))
+}
+
+/// The checksum that was kept with the rows; none where there is none that this build could compare.
+fn checksum_of(reading: &Reading) -> Result<Option<Checksum>, Fault> {
+    decode_checksum(reading.get(MARKS, CHECKSUM_KEY)?)
+}
+
+fn decode_checksum(bytes: Option<Vec<u8>>) -> Result<Option<Checksum>, Fault> {
+    let kept = bytes.map(|bytes| wire::decode_stored::<(u32, Checksum)>(&bytes)).transpose();
+    let kept = kept.map_err(|error| Fault::Damaged(error.to_string()))?;
+    Ok(kept.filter(|(format, _)| *format == checksum::FORMAT).map(|(_, sum)| sum))
+}
+
+/// Makes the rows what they shall be, and keeps their checksum: deleted trees go first.
+fn write_rows(
+    table: &mut WritingTable<'_>,
+    dirty: &DirtyRows,
+    sum: &mut Checksum,
+    mut rest: impl FnMut(),
+) -> Result<(), Fault> {
+    for Range { start: RowKey(start), end: RowKey(end) } in dirty.ranges() {
+        while table.remove_some(&start, &end, PORTION_ROWS, |row| sum.remove(row))? == PORTION_ROWS {
+            rest();
+        }
+    }
+    for (RowKey(key), change) in dirty.rows() {
+        match change {
+            Some(change) => {
+                let row = rows::encode(change);
+                table.replace(&key, &row, |former| sum.remove(former))?;
+                sum.add(&row);
+            }
+            None => table.take_out(&key, |former| sum.remove(former))?,
+        }
+    }
+    Ok(())
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::encode_into(value, &mut bytes);
+    bytes
 }
 
 fn decode(bytes: &[u8]) -> Result<Change, Fault> {
@@ -162,6 +218,7 @@ pub struct Backup {
     path: std::path::PathBuf,
     rows: Box<dyn RowSource>,
     mark: ImageMark,
+    checksum: Checksum,
     cluster_id: String,
     /// A part is closed when its rows reach this many bytes. One row may be longer.
     part_bytes: usize,
@@ -193,12 +250,12 @@ impl Backup {
     pub(super) fn new(
         path: std::path::PathBuf,
         rows: Box<dyn RowSource>,
-        mark: ImageMark,
+        (mark, checksum): (ImageMark, Checksum),
         cluster_id: String,
         part_bytes: usize,
     ) -> Self {
         let (starts, raw_starts) = (vec![Some(Vec::new())], vec![Some((Vec::new(), 0))]);
-        Self { path, rows, mark, cluster_id, part_bytes, starts, raw_starts }
+        Self { path, rows, mark, checksum, cluster_id, part_bytes, starts, raw_starts }
     }
 
     /// Closes parts sooner or later than usual.
@@ -210,6 +267,11 @@ impl Backup {
     /// What the backup stands for.
     pub fn mark(&self) -> &ImageMark {
         &self.mark
+    }
+
+    /// The checksum that was kept with the rows.
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
     }
 
     /// The cluster that it is of; empty before the cluster's first command.

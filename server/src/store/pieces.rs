@@ -3,6 +3,7 @@
 //! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too, since a row may be
 //! longer than anything that can be sent at once.
 
+use lockmesh_core::checksum::Checksum;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
@@ -46,6 +47,8 @@ impl RowPiece {
 pub struct RowReader {
     /// The beginning of a row whose end has not come.
     begun: Vec<u8>,
+    /// Of the rows that have ended.
+    checksum: Checksum,
 }
 
 impl RowReader {
@@ -58,11 +61,17 @@ impl RowReader {
             && let Some((row, behind)) = behind.split_at_checked(u32::from_be_bytes(*length) as usize)
         {
             rows.push(decode(row)?);
+            self.checksum.add(row);
             rest = behind;
         }
         let used = self.begun.len() - rest.len();
         self.begun.drain(..used);
         Ok(rows)
+    }
+
+    /// The checksum of the rows that were given.
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
     }
 
     /// Whether no row has begun that has not ended.
@@ -84,6 +93,7 @@ fn decode(row: &[u8]) -> Result<Change, String> {
 mod tests {
     use super::{RowPiece, RowReader};
     use crate::store::rows::encode;
+    use lockmesh_core::checksum::Checksum;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
 
@@ -116,6 +126,7 @@ mod tests {
                 pieces.iter().flat_map(|piece| reader.take(piece).expect("whole rows")).collect();
             assert!(reader.is_done());
             assert_eq!(read, rows, "in pieces of {limit}");
+            assert_eq!(reader.checksum(), Checksum::of(rows.clone()));
         }
     }
 

@@ -131,6 +131,11 @@ pub(super) fn cluster_id_key() -> RowKey {
     numbered(CLUSTER_ID, &[])
 }
 
+/// Whether a row of the image lies where it belongs.
+pub(super) fn is_key_of(key: &[u8], row: &Change) -> bool {
+    place(row).is_some_and(|(place, present)| present && place.key().0 == key)
+}
+
 /// What a row of the image holds: the change that sets it.
 pub(super) fn encode(change: &Change) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);

@@ -13,6 +13,7 @@ use super::events::{StoreEvent, StoreHealth};
 use super::image::{Backup, ImageStore};
 use super::log::LogStore;
 use super::rows::DirtyRows;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{ImageMark, LogWrite};
 use lockmesh_core::write_queue::{CheckpointRows, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::id::LogIndex;
@@ -111,13 +112,18 @@ impl StoreHandle {
     /// Makes the image stand for an index that was applied, as soon as the image thread is free. What it has not
     /// begun yet is joined to it, so this never waits.
     pub fn checkpoint(&self, mark: ImageMark, rows: DirtyRows) {
-        self.hand_over(Checkpoint { mark, rows, installed: false });
+        self.hand_over(Checkpoint { mark, rows, installed: false, is_exact: false });
+    }
+
+    /// The same, but nothing newer is joined to it: [`StoreEvent::Summed`] tells the checksum of exactly this index.
+    pub fn checkpoint_exactly(&self, mark: ImageMark, rows: DirtyRows) {
+        self.hand_over(Checkpoint { mark, rows, installed: false, is_exact: true });
     }
 
     /// Makes the image stand for an index of another server's, to which the own log does not lead. The rows begin
     /// with [`lockmesh_protocol::change::Change::Cleared`]; a [`LogWrite::reset`] to the same mark must follow.
     pub fn install(&self, mark: ImageMark, rows: DirtyRows) {
-        self.hand_over(Checkpoint { mark, rows, installed: true });
+        self.hand_over(Checkpoint { mark, rows, installed: true, is_exact: false });
     }
 
     /// Makes a checkpoint as soon as the image thread is free. What it has not begun yet is joined to it, so this never
@@ -300,6 +306,7 @@ fn write_image(image: &ImageStore, shared: &Shared) {
     while let Some(mut checkpoint) = next_checkpoint(shared) {
         let begun = Instant::now();
         checkpoint.rows.sort();
+        let mut sum = Checksum::default();
         let written = shared.insist(Writer::Checkpoint, |again| {
             if again {
                 image.file().reopen()?;
@@ -308,7 +315,8 @@ fn write_image(image: &ImageStore, shared: &Shared) {
             let rest = || {
                 shared.pause(Writer::Checkpoint, PORTION_REST);
             };
-            image.checkpoint(&checkpoint.mark, &checkpoint.rows, rest)
+            sum = image.checkpoint(&checkpoint.mark, &checkpoint.rows, rest)?;
+            Ok(())
         });
         if !written {
             return;
@@ -317,7 +325,11 @@ fn write_image(image: &ImageStore, shared: &Shared) {
         tracing::debug!(index = %checkpoint.mark.index, rows, took_ms, "the image is durable");
         shared.desk().queue.checkpointed();
         shared.log_news.notify_one();
+        let index = checkpoint.mark.index;
         (shared.listener)(StoreEvent::Image(checkpoint.mark));
+        if checkpoint.is_exact {
+            (shared.listener)(StoreEvent::Summed(index, sum));
+        }
     }
     image.finish();
 }

@@ -118,6 +118,9 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::TimeoutNow,
         MessageKind::ReadIndex,
         MessageKind::ReadIndexResponse,
+        MessageKind::Checksum,
+        MessageKind::ChecksumResponse,
+        MessageKind::Corrupt,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
     let mark = ImageMark { index: LogIndex(100), term: Term(4), membership };
@@ -245,6 +248,7 @@ fn commands() -> Vec<Command> {
         Command::AdmitServer(new_server()),
         Command::UpdateServer(new_server().with_id(ServerId(1))),
         Command::ForgetServer(ServerId(2)),
+        Command::CorruptionCheck,
         Command::ConfigureAutopilot(Autopilot::default(), Some(LogIndex(3))),
     ];
     writes.into_iter().map(Command::Kv).chain(others).collect()
@@ -341,6 +345,7 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 }),
         Response::Unavailable(Unavailable::Removed),
         Response::Unavailable(Unavailable::NotAdmitted("why".into())),
+        Response::Unavailable(Unavailable::Corrupt),
     ];
     applied.chain(answers).chain(others).collect()
 }

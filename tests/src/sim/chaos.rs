@@ -46,6 +46,8 @@ pub enum Kind {
     Arrival,
     /// A server loses its disk.
     Wipe,
+    /// A follower's disk is given a row that no entry has made.
+    Corruption,
 }
 
 /// The end of a fault.
@@ -60,6 +62,9 @@ pub fn begin(stage: &mut Stage) {
     for (kind, mean) in rhythms(stage) {
         let wait = stage.around(mean);
         stage.after(wait, Event::Fault(kind));
+    }
+    if let Some(wait) = stage.plan.corruption.comes {
+        stage.after(wait, Event::Fault(Kind::Corruption));
     }
 }
 
@@ -114,6 +119,7 @@ impl World {
             Kind::Removal => self.order_removal(),
             Kind::Arrival => self.order_arrival(),
             Kind::Wipe => self.wipe(),
+            Kind::Corruption => self.corrupt_some(),
         }
     }
 

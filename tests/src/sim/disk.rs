@@ -3,10 +3,12 @@
 //! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
 //! what the disk refuses, and what a power cut leaves.
 
+use super::corruption::without_stray_row;
 use super::marks::Mark;
 use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
 use lockmesh_core::State;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
 use lockmesh_core::setback::PeerMemory;
@@ -34,6 +36,8 @@ pub enum Told {
     Persisted(u64),
     /// The image of this mark is durable.
     Image(ImageMark),
+    /// The image of exactly this index is durable, and this is its checksum.
+    Summed(LogIndex, Checksum),
     /// The disk refuses, or takes writes again.
     Failing(bool),
 }
@@ -131,7 +135,7 @@ impl Durable {
 impl Disk {
     /// Begins to read the image.
     pub fn backup(&self) -> Result<Backup, String> {
-        Ok(backup_of(self.durable.mark.clone(), &self.durable.state))
+        Ok(backup_of(self.durable.mark.clone(), &without_stray_row(self.durable.state.clone())))
     }
 
     /// A new store that begins with an image.
@@ -247,10 +251,12 @@ impl Disk {
             DiskEvent::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
             DiskEvent::Image => {
                 let checkpoint = self.imaging.take().expect("an image was under way");
-                let mark = checkpoint.mark.clone();
+                let (mark, is_exact) = (checkpoint.mark.clone(), checkpoint.is_exact);
                 self.durable.image(checkpoint);
                 self.queue.checkpointed();
+                let index = mark.index;
                 told.push(Told::Image(mark));
+                told.extend(is_exact.then(|| Told::Summed(index, Checksum::of(self.durable.state.rows()))));
             }
         }
         self.go_on(stage, life);

@@ -9,6 +9,7 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
+use std::collections::BTreeSet;
 
 /// Something that must never happen has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Judge {
     pub jumps: Vec<Time>,
     /// The newest index that was answered to anybody: a fresh read that begins now must see it.
     pub bound: LogIndex,
+    /// Servers whose disks were given rows that no entry had made: their states are not judged.
+    pub corrupted: BTreeSet<ServerId>,
     invariants: Vec<Box<dyn Invariant>>,
 }
 
@@ -41,12 +44,17 @@ impl Judge {
             violations: Vec::new(),
             jumps: Vec::new(),
             bound: start,
+            corrupted: BTreeSet::new(),
             invariants: all(),
         }
     }
 
     /// Shows a fact to every invariant.
     pub fn see(&mut self, stage: &Stage, fact: &Fact<'_>) {
+        if matches!(fact, Fact::Opened { server, .. } | Fact::Reached { server, .. } if self.corrupted.contains(server))
+        {
+            return;
+        }
         let scene = Scene { now: stage.now, history: &self.history, plan: &stage.plan, jumps: &self.jumps };
         for invariant in &mut self.invariants {
             if let Err(what) = invariant.see(fact, &scene) {

@@ -25,6 +25,8 @@ pub struct Machine {
     pub gone: bool,
     /// Its disk says that it was removed from the quorum: no process starts on it any more.
     pub removed: bool,
+    /// Its disk says that its state is corrupt.
+    pub found_corrupt: bool,
     /// A snapshot that its process fetches.
     pub fetch: Option<Fetch>,
 }
@@ -46,7 +48,8 @@ impl Machine {
     /// A machine whose disk begins with an image.
     pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
         let disk = Disk::new(id, mark);
-        Self { id, node, folder, disk, process: None, lives: 0, gone: false, removed: false, fetch: None }
+        let (gone, removed, found_corrupt) = (false, false, false);
+        Self { id, node, folder, disk, process: None, lives: 0, gone, removed, found_corrupt, fetch: None }
     }
 
     /// Whether it is no server of the quorum any more.

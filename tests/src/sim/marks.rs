@@ -98,6 +98,10 @@ marks! {
     InstallRefused: "an image arrived that was not wanted any more",
     CrashBetweenImageAndReset: "a crash came between an image and the reset of the log",
     ElectionDuringSnapshot: "a leader was elected while an image was on its way",
+    Compared: "the checksums of several servers were compared, and all were alike",
+    Corrupted: "a server's disk was given a row that no entry had made",
+    FoundCorrupt: "a server learned that its state is corrupt, and answered nobody any more",
+    CorruptLeader: "a leader learned that its own state is corrupt",
     FollowerRead: "a follower answered a read after a round of its leader",
 }
 

@@ -16,6 +16,7 @@
 //! | `agent`, `client`, `locker`, `writer`, `cataloguer` | who asks, for what, and how often |
 //! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
+//! | `corruption` | a server whose state comes apart from the others, and who finds it |
 //! | `calm` | what must be well in the end |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
 //! | `sabotage` | what is broken on purpose |
@@ -27,6 +28,7 @@ pub mod chaos;
 pub mod chronicle;
 pub mod client;
 pub mod clock;
+pub mod corruption;
 pub mod disk;
 pub mod draw;
 pub mod history;

@@ -25,6 +25,17 @@ pub struct Plan {
     pub core: CorePlan,
     /// Who asks.
     pub clients: ClientPlan,
+    /// Servers whose states come apart.
+    pub corruption: CorruptionPlan,
+}
+
+/// How often servers are compared, and whether one holds what it should not.
+#[derive(Clone, Debug)]
+pub struct CorruptionPlan {
+    /// How long after a corruption check the next one begins.
+    pub check_interval: Duration,
+    /// When a row of one server becomes another one than the log has made, if ever.
+    pub comes: Option<Duration>,
 }
 
 /// How links behave.
@@ -170,12 +181,20 @@ impl Plan {
             faults: FaultPlan::draw(draw),
             core: CorePlan::draw(draw),
             clients: ClientPlan::draw(draw),
+            corruption: CorruptionPlan::draw(draw),
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
             plan.faults.jump = None;
         }
         plan
+    }
+}
+
+impl CorruptionPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        let check_interval = draw.duration(SECOND, 5 * SECOND);
+        Self { check_interval, comes: draw.once_in(8).then(|| draw.duration(3 * SECOND, 10 * SECOND)) }
     }
 }
 

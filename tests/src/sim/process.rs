@@ -96,6 +96,8 @@ pub struct Turn {
     pub told_removed: Vec<ServerId>,
     /// It was removed itself.
     pub removed: bool,
+    /// It learned that its state is corrupt.
+    pub found_corrupt: bool,
 }
 
 /// The log as the process wrote it, durable or not.
@@ -180,6 +182,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         max_pending_proposals: plan.max_pending_proposals,
         log_keep_bytes: plan.log_keep_bytes,
         log_keep_fetching_bytes: plan.log_keep_bytes.saturating_mul(4),
+        corruption_check_interval: stage.plan.corruption.check_interval,
     }
 }
 
@@ -199,7 +202,7 @@ pub fn newcomer(node: &str, folder: u64) -> NewServer {
     }
 }
 
-fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, recovered: Recovered) -> Frontend {
+fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, corrupt: bool, recovered: Recovered) -> Frontend {
     let config = core_config(stage, id);
     let cluster_id = config.formation.cluster_id.clone();
     let plan = &stage.plan.core;
@@ -210,6 +213,7 @@ fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, recovered: Recovered
             max_watches: 1_000,
             checkpoint_interval: plan.checkpoint_interval,
             checkpoint_changes: plan.checkpoint_changes as u64,
+            corrupt,
         },
         config,
     );
@@ -226,8 +230,14 @@ fn wall(now: Time, offset: u64) -> WallTime {
 }
 
 impl Process {
-    /// Starts a process on what its disk holds.
-    pub fn start(stage: &mut Stage, id: ServerId, me: NewServer, life: u64, recovered: Recovered) -> Self {
+    /// Starts a process on what its disk holds: which of its lives it is, and whether its state was found to be corrupt.
+    pub fn start(
+        stage: &mut Stage,
+        id: ServerId,
+        me: NewServer,
+        (life, corrupt): (u64, bool),
+        recovered: Recovered,
+    ) -> Self {
         let shadow = Shadow::new(&recovered);
         let applied = recovered.image.index;
         let drift = stage.plan.faults.drift;
@@ -235,7 +245,7 @@ impl Process {
         let mut process = Self {
             id,
             life,
-            frontend: frontend(stage, id, me, recovered),
+            frontend: frontend(stage, id, me, corrupt, recovered),
             clock: Clock::start(stage.now, drift),
             wall_offset: 0,
             stands_until: None,
@@ -262,6 +272,12 @@ impl Process {
     /// Its core, to look at.
     pub fn core(&self) -> &Core {
         self.frontend.core()
+    }
+
+    /// Lets its disk have a row, whatever the log says.
+    pub fn record(&mut self, row: Change) {
+        let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().peer_memory());
+        debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
     /// The last index that it has applied.
@@ -373,6 +389,7 @@ impl Process {
             Mail::Removed => Input::Removed,
             Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
             Mail::Store(Told::Image(mark)) => Input::Checkpointed(mark),
+            Mail::Store(Told::Summed(index, checksum)) => Input::Summed(index, checksum),
             Mail::Store(Told::Failing(failing)) => {
                 self.failing = failing;
                 Input::Disk(if failing { DiskHealth::Failing("it is full".into()) } else { DiskHealth::Good })
@@ -419,6 +436,7 @@ impl Process {
             self.notice_roster(turn);
         }
         turn.removed |= std::mem::take(&mut actions.removed);
+        turn.found_corrupt |= std::mem::take(&mut actions.corrupt);
         self.actions = actions;
     }
 

@@ -42,6 +42,8 @@ pub struct World {
     pub(super) led: Option<(ServerId, Term)>,
     /// Who voted when somebody looked last.
     pub(super) voters: Vec<ServerId>,
+    /// The newest index at which servers were compared and found alike.
+    pub(super) compared: LogIndex,
     /// The server that renewed each session last.
     pub(super) renewers: BTreeMap<SessionId, ServerId>,
     /// Whether all is as it should be at last.
@@ -71,6 +73,7 @@ impl World {
             operator,
             led: None,
             voters: voters.clone(),
+            compared: LogIndex(0),
             renewers: BTreeMap::new(),
             done: false,
         };
@@ -138,7 +141,8 @@ impl World {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
         });
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
-        machine.process = Some(Process::start(&mut self.stage, id, me, machine.lives, recovered));
+        let life = (machine.lives, machine.found_corrupt);
+        machine.process = Some(Process::start(&mut self.stage, id, me, life, recovered));
         machine.disk.go_on(&mut self.stage, machine.lives);
         self.stage.at(self.stage.now, Event::Reconnect(id, self.machines[&id].lives));
         self.judge_memories(id);
@@ -245,6 +249,7 @@ impl World {
         self.judge_state(id, &turn);
         self.notice_leader(id);
         self.notice_members(id, served);
+        self.judge_corruption(id, &turn);
         for (to, message) in turn.messages {
             self.send(id, to, message);
         }

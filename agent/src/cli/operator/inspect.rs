@@ -40,6 +40,8 @@ struct Shape<'a> {
     voters_outgoing: Vec<u64>,
     /// Acknowledged commits that are gone from the end of the log.
     lost_commits: u64,
+    /// Whether the state was found to differ from that of a majority.
+    corrupt: bool,
     formats: FormatsShape,
 }
 
@@ -77,6 +79,7 @@ fn shape(found: &Inspection) -> Shape<'_> {
         learners: numbers(&membership.learners),
         voters_outgoing: numbers(&membership.voters_outgoing),
         lost_commits: found.lost_commits,
+        corrupt: found.corrupt,
         formats: FormatsShape { log: formats.log, state: formats.state, record: found.record_format },
     }
 }
@@ -109,6 +112,9 @@ fn text(found: &Inspection) -> String {
     }
     if shape.lost_commits > 0 {
         rows.push(("Lost", format!("the newest {} commits, which were acknowledged", shape.lost_commits)));
+    }
+    if shape.corrupt {
+        rows.push(("State", "corrupt: it differs from that of a majority of the servers".to_owned()));
     }
     let FormatsShape { log, state, record } = shape.formats;
     rows.push(("Formats", format!("log {log}, state {state}, record {record}")));

@@ -145,6 +145,7 @@ async fn every_failure_says_what_became_of_the_request() {
         (Unavailable::AnswerTooLong { limit: 1 }, 413, "refused"),
         (Unavailable::Removed, 500, "not-done"),
         (Unavailable::NotAdmitted("x".into()), 500, "not-done"),
+        (Unavailable::Corrupt, 500, "not-done"),
     ] {
         stand.break_with(unavailable);
         stand.put("/v1/kv/a", "x").await.failed(status, outcome);

@@ -37,6 +37,8 @@ pub struct Actions {
     pub removed_senders: Vec<ServerId>,
     /// This server was removed from the quorum: that must be kept on disk, so that it never serves again.
     pub removed: bool,
+    /// This server's state was found to be corrupt: that must be kept on disk, so that it answers no agent again.
+    pub corrupt: bool,
 }
 
 /// What the disk shall do.
@@ -48,6 +50,9 @@ pub enum Storage {
     Record(Vec<Change>),
     /// Write all that was recorded; afterwards the checkpoint stands for this.
     Checkpoint(ImageMark),
+    /// The same at a corruption check: the checkpoint must stand for exactly this index once, whatever else waits. Its
+    /// checksum is told as [`super::Event::Summed`].
+    ExactCheckpoint(ImageMark),
     /// The snapshot that was fetched takes the place of everything: the log's reset follows among the writes. What was
     /// recorded before is of no use any more.
     Install(ImageMark),

@@ -86,6 +86,7 @@ fn is_of_the_leader(command: &Command) -> bool {
             | Command::AdmitServer(_)
             | Command::UpdateServer(_)
             | Command::ForgetServer(_)
+            | Command::CorruptionCheck
     )
 }
 

@@ -4,6 +4,7 @@ use super::Frontend;
 use super::actions::{Actions, AnswerKind, CheckpointReader, SnapshotFetch, Storage};
 use super::event::CallRef;
 use crate::input::Input;
+use crate::outbox::Outbox;
 use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
 use crate::state::State;
@@ -62,6 +63,23 @@ impl Frontend {
         let many = dirty_rows as u64 >= self.config.checkpoint_changes;
         if dirty_rows > 0 && (due || many) {
             self.checkpoint(now, actions);
+        }
+    }
+
+    /// What became true is recorded for the next checkpoint; each corruption check has one of its own in between.
+    pub(super) fn record(&mut self, now: Time, outbox: &mut Outbox, actions: &mut Actions) {
+        let mut changes = std::mem::take(&mut outbox.changes);
+        let mut recorded = 0;
+        for (before, mark) in outbox.checks.drain(..) {
+            let later = changes.split_off(before - recorded);
+            recorded = before;
+            actions.storage.push(Storage::Record(std::mem::replace(&mut changes, later)));
+            self.checkpoints.under_way = Some(mark.index);
+            self.checkpoints.last = now;
+            actions.storage.push(Storage::ExactCheckpoint(mark));
+        }
+        if !changes.is_empty() {
+            actions.storage.push(Storage::Record(changes));
         }
     }
 

@@ -1,10 +1,11 @@
 //! Everything that a [`Frontend`](super::Frontend) is told: a closed list.
 
+use crate::checksum::Checksum;
 use crate::raft::log::ImageMark;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub enum Event {
     Persisted(u64),
     /// This checkpoint is on disk.
     Checkpointed(ImageMark),
+    /// The checkpoint of exactly this index is on disk, and this is its checksum.
+    Summed(LogIndex, Checksum),
     /// The disk began to refuse, or takes writes again.
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.

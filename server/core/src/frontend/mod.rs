@@ -75,6 +75,8 @@ pub struct FrontendConfig {
     pub checkpoint_interval: Duration,
     /// After so many changed rows it is begun at once.
     pub checkpoint_changes: u64,
+    /// Whether a corruption check found this server's state to be corrupt before it was started.
+    pub corrupt: bool,
 }
 
 /// See the [module](self).
@@ -91,6 +93,8 @@ pub struct Frontend {
     versions: BTreeMap<ServerId, String>,
     /// Whether this server was removed from the quorum.
     removed: bool,
+    /// Whether this server's state was found to be corrupt.
+    corrupt: bool,
     /// Whether this server was a member of the quorum as this process knows it.
     was_member: bool,
     /// When a leader was last heard.
@@ -110,6 +114,7 @@ impl Frontend {
     pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.image_mark().index;
         let was_member = core.membership().contains(config.own_record.id);
+        let corrupt = config.corrupt;
         Self {
             core,
             config,
@@ -120,6 +125,7 @@ impl Frontend {
             disk: DiskHealth::Good,
             versions: BTreeMap::new(),
             removed: false,
+            corrupt,
             was_member,
             leader_contact: now,
             serving: false,
@@ -140,6 +146,11 @@ impl Frontend {
     /// The core, to look at.
     pub fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Whether this server's state was found to be corrupt, so that it answers no agent.
+    pub fn is_corrupt(&self) -> bool {
+        self.corrupt
     }
 
     /// How many blocking queries are parked.
@@ -176,6 +187,7 @@ impl Frontend {
             Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
             Event::Persisted(number) => self.input(now, Input::Persisted(number)),
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
+            Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
             Event::Removed => self.end_service(actions),
@@ -198,8 +210,9 @@ impl Frontend {
             // It must not disturb the others by standing for election.
             return true;
         }
+        self.core.pause_corruption_checks(self.versions_differ());
         self.input(now, Input::Tick(wall));
-        self.step_down_on_disk_failure(now);
+        self.step_down_if_unfit(now);
         self.answer_due(now, actions);
         self.checkpoint_if_due(now, dirty_rows, actions);
         true
@@ -226,6 +239,7 @@ impl Frontend {
         }
         self.notice_leader_contact(now);
         self.notice_own_removal(actions);
+        self.notice_corruption(actions);
     }
 
     fn input(&mut self, now: Time, input: Input) {
@@ -237,8 +251,8 @@ impl Frontend {
             let denied = Response::Unavailable(Unavailable::Denied(reason));
             return actions.answer(from, denied, AnswerKind::Other);
         }
-        if self.removed && !matches!(request, Request::Introduce(_)) {
-            return actions.answer(from, Response::Unavailable(Unavailable::Removed), AnswerKind::Other);
+        if let Some(why) = self.out_of_service().filter(|_| !matches!(request, Request::Introduce(_))) {
+            return actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
         }
         match request {
             Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),
@@ -338,9 +352,11 @@ impl Frontend {
         self.disk = health;
     }
 
-    /// A leader whose disk refuses can have nothing decided that it could answer: another server shall lead.
-    fn step_down_on_disk_failure(&mut self, now: Time) {
-        if self.disk != DiskHealth::Good && self.core.is_serving() && self.has_other_voters() {
+    /// A leader whose disk refuses can have nothing decided that it could answer, and one whose state is corrupt answers
+    /// nobody: another server shall lead.
+    fn step_down_if_unfit(&mut self, now: Time) {
+        let is_unfit = self.corrupt || self.disk != DiskHealth::Good;
+        if is_unfit && self.core.is_serving() && self.has_other_voters() {
             let token = self.pending.insert(Pending::StepDown);
             self.input(now, Input::TransferLeader(token, None));
         }
@@ -363,9 +379,7 @@ impl Frontend {
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
         actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
-        if !outbox.changes.is_empty() {
-            actions.storage.push(Storage::Record(std::mem::take(&mut outbox.changes)));
-        }
+        self.record(now, &mut outbox, actions);
         if roster_changed {
             self.notice_roster(actions);
         }

@@ -14,7 +14,7 @@ pub(super) enum Pending {
     Call(CallRef, CallKind),
     /// This server's own end: it waits until the leadership is handed over.
     Leave,
-    /// Nobody: a leader steps down because its disk refuses.
+    /// Nobody: a leader steps down because its disk refuses or its state is corrupt.
     StepDown,
 }
 

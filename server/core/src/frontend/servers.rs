@@ -69,17 +69,55 @@ impl Frontend {
         );
         self.removed = true;
         actions.removed = true;
-        for parked in self.watches.take_all() {
-            actions.answer(parked.from, Response::Unavailable(Unavailable::Removed), AnswerKind::Read);
-        }
-        for from in self.pending.take_reads() {
-            actions.answer(from, Response::Unavailable(Unavailable::Removed), AnswerKind::Read);
+        self.send_away(
+            &Unavailable::Removed,
+            "this server was removed from the quorum before it heard what became of the request",
+            actions,
+        );
+    }
+
+    /// Looks whether a leader has found this server's state to be corrupt: from now on it refuses everybody, but stores and
+    /// votes on.
+    pub(super) fn notice_corruption(&mut self, actions: &mut Actions) {
+        let Some(index) = self.core.corruption_checks().found_corrupt().filter(|_| !self.corrupt) else {
+            return;
+        };
+        tracing::error!(
+            server = %self.config.own_record.id, %index,
+            "the state of this server is corrupt: a corruption check found it to differ from that of a majority of the \
+             servers. It votes on and answers no agent any more: stop it, empty its data folder and start it: it joins as \
+             a new server"
+        );
+        self.corrupt = true;
+        actions.corrupt = true;
+        self.send_away(
+            &Unavailable::Corrupt,
+            "the state of this server was found to be corrupt before it answered",
+            actions,
+        );
+    }
+
+    /// Whether a member runs, or may run, another version of the program than this server.
+    pub(super) fn versions_differ(&self) -> bool {
+        let own = self.versions.get(&self.config.own_record.id);
+        self.core.membership().all().iter().any(|member| self.versions.get(member) != own)
+    }
+
+    /// Why this server answers nobody any more.
+    pub(super) fn out_of_service(&self) -> Option<Unavailable> {
+        let removed = self.removed.then_some(Unavailable::Removed);
+        removed.or_else(|| self.corrupt.then_some(Unavailable::Corrupt))
+    }
+
+    /// Whoever waits here is told why at once; what becomes of a write on its way is not known.
+    fn send_away(&mut self, why: &Unavailable, unknown: &str, actions: &mut Actions) {
+        let parked: Vec<_> = self.watches.take_all().into_iter().map(|parked| parked.from).collect();
+        for from in parked.into_iter().chain(self.pending.take_reads()) {
+            actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
         for from in self.pending.take_writes() {
-            let unknown =
-                "this server was removed from the quorum before it heard what became of the request";
-            let unknown = Response::Unavailable(Unavailable::Unknown(unknown.into()));
-            actions.answer(from, unknown, AnswerKind::Write);
+            let unknown = Unavailable::Unknown(unknown.into());
+            actions.answer(from, Response::Unavailable(unknown), AnswerKind::Write);
         }
     }
 

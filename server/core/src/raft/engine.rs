@@ -540,7 +540,7 @@ impl Storage for MemoryLog {
     }
 }
 
-/// The pairs of our kind and the engine's; what is not here never crosses the wire.
+/// The pairs of our kind and the engine's; what else the engine has never crosses the wire.
 const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
     use eraftpb::MessageType as Theirs;
     [
@@ -593,7 +593,7 @@ fn from_engine(mut message: eraftpb::Message) -> Option<(ServerId, PeerMessage)>
 
 fn to_engine(message: PeerMessage) -> eraftpb::Message {
     let (_, kind) =
-        KINDS.into_iter().find(|(ours, _)| *ours == message.kind).expect("every kind has its pair");
+        KINDS.into_iter().find(|(ours, _)| *ours == message.kind).expect("the engine is given its own kinds");
     let mut out = eraftpb::Message {
         to: message.to.0,
         from: message.from.0,

@@ -70,9 +70,37 @@ pub enum MessageKind {
     ReadIndex,
     /// The answer.
     ReadIndexResponse,
+    /// The leader asks for the checksum of the state at the index of a corruption check. This kind and those that follow
+    /// are the core's own: no engine ever sees them.
+    Checksum,
+    /// The answer, in the context.
+    ChecksumResponse,
+    /// The receiver's state at that index is another one than a majority's.
+    Corrupt,
 }
 
 impl PeerMessage {
+    /// A message that says nothing but what it is.
+    pub fn new(kind: MessageKind, from: ServerId, to: ServerId) -> Self {
+        Self {
+            kind,
+            to,
+            from,
+            term: Term(0),
+            log_term: Term(0),
+            index: LogIndex(0),
+            entries: Vec::new(),
+            commit: LogIndex(0),
+            commit_term: Term(0),
+            snapshot: None,
+            request_snapshot: LogIndex(0),
+            reject: false,
+            reject_hint: LogIndex(0),
+            context: Bytes::new(),
+            priority: 0,
+        }
+    }
+
     /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the engine.
     pub fn fault(&self, sender: ServerId, receiver: ServerId) -> Option<&'static str> {
         let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);

@@ -78,6 +78,7 @@ impl<'a> Step<'a> {
             Command::ConfigureAutopilot(autopilot, expected) => {
                 self.configure_autopilot(autopilot, *expected)
             }
+            Command::CorruptionCheck => Reply::Done,
         }
     }
 

@@ -201,6 +201,7 @@ fn leading_with_a_delay() -> (Frontend, Actions, Time) {
         max_watches: 10,
         checkpoint_interval: SECOND,
         checkpoint_changes: 1000,
+        corrupt: false,
     };
     let frontend = Frontend::new(config, disk.open(id, 7), Time(0), WallTime(0));
     (frontend, Actions::default(), Time(0))

@@ -2,6 +2,7 @@
 //! they like: three servers in virtual time on a network without faults, each with its callers.
 
 use crate::solo::{Disk, entry};
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, Caller, CheckpointReader, DiskHealth, Event, Frontend, FrontendConfig,
     Storage,
@@ -30,12 +31,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const MAX_WATCHES: usize = 3;
 
 /// A server, what its disk was told, and what its callers were.
-struct One {
-    frontend: Frontend,
-    disk: Disk,
+pub(crate) struct One {
+    pub(crate) frontend: Frontend,
+    pub(crate) disk: Disk,
     actions: Actions,
     /// The rows as the disk was told of them: what the next checkpoint holds.
-    recorded: State,
+    pub(crate) recorded: State,
+    /// The checkpoints that were made for corruption checks.
+    pub(crate) exact: Vec<(ImageMark, State)>,
+    /// Whether the disk was told to remember that the state is corrupt.
+    pub(crate) is_corrupt: bool,
     dirty_rows: usize,
     /// What the disk has not taken yet, where it takes nothing.
     held: Option<Vec<LogWrite>>,
@@ -46,9 +51,9 @@ struct One {
     may_leave: bool,
 }
 
-struct Cluster {
-    servers: BTreeMap<ServerId, One>,
-    down: BTreeSet<ServerId>,
+pub(crate) struct Cluster {
+    pub(crate) servers: BTreeMap<ServerId, One>,
+    pub(crate) down: BTreeSet<ServerId>,
     mail: Vec<(ServerId, PeerMessage)>,
     now: Time,
     last_call: u64,
@@ -56,25 +61,25 @@ struct Cluster {
     agent: Option<(AgentNumber, Generation)>,
 }
 
-fn record(id: ServerId) -> Server {
+pub(crate) fn record(id: ServerId) -> Server {
     let name = format!("s{id}");
     let address = format!("{name}:8300");
     NewServer { node: name.as_str().into(), node_id: String::new(), address, birth: name }.with_id(id)
 }
 
-fn agent(node: &str) -> Arc<Peer> {
+pub(crate) fn agent(node: &str) -> Arc<Peer> {
     Arc::new(Peer { role: Role::Agent, node: node.into() })
 }
 
-fn server(node: &str) -> Arc<Peer> {
+pub(crate) fn server(node: &str) -> Arc<Peer> {
     Arc::new(Peer { role: Role::Server, node: node.into() })
 }
 
-fn put(key: &str) -> Command {
+pub(crate) fn put(key: &str) -> Command {
     Command::Kv(KvCommand::Set(entry(key)))
 }
 
-fn read(key: &str, consistency: Consistency, known: Option<LogIndex>) -> Request {
+pub(crate) fn read(key: &str, consistency: Consistency, known: Option<LogIndex>) -> Request {
     let blocking = known.map(|index| Blocking { index, wait: 10 * SECOND });
     Request::Read { query: Query::Entry(key.into()), consistency, blocking }
 }
@@ -84,13 +89,14 @@ fn is_sent_away(response: &Response) -> bool {
 }
 
 impl One {
-    fn open(id: ServerId, disk: Disk, now: Time) -> Self {
+    fn open(id: ServerId, disk: Disk, now: Time, corrupt: bool) -> Self {
         let config = FrontendConfig {
             own_record: record(id),
             cluster_id: "c1".into(),
             max_watches: MAX_WATCHES,
             checkpoint_interval: SECOND,
             checkpoint_changes: 1_000,
+            corrupt,
         };
         let (_, recorded) = disk.image();
         let mut actions = Actions::default();
@@ -101,6 +107,8 @@ impl One {
             disk,
             actions,
             recorded,
+            exact: Vec::new(),
+            is_corrupt: corrupt,
             dirty_rows: 0,
             held: None,
             checkpoints: None,
@@ -144,6 +152,13 @@ impl One {
                         None => events.push(Event::Checkpointed(mark)),
                     }
                 }
+                Storage::ExactCheckpoint(mark) => {
+                    events.push(Event::Checkpointed(mark.clone()));
+                    events.push(Event::Summed(mark.index, Checksum::of(self.recorded.rows())));
+                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.exact.push((mark, self.recorded.clone()));
+                    self.dirty_rows = 0;
+                }
                 Storage::Install(mark) => {
                     self.recorded = self.frontend.core().state().clone();
                     self.disk.keep_image(mark.clone(), self.recorded.clone());
@@ -159,6 +174,7 @@ impl One {
         }
         self.readers.append(&mut self.actions.open_readers);
         self.may_leave |= std::mem::take(&mut self.actions.may_leave);
+        self.is_corrupt |= std::mem::take(&mut self.actions.corrupt);
         if let Some(fetch) = self.actions.fetch.take() {
             let image = images.get(&fetch.from).filter(|(mark, _)| mark.index >= fetch.least);
             let fetched = image.map(|(mark, state)| (mark.clone(), Box::new(state.clone())));
@@ -180,10 +196,10 @@ impl One {
 
 impl Cluster {
     /// Servers that lead themselves, and an agent of the node `a1` that is registered.
-    fn start(count: u64) -> Self {
+    pub(crate) fn start(count: u64) -> Self {
         let voters: Vec<_> = (1..=count).map(ServerId).collect();
         let disk = Disk::new(Core::bootstrap_image(&voters));
-        let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0)))).collect();
+        let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0), false))).collect();
         let mut cluster = Self {
             servers,
             down: BTreeSet::new(),
@@ -198,18 +214,22 @@ impl Cluster {
         cluster
     }
 
-    fn leader(&self) -> ServerId {
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    pub(crate) fn leader(&self) -> ServerId {
         let serves =
             |id: &&ServerId| !self.down.contains(id) && self.servers[id].frontend.core().is_serving();
         *self.servers.keys().find(serves).expect("somebody leads")
     }
 
-    fn follower(&self) -> ServerId {
+    pub(crate) fn follower(&self) -> ServerId {
         let leader = self.leader();
         *self.servers.keys().find(|id| **id != leader && !self.down.contains(id)).expect("somebody follows")
     }
 
-    fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
             self.now = self.now + TICK;
@@ -220,7 +240,7 @@ impl Cluster {
         }
     }
 
-    fn deliver(&mut self) {
+    pub(crate) fn deliver(&mut self) {
         while !self.mail.is_empty() {
             for (to, message) in std::mem::take(&mut self.mail) {
                 if !self.down.contains(&message.from) {
@@ -230,7 +250,7 @@ impl Cluster {
         }
     }
 
-    fn turn(&mut self, id: ServerId, event: Option<Event>) {
+    pub(crate) fn turn(&mut self, id: ServerId, event: Option<Event>) {
         if self.down.contains(&id) || !self.servers.contains_key(&id) {
             return;
         }
@@ -241,7 +261,7 @@ impl Cluster {
     }
 
     /// Sends a request and does not wait for anything.
-    fn begin(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
+    pub(crate) fn begin(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
         self.last_call += 1;
         let from = CallRef { caller: Caller(1), call: CallId(self.last_call) };
         self.turn(id, Some(Event::Call { from, peer: Arc::clone(peer), request }));
@@ -249,17 +269,17 @@ impl Cluster {
     }
 
     /// Sends a request, and lets servers speak until nobody has anything to say.
-    fn call(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
+    pub(crate) fn call(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
         let from = self.begin(id, peer, request);
         self.deliver();
         from
     }
 
-    fn answer(&self, id: ServerId, call: CallRef) -> Option<&Response> {
+    pub(crate) fn answer(&self, id: ServerId, call: CallRef) -> Option<&Response> {
         self.servers[&id].answers.get(&call)
     }
 
-    fn ask(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> Response {
+    pub(crate) fn ask(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> Response {
         let call = self.call(id, peer, request);
         self.answer(id, call).unwrap_or_else(|| panic!("{call:?} has no answer")).clone()
     }
@@ -287,7 +307,7 @@ impl Cluster {
     }
 
     /// A proposal of the agent `a1`, under a fresh id.
-    fn proposal(&mut self, command: Command) -> Request {
+    pub(crate) fn proposal(&mut self, command: Command) -> Request {
         self.sequence += 1;
         let (agent, generation) = self.agent.expect("it is registered");
         let id = RequestId { agent, generation, sequence: self.sequence, lowest: self.sequence };
@@ -295,13 +315,13 @@ impl Cluster {
     }
 
     /// What the leader answers to a command of the agent `a1`.
-    fn command(&mut self, command: Command) -> Response {
+    pub(crate) fn command(&mut self, command: Command) -> Response {
         let (leader, proposal) = (self.leader(), self.proposal(command));
         self.ask(leader, &agent("a1"), proposal)
     }
 
     /// Writes a key, each time another value; the index of the write.
-    fn put(&mut self, key: &str) -> LogIndex {
+    pub(crate) fn put(&mut self, key: &str) -> LogIndex {
         let value = format!("value {}", self.sequence).into();
         match self.command(Command::Kv(KvCommand::Set(NewEntry { value, ..entry(key) }))) {
             Response::Applied(Applied { index, .. }) => index,
@@ -326,6 +346,12 @@ impl Cluster {
         let answer = self.command(Command::CreateSession(new));
         assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
         id
+    }
+
+    /// Starts a server anew on what its disk holds.
+    pub(crate) fn restart(&mut self, id: ServerId) {
+        let former = self.servers.remove(&id).expect("it runs");
+        self.servers.insert(id, One::open(id, former.disk, self.now, former.is_corrupt));
     }
 
     /// Cuts a server off from all others.
@@ -357,6 +383,7 @@ fn a_client_decides_nothing_that_is_the_leaders() {
         Command::AdmitServer(newcomer("s9", "birth")),
         Command::UpdateServer(record(ServerId(2))),
         Command::ForgetServer(ServerId(2)),
+        Command::CorruptionCheck,
     ];
     for command in own {
         assert_denied(&cluster.command(command), "only the leader itself");
@@ -556,7 +583,7 @@ fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
 
 // Joins and announcements.
 
-fn newcomer(node: &str, birth: &str) -> NewServer {
+pub(crate) fn newcomer(node: &str, birth: &str) -> NewServer {
     NewServer {
         node: node.into(),
         node_id: String::new(),

@@ -1,6 +1,7 @@
 //! Stories and storms of the whole core, in virtual time and from seeds: no clock, no disk, no socket.
 
 mod batches;
+mod corruption;
 mod deadlines;
 mod frontend;
 mod members;

@@ -228,6 +228,7 @@ impl Server {
             self.readable.extend(self.outbox.readable.drain(..));
             self.unreadable.extend(self.outbox.unreadable.drain(..).map(|(ticket, _)| ticket));
             self.outbox.changes.clear();
+            self.outbox.checks.clear();
             let installed = self.outbox.install.take();
             let wanted = std::mem::take(&mut self.outbox.image_wanted);
             if installed.is_some() || wanted {

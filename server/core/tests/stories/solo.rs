@@ -16,6 +16,9 @@ use std::time::Duration;
 
 const ID: ServerId = ServerId(1);
 
+/// How long after a corruption check the next one begins.
+pub(crate) const CORRUPTION_CHECK_INTERVAL: Duration = Duration::from_secs(120);
+
 /// What survives a crash.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
@@ -89,6 +92,7 @@ impl Disk {
             max_pending_proposals: 1000,
             log_keep_bytes: 1000,
             log_keep_fetching_bytes: 20_000,
+            corruption_check_interval: CORRUPTION_CHECK_INTERVAL,
         };
         let recovered = Recovered {
             hard_state: self.hard_state,

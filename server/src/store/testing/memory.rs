@@ -5,6 +5,7 @@ use crate::store::image::{RowSource, Visit};
 use crate::store::rows::{self, RowKey};
 use crate::store::{Backup, image};
 use lockmesh_core::State;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::ImageMark;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,5 +32,6 @@ pub fn backup_of(mark: ImageMark, state: &State) -> Backup {
     };
     let rows = Rows(state.rows().map(row).collect());
     let cluster_id = state.cluster_id().to_owned();
+    let mark = (mark, Checksum::of(state.rows()));
     Backup::new(PathBuf::from("/memory"), Box::new(rows), mark, cluster_id, image::PART_BYTES)
 }

@@ -1,12 +1,15 @@
 //! Files that must be refused, by name and without changing a byte.
 
-use super::script::{Model, Step, Writer, open_disk, options};
-use crate::store::file::{Identity, Kind, RedbFile, TableName};
+use super::script::{Model, Step, Writer, image_rows, open_disk, options};
+use crate::store::file::{Fault, Identity, Kind, RedbFile, TableName, WritingTable};
 use crate::store::log::LogStore;
 use crate::store::open::{self, IMAGE, LOG};
+use crate::store::rows::{RowKey, encode};
 use crate::store::testing::{Draw, FaultyDisk, Survival};
 use crate::store::{Store, StoreError, StoreOptions};
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Generation, LogIndex, ServerId};
+use lockmesh_protocol::record::Agent;
 use std::sync::Arc;
 
 /// A store of some age, closed properly or not, and what is in it.
@@ -194,6 +197,68 @@ fn a_file_with_a_wrong_byte_is_refused_or_whole() {
     }
     // The others are in pages that are free, or in one of two commits that hold the same.
     assert!(refused > 30, "wrong bytes were found: {refused}");
+}
+
+#[test]
+fn a_row_that_is_another_one_than_was_written_is_refused() {
+    let rows = TableName::new("rows");
+    let (disk, _) = aged(11, true);
+    let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let mut held = image_rows(&store).into_iter();
+    let (RowKey(key), row) = held.next().expect("it holds something");
+    let (RowKey(other), _) = held.next().expect("it holds more");
+    drop(store);
+    // Whole pages with good checksums, as a flaw below the file system or in redb would leave them.
+    let tampered = |tamper: &dyn Fn(&mut WritingTable<'_>) -> Result<(), Fault>| {
+        let disk = disk.copy();
+        let file =
+            RedbFile::open(Arc::new(disk.clone()), IMAGE, 1 << 20).expect("it opens").expect("it is there");
+        file.release().expect("the disk is good");
+        file.write(|writing| tamper(&mut writing.table(rows)?)).expect("the disk is good");
+        drop(file);
+        disk
+    };
+    let changed = encode(&changed(&row));
+    let without = tampered(&|table| table.remove(&key));
+    refusal_of(&without, IMAGE, "the checksum of its rows is");
+    refusal_of(&tampered(&|table| table.put(&key, &changed)), IMAGE, "the checksum of its rows is");
+    let moved = tampered(&|table| table.put(&other, &encode(&row)));
+    refusal_of(&moved, IMAGE, "a row lies under the name of another one");
+}
+
+/// Another row in the same place.
+fn changed(row: &Change) -> Change {
+    match row {
+        Change::Agent(number, Some(agent)) => {
+            let generation = Generation(agent.generation.0 + 1);
+            Change::Agent(*number, Some(Arc::new(Agent { generation, ..(**agent).clone() })))
+        }
+        Change::IndexBase(base) => Change::IndexBase(base + 1),
+        other => panic!("not the first row of a script: {other:?}"),
+    }
+}
+
+#[test]
+fn an_image_of_a_version_that_kept_no_checksum_gets_one_with_the_next_checkpoint() {
+    let marks = TableName::new("mark");
+    let (disk, mut model) = aged(12, true);
+    let file =
+        RedbFile::open(Arc::new(disk.clone()), IMAGE, 1 << 20).expect("it opens").expect("it is there");
+    file.release().expect("the disk is good");
+    file.write(|writing| writing.table(marks)?.remove(b"checksum")).expect("the disk is good");
+    drop(file);
+    let (mut store, recovered) = open_disk(&disk).expect("there is nothing to compare with");
+    model.explains(&store, &recovered).expect("it counts as what it is");
+    let mark = recovered.image;
+    let step = Step::Checkpoint(
+        mark,
+        vec![Change::IndexBase(77), Change::Tombstone("new".into(), Some(LogIndex(3)))],
+    );
+    step.run(&mut store).expect("the disk is good");
+    model.apply(&step);
+    drop(store);
+    let (store, recovered) = open_disk(&disk).expect("its rows have their checksum");
+    model.explains(&store, &recovered).expect("with all its rows");
 }
 
 /// Whether a store that somebody damaged was opened: then it holds all that it must.

@@ -4,6 +4,7 @@ use crate::store::rows::{Effect, RowKey, effect};
 use crate::store::testing::{Draw, FaultyDisk};
 use crate::store::{DirtyRows, RowReader, Store, StoreError, StoreOptions, open};
 use bytes::Bytes;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, ServerId, Term};
@@ -52,7 +53,7 @@ impl Step {
             Self::Checkpoint(mark, changes) => {
                 let mut dirty = DirtyRows::default();
                 dirty.extend(changes.clone());
-                store.image.checkpoint(mark, &dirty, || ())
+                store.image.checkpoint(mark, &dirty, || ()).map(drop)
             }
             Self::Cut(up_to) => {
                 store.log.cut(*up_to);
@@ -158,6 +159,9 @@ impl Model {
         )?;
         check(recovered.image == model.mark, "another image")?;
         check(image_rows(store) == model.rows, "other rows")?;
+        let sum = Checksum::of(model.rows.values().cloned());
+        let kept = store.image.backup().expect("the image can be read").checksum();
+        check(kept == sum, "another checksum")?;
         let (base, base_term) = recovered.base;
         check(base <= recovered.image.index, "a gap behind the image")?;
         check(base >= model.base.0 && model.term_at(base) == Some(base_term), "another base")?;

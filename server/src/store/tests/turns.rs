@@ -46,6 +46,7 @@ impl Leader {
             max_pending_proposals: 100_000,
             log_keep_bytes: 1 << 20,
             log_keep_fetching_bytes: 1 << 20,
+            corruption_check_interval: Duration::from_secs(3600),
         };
         let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
         let base = (image.index, image.term);

@@ -7,6 +7,7 @@ use crate::store::open::LOG;
 use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, ServerId, Term};
@@ -123,6 +124,23 @@ fn run_step(store: &StoreHandle, events: &Receiver<StoreEvent>, step: Step) {
         Step::Cut(up_to) => store.cut(up_to),
         Step::Commit(_) => {}
     }
+}
+
+#[test]
+fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    store.write((1..=4).map(write)).expect("it is open");
+    let [first, exact, last] = [agent(1, 10), agent(2, 20), agent(1, 30)];
+    // Its commit index comes last of all, so that all three wait together.
+    store.checkpoint(mark(2), dirty([first.clone()]));
+    store.checkpoint_exactly(mark(3), dirty([exact.clone()]));
+    store.checkpoint(mark(4), dirty([last.clone()]));
+    let seen = wait_for(&events, |event| is_image(event, LogIndex(4)));
+    let sums: Vec<_> = seen.iter().filter(|event| matches!(event, StoreEvent::Summed(..))).collect();
+    assert_eq!(sums, [&StoreEvent::Summed(LogIndex(3), Checksum::of([first, exact.clone()]))]);
+    assert_eq!(store.backup().expect("it is open").checksum(), Checksum::of([last, exact]));
+    store.close();
 }
 
 #[test]
