@@ -186,11 +186,25 @@ impl World {
         let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
         if there.len() > 2 && self.operator.orders.len() < 2 && is_safe {
             let server = *self.stage.draw.pick(&there);
+            if !self.bears_removal(server) {
+                return;
+            }
             if self.stage.draw.once_in(2) {
                 self.operator.orders.push(Order::Transfer(None));
             }
             self.operator.orders.push(Order::Remove(server));
         }
+    }
+
+    /// Whether a server can go without a disk of a majority being lost, in the membership of every checkpoint too: that is
+    /// what counts again when the power fails everywhere before the removal's commit index is on any disk.
+    fn bears_removal(&self, server: ServerId) -> bool {
+        let is_out = |id: &ServerId| self.machines.get(id).is_none_or(Machine::is_out);
+        let memberships = self.machines.values().filter(|machine| !machine.is_out());
+        memberships.map(|machine| &machine.disk.durable.mark.membership.voters).all(|voters| {
+            let left = voters.iter().filter(|id| **id != server && !is_out(id)).count();
+            !voters.iter().any(is_out) || left > voters.len() / 2
+        })
     }
 
     /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
