@@ -63,7 +63,9 @@ fn a_folder_that_is_restored_over_itself_is_refused_in_words() {
     let words = set_back.says("it votes and answers no more");
     assert!(words.contains("was set back") && words.contains("empty its data folder"), "{words}");
     client.set("without", "the one that forgot");
-    assert!(!is_well() && is_alive(&set_back.number().to_string()) && !set_back.said().contains("panicked"));
+    // The leader notices its silence a little later.
+    wait_until(|| !is_well());
+    assert!(is_alive(&set_back.number().to_string()) && !set_back.said().contains("panicked"));
     set_back.kill();
     dev.stop();
 }
