@@ -1,21 +1,23 @@
 //! A server's disk: the log and the image as they would be found after a power cut, and what is on its way there.
 //!
 //! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
-//! what the disk refuses, and what a power cut leaves. Most seeds have no more than that for a store; the others write with
-//! the real one: see [`Medium`].
+//! what the disk refuses, and what a power cut leaves.
 
-use super::durable::Durable;
+use super::corruption::without_stray_row;
 use super::marks::Mark;
-use super::medium::Medium;
 use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
+use lockmesh_core::State;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogWrite, Recovered};
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
+use lockmesh_core::setback::PeerMemory;
 use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
+use lockmesh_server::store::testing::backup_of;
 use lockmesh_server::store::{Backup, DirtyRows};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Something that the disk has done, or refused.
@@ -25,8 +27,6 @@ pub enum DiskEvent {
     Log,
     /// The commit of the image.
     Image,
-    /// The note that the server was removed.
-    Removal,
 }
 
 /// What the store tells the driver.
@@ -42,18 +42,32 @@ pub enum Told {
     Failing(bool),
 }
 
+/// What is there after a power cut.
+#[derive(Clone, Debug)]
+pub struct Durable {
+    /// The entry before the log's first.
+    pub base: (LogIndex, Term),
+    /// The log.
+    pub entries: VecDeque<LogEntry>,
+    /// The hard state.
+    pub hard_state: HardState,
+    /// What the image stands for.
+    pub mark: ImageMark,
+    /// The image.
+    pub state: State,
+    /// How far other servers had come when it was made.
+    pub peers: PeerMemory,
+}
+
 /// A checkpoint on its way.
 pub type Checkpoint = write_queue::Checkpoint<DirtyRows>;
 
 /// The disk with what is on its way to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
-    medium: Medium,
-    /// Whether it says that the server was removed from the quorum.
-    pub removed: bool,
     queue: WriteQueue<DirtyRows>,
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
@@ -65,30 +79,83 @@ pub struct Disk {
     refuses_until: Time,
 }
 
-impl Disk {
-    /// A new store that begins with an image.
-    pub fn new(stage: &Stage, server: ServerId, mark: ImageMark) -> Self {
-        let medium = Medium::new(stage, server, &mark);
-        Self::holding(server, Durable::new(mark), medium)
+impl Durable {
+    /// The term of an entry that is on disk, or that the image stands for.
+    pub fn term(&self, index: LogIndex) -> Option<Term> {
+        match index.0.checked_sub(self.base.0.0)? {
+            0 => Some(self.base.1),
+            distance => self.entries.get(distance as usize - 1).map(|entry| entry.term),
+        }
     }
 
-    fn holding(server: ServerId, durable: Durable, medium: Medium) -> Self {
+    /// The last index in the log.
+    pub fn last_index(&self) -> LogIndex {
+        LogIndex(self.base.0.0 + self.entries.len() as u64)
+    }
+
+    /// Whether an entry would survive a power cut.
+    pub fn holds(&self, index: LogIndex, term: Term) -> bool {
+        index <= self.mark.index || self.term(index) == Some(term)
+    }
+
+    fn write(&mut self, write: LogWrite) {
+        if let Some(mark) = write.reset {
+            self.base = (mark.index, mark.term);
+            self.hard_state.commit = self.hard_state.commit.max(mark.index);
+            self.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            assert!(first.index > self.base.0, "an entry would replace what was cut off the log");
+            assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
+            self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
+        }
+        self.entries.extend(write.entries);
+        if let Some(hard_state) = write.hard_state {
+            let commit = hard_state.commit.max(self.hard_state.commit);
+            self.hard_state = HardState { commit, ..hard_state };
+        }
+    }
+
+    fn cut(&mut self, up_to: LogIndex) {
+        while self.base.0 < up_to {
+            let Some(gone) = self.entries.pop_front() else { return };
+            self.base = (gone.index, gone.term);
+        }
+    }
+
+    fn image(&mut self, checkpoint: Checkpoint) {
+        if let Some(peers) = checkpoint.rows.peers() {
+            self.peers.clone_from(peers);
+        }
+        checkpoint.rows.into_changes().into_iter().for_each(|change| self.state.load(change));
+        self.mark = checkpoint.mark;
+    }
+}
+
+impl Disk {
+    /// Begins to read the image.
+    pub fn backup(&self) -> Result<Backup, String> {
+        Ok(backup_of(self.durable.mark.clone(), &without_stray_row(self.durable.state.clone())))
+    }
+
+    /// A new store that begins with an image.
+    pub fn new(server: ServerId, mark: ImageMark) -> Self {
+        let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
+        let base = (mark.index, mark.term);
+        let (entries, state, peers) = (VecDeque::new(), State::default(), PeerMemory::default());
+        Self::holding(server, Durable { base, entries, hard_state, mark, state, peers })
+    }
+
+    fn holding(server: ServerId, durable: Durable) -> Self {
         Self {
             server,
             queue: WriteQueue::new(durable.hard_state.commit, durable.mark.index),
             durable,
-            medium,
-            removed: false,
             writing: None,
             imaging: None,
             stalled_until: Time(0),
             refuses_until: Time(0),
         }
-    }
-
-    /// Begins to read the image.
-    pub fn backup(&self) -> Result<Backup, String> {
-        self.medium.backup(&self.durable)
     }
 
     /// Queues a write of the log.
@@ -99,6 +166,11 @@ impl Disk {
     /// Makes a checkpoint, as soon as it may be made.
     pub fn hand_over(&mut self, checkpoint: Checkpoint) {
         self.queue.hand_over(checkpoint);
+    }
+
+    /// Whether no image waits to be made or is being made.
+    pub fn image_is_idle(&self) -> bool {
+        self.queue.is_checkpoint_idle()
     }
 
     /// Lets the log go up to an index, or up to the durable image if that is less.
@@ -131,7 +203,7 @@ impl Disk {
         } else {
             ready as u64
         };
-        let can_compact = self.medium.can_compact(&self.durable, self.queue.compact_to());
+        let can_compact = self.queue.compact_to() > self.durable.base.0 && !self.durable.entries.is_empty();
         self.writing = self.queue.begin_commit(most as usize, can_compact);
         if self.writing.is_some() {
             let wait = self.latency(stage, stage.plan.disk.commit);
@@ -164,14 +236,10 @@ impl Disk {
         let writer = match event {
             DiskEvent::Log => Writer::Log,
             DiskEvent::Image => Writer::Checkpoint,
-            DiskEvent::Removal => {
-                self.removed |= stage.now >= self.refuses_until;
-                return told;
-            }
         };
-        if let Err(reason) = self.attempt(stage, writer) {
+        if stage.now < self.refuses_until {
             stage.hit(Mark::DiskRefused);
-            let (backoff, is_news) = self.queue.refused(writer, reason);
+            let (backoff, is_news) = self.queue.refused(writer, "it is full".into());
             stage.after(backoff, Event::Disk(self.server, life, event));
             told.extend(is_news.then_some(Told::Failing(true)));
             return told;
@@ -179,35 +247,20 @@ impl Disk {
         if self.queue.accepted(writer) {
             told.push(Told::Failing(self.queue.failure().is_some()));
         }
-        match writer {
-            Writer::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
-            Writer::Checkpoint => {
+        match event {
+            DiskEvent::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
+            DiskEvent::Image => {
                 let checkpoint = self.imaging.take().expect("an image was under way");
                 let (mark, is_exact) = (checkpoint.mark.clone(), checkpoint.is_exact);
                 self.durable.image(checkpoint);
                 self.queue.checkpointed();
                 let index = mark.index;
                 told.push(Told::Image(mark));
-                told.extend(is_exact.then(|| Told::Summed(index, self.medium.checksum(&self.durable))));
+                told.extend(is_exact.then(|| Told::Summed(index, Checksum::of(self.durable.state.rows()))));
             }
         }
         self.go_on(stage, life);
         told
-    }
-
-    /// Writes what is under way.
-    fn attempt(&mut self, stage: &mut Stage, writer: Writer) -> Result<(), String> {
-        let refuses = stage.now < self.refuses_until;
-        match writer {
-            Writer::Log => {
-                let commit = self.writing.as_ref().expect("a commit was under way");
-                self.medium.commit(stage, commit, refuses)
-            }
-            Writer::Checkpoint => {
-                let checkpoint = self.imaging.as_mut().expect("an image was under way");
-                self.medium.checkpoint(stage, checkpoint, refuses)
-            }
-        }
     }
 
     fn log_done(&mut self, stage: &mut Stage) -> Option<u64> {
@@ -215,37 +268,28 @@ impl Disk {
         commit.writes.into_iter().for_each(|write| self.durable.write(write));
         let hard_state = &mut self.durable.hard_state;
         hard_state.commit = hard_state.commit.max(commit.least_commit);
-        let before = self.durable.base.0;
-        self.medium.cut(stage, &mut self.durable, self.queue.compact_to());
-        if self.durable.base.0 > before {
-            stage.hit(Mark::LogCut);
+        let compact_to = self.queue.compact_to();
+        if compact_to > self.durable.base.0 {
+            let before = self.durable.base.0;
+            // Entries lie in rows, and a row is cut off whole or not at all.
+            let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
+            self.durable.cut(LogIndex(compact_to.0.saturating_sub(spared)));
+            if self.durable.base.0 > before {
+                stage.hit(Mark::LogCut);
+            }
         }
         self.queue.committed(self.durable.hard_state.commit)
     }
 
     /// The power fails: what is on its way is lost, or was just durable.
     pub fn crash(&mut self, stage: &mut Stage) {
-        let refuses = stage.now < self.refuses_until;
-        let (writing, imaging) = (self.writing.take(), self.imaging.take());
-        if self.medium.is_model() {
-            self.keep_some_writes(stage, writing, refuses);
-            self.keep_image_or_not(stage, imaging.filter(|_| !refuses));
-        } else {
-            self.durable = self.medium.lose_power(stage, &self.durable, (writing, imaging), refuses);
-        }
-        if stage.sabotage == Sabotage::ForgetVote {
-            self.durable.hard_state.vote = ServerId(0);
-        }
-        self.queue = WriteQueue::new(self.durable.hard_state.commit, self.durable.mark.index);
-    }
-
-    fn keep_some_writes(&mut self, stage: &mut Stage, writing: Option<LogCommit>, refuses: bool) {
-        let begun = writing.map(|commit| commit.writes).unwrap_or_default();
+        let begun = self.writing.take().map(|commit| commit.writes).unwrap_or_default();
         let mut queue: Vec<LogWrite> = begun.into_iter().chain(self.queue.clone().into_waiting()).collect();
         let queued = queue.len();
         let resets =
             |write: &LogWrite| write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
         let possible = queue.iter().position(resets).unwrap_or(queued);
+        let refuses = stage.now < self.refuses_until;
         let kept = if refuses { 0 } else { stage.draw.within(0, possible as u64) as usize };
         if kept < queued {
             stage.hit(Mark::CrashLostWrites);
@@ -256,51 +300,25 @@ impl Disk {
         for write in queue.drain(..kept) {
             self.durable.write(write);
         }
-    }
-
-    fn keep_image_or_not(&mut self, stage: &mut Stage, imaging: Option<Checkpoint>) {
-        let Some(checkpoint) = imaging else { return };
-        stage.hit(Mark::CrashDuringCheckpoint);
-        if stage.draw.once_in(2) {
-            stage.hit(Mark::CrashKeptCheckpoint);
-            self.durable.image(checkpoint);
+        if let Some(checkpoint) = self.imaging.take().filter(|_| !refuses) {
+            stage.hit(Mark::CrashDuringCheckpoint);
+            if stage.draw.once_in(2) {
+                stage.hit(Mark::CrashKeptCheckpoint);
+                self.durable.image(checkpoint);
+            }
         }
-    }
-
-    /// The disk as it would be found if the power failed now.
-    pub fn copy(&self, stage: &mut Stage) -> Self {
-        let mut copy = Self {
-            queue: self.queue.clone(),
-            removed: self.removed,
-            writing: self.writing.clone(),
-            imaging: self.imaging.clone(),
-            refuses_until: self.refuses_until,
-            ..Self::holding(self.server, self.durable.clone(), self.medium.copy())
-        };
-        copy.crash(stage);
-        copy
-    }
-
-    /// Notes that the server was removed: beside all else, and only once.
-    pub fn note_removal(&mut self, stage: &mut Stage, life: u64) {
-        let wait = self.latency(stage, stage.plan.disk.commit);
-        stage.after(wait, Event::Disk(self.server, life, DiskEvent::Removal));
+        if stage.sabotage == Sabotage::ForgetVote {
+            self.durable.hard_state.vote = ServerId(0);
+        }
+        let (stalled, refused) = (self.stalled_until, self.refuses_until);
+        *self = Self::holding(self.server, self.durable.clone());
+        (self.stalled_until, self.refuses_until) = (stalled, refused);
     }
 
     /// What a process finds when it starts.
     pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
-        if self.medium.is_model() {
-            self.fit_log_to_image(stage)?;
-        } else {
-            self.medium.found()?;
-        }
-        self.queue = WriteQueue::new(self.durable.hard_state.commit, self.durable.mark.index);
-        Ok(self.durable.recovered())
-    }
-
-    /// A log that does not lead to its image begins anew behind it.
-    fn fit_log_to_image(&mut self, stage: &mut Stage) -> Result<(), String> {
-        let (sabotage, durable) = (stage.sabotage, &mut self.durable);
+        let sabotage = stage.sabotage;
+        let durable = &mut self.durable;
         let mark = durable.mark.clone();
         if mark.index < durable.base.0 {
             return Err(format!("the log begins at {} and the image ends at {}", durable.base.0, mark.index));
@@ -315,6 +333,14 @@ impl Disk {
         } else if sabotage != Sabotage::Core(Rule::CheckpointsWaitForTheirCommit) {
             durable.hard_state.commit = durable.hard_state.commit.max(mark.index);
         }
-        Ok(())
+        self.queue = WriteQueue::new(durable.hard_state.commit, mark.index);
+        Ok(Recovered {
+            hard_state: durable.hard_state,
+            image: mark,
+            entries: durable.entries.iter().cloned().collect(),
+            base: durable.base,
+            state: durable.state.clone(),
+            peers: durable.peers.clone(),
+        })
     }
 }

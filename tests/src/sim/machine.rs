@@ -2,7 +2,6 @@
 
 use super::disk::Disk;
 use super::process::Process;
-use super::stage::Stage;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_server::images::Download;
@@ -24,12 +23,10 @@ pub struct Machine {
     pub lives: u64,
     /// It will never run again: its disk is lost.
     pub gone: bool,
+    /// Its disk says that it was removed from the quorum: no process starts on it any more.
+    pub removed: bool,
     /// Its disk says that its state is corrupt.
     pub found_corrupt: bool,
-    /// An older copy of its disk.
-    pub copy: Option<Box<Disk>>,
-    /// Its disk was set back to an older copy of itself.
-    pub set_back: bool,
     /// A snapshot that its process fetches.
     pub fetch: Option<Fetch>,
 }
@@ -49,26 +46,15 @@ pub struct Fetch {
 
 impl Machine {
     /// A machine whose disk begins with an image.
-    pub fn new(stage: &Stage, id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
-        let disk = Disk::new(stage, id, mark);
-        Self {
-            id,
-            node,
-            folder,
-            disk,
-            process: None,
-            lives: 0,
-            gone: false,
-            found_corrupt: false,
-            copy: None,
-            set_back: false,
-            fetch: None,
-        }
+    pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
+        let disk = Disk::new(id, mark);
+        let (gone, removed, found_corrupt) = (false, false, false);
+        Self { id, node, folder, disk, process: None, lives: 0, gone, removed, found_corrupt, fetch: None }
     }
 
-    /// Whether it is no server of the quorum any more: what its disk says, no process starts against.
+    /// Whether it is no server of the quorum any more.
     pub fn is_out(&self) -> bool {
-        self.gone || self.disk.removed
+        self.gone || self.removed
     }
 
     /// Whether a process runs that leads and serves.

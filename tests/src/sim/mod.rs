@@ -10,13 +10,11 @@
 //! | `plan`, `draw` | what a seed stands for; chance |
 //! | `stage` | the time, the event queue, what everybody shares |
 //! | `world` | the loop: one event after the other |
-//! | `machine`, `process`, `clock` | a server: the core, what the driver does around it, its clock |
-//! | `disk`, `durable`, `medium` | its disk: what is on its way, what is there, and what it is written to |
+//! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
 //! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
-//! | `greetings` | how servers meet, and what they compare |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
-//! | `agent`, `client`, `locker`, `writer`, `cataloguer`, `archivist` | who asks, for what, and how often |
-//! | `operator`, `chaos`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
+//! | `agent`, `client`, `locker`, `writer`, `cataloguer` | who asks, for what, and how often |
+//! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
 //! | `calm` | what must be well in the end |
@@ -24,7 +22,6 @@
 //! | `sabotage` | what is broken on purpose |
 
 pub mod agent;
-pub mod archivist;
 pub mod calm;
 pub mod cataloguer;
 pub mod chaos;
@@ -34,15 +31,12 @@ pub mod clock;
 pub mod corruption;
 pub mod disk;
 pub mod draw;
-pub mod durable;
-pub mod greetings;
 pub mod history;
 pub mod invariant;
 pub mod judge;
 pub mod locker;
 pub mod machine;
 pub mod marks;
-pub mod medium;
 pub mod network;
 pub mod notice;
 pub mod operator;
@@ -51,7 +45,6 @@ pub mod process;
 pub mod readers;
 pub mod run;
 pub mod sabotage;
-mod setback;
 pub mod snapshots;
 pub mod stage;
 pub mod world;

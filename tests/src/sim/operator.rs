@@ -6,7 +6,7 @@ use super::network::Place;
 use super::process::newcomer;
 use super::stage::{Ask, Asker, Event};
 use super::world::World;
-use lockmesh_core::raft::log::{ImageMark, Membership};
+use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -158,8 +158,7 @@ impl World {
         if self.machines.contains_key(&id) {
             return;
         }
-        let machine = Machine::new(&self.stage, id, node, folder, ImageMark::default());
-        self.machines.insert(id, machine);
+        self.machines.insert(id, Machine::new(id, node, folder, ImageMark::default()));
         self.start(id);
     }
 
@@ -186,9 +185,6 @@ impl World {
         let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
         if there.len() > 2 && self.operator.orders.len() < 2 && is_safe {
             let server = *self.stage.draw.pick(&there);
-            if !self.bears_removal(server) {
-                return;
-            }
             if self.stage.draw.once_in(2) {
                 self.operator.orders.push(Order::Transfer(None));
             }
@@ -196,42 +192,23 @@ impl World {
         }
     }
 
-    /// Whether a server can go without a disk of a majority being lost, in the membership of every checkpoint too: that is
-    /// what counts again when the power fails everywhere before the removal's commit index is on any disk.
-    fn bears_removal(&self, server: ServerId) -> bool {
-        let is_out = |id: &ServerId| self.machines.get(id).is_none_or(Machine::is_out);
-        let memberships = self.machines.values().filter(|machine| !machine.is_out());
-        memberships.map(|machine| &machine.disk.durable.mark.membership.voters).all(|voters| {
-            let left = voters.iter().filter(|id| **id != server && !is_out(id)).count();
-            !voters.iter().any(is_out) || left > voters.len() / 2
-        })
-    }
-
     /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
     pub fn wipe(&mut self) {
-        let Some(members) = self.members_without_loss() else { return };
-        let id = *self.stage.draw.pick(&members.voters);
-        self.stage.hit(Mark::Wiped);
-        self.stage.say(|| format!("server {id} loses its disk"));
-        self.lose_disk(id);
-    }
-
-    /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds.
-    pub(super) fn members_without_loss(&self) -> Option<Membership> {
-        let leader = self.machines.values().find(|machine| machine.serves())?;
+        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let members = leader.process.as_ref().expect("it serves").core().membership().clone();
         let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
         let lost = members.voters.iter().filter(|id| is_gone(id)).count();
+        let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !is_gone(id)).collect();
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
-        let is_safe = !members.is_joint() && members.voters.len() >= 3 && lost == 0 && !removing;
-        is_safe.then_some(members)
-    }
-
-    /// What a server's disk held is gone for good: with an empty folder it comes back as another one.
-    pub(super) fn lose_disk(&mut self, id: ServerId) {
+        if members.is_joint() || members.voters.len() < 3 || lost > 0 || removing {
+            return;
+        }
         self.operator.lost = self.stage.now;
+        let id = *self.stage.draw.pick(&candidates);
+        self.stage.hit(Mark::Wiped);
+        self.stage.say(|| format!("server {id} loses its disk"));
         self.crash(id);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         machine.gone = true;

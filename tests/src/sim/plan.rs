@@ -62,8 +62,6 @@ pub struct DiskPlan {
     pub commit: (Duration, Duration),
     /// How long an image takes.
     pub image: (Duration, Duration),
-    /// Whether servers keep their state in the real store.
-    pub is_real: bool,
     /// A part of a checkpoint that is read has about so many bytes.
     pub part_bytes: usize,
 }
@@ -109,8 +107,6 @@ pub struct FaultPlan {
     pub arrival: Option<Duration>,
     /// A server loses its disk, and comes back as another one.
     pub wipe: Option<Duration>,
-    /// Somebody copies a disk, or puts a copy back.
-    pub set_back: Option<Duration>,
     /// How long eight parts of a checkpoint take to be read.
     pub fetch: Duration,
     /// How far clocks run wrong, at most.
@@ -155,8 +151,6 @@ pub struct ClientPlan {
     pub readers: usize,
     /// How many watch.
     pub watchers: usize,
-    /// Whether some make backups and restore them.
-    pub archives: bool,
     /// How many keys are fought over.
     pub locks: u64,
     /// How many keys are written.
@@ -189,10 +183,6 @@ impl Plan {
             clients: ClientPlan::draw(draw),
             corruption: CorruptionPlan::draw(draw),
         };
-        if plan.disk.is_real {
-            // What the real store gives to others is its file, and the stray row with it: it would spread.
-            plan.corruption.comes = None;
-        }
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
             plan.faults.jump = None;
@@ -230,7 +220,6 @@ impl DiskPlan {
         Self {
             commit: (least, least + draw.duration(MS / 10, spread)),
             image: (image, image * 4),
-            is_real: draw.once_in(16),
             part_bytes: *draw.pick(&[2_000, 20_000, 1 << 20]),
         }
     }
@@ -256,7 +245,6 @@ impl FaultPlan {
             removal: kind(6 * SECOND),
             arrival: kind(6 * SECOND),
             wipe: kind(10 * SECOND),
-            set_back: kind(2 * SECOND),
             fetch: draw.duration(5 * MS, slowest_fetch),
             downtime: draw.duration(100 * MS, 3 * SECOND),
             pause_length: draw.duration(100 * MS, 4 * SECOND),
@@ -292,7 +280,6 @@ impl ClientPlan {
             writers: draw.within(1, 3) as usize,
             readers: draw.within(1, 2) as usize,
             watchers: draw.within(1, 2) as usize,
-            archives: draw.once_in(3),
             locks: draw.within(1, 4),
             keys: draw.within(1, 12),
             think: draw.duration(2 * MS, 150 * MS),
