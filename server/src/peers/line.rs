@@ -129,21 +129,10 @@ mod tests {
             context: Bytes::new(),
         };
         PeerMessage {
-            kind: MessageKind::Append,
-            to: ServerId(2),
-            from: ServerId(1),
             term: Term(1),
             log_term: Term(1),
-            index: LogIndex(0),
             entries: vec![entry],
-            commit: LogIndex(0),
-            commit_term: Term(0),
-            snapshot: None,
-            request_snapshot: LogIndex(0),
-            reject: false,
-            reject_hint: LogIndex(0),
-            context: Bytes::new(),
-            priority: 0,
+            ..PeerMessage::new(MessageKind::Append, ServerId(1), ServerId(2))
         }
     }
 

@@ -73,24 +73,7 @@ fn server(number: u64, address: &str) -> Server {
 }
 
 fn message(from: u64, to: u64) -> (ServerId, PeerMessage) {
-    let message = PeerMessage {
-        kind: MessageKind::Heartbeat,
-        to: ServerId(to),
-        from: ServerId(from),
-        term: Default::default(),
-        log_term: Default::default(),
-        index: Default::default(),
-        entries: Vec::new(),
-        commit: Default::default(),
-        commit_term: Default::default(),
-        snapshot: None,
-        request_snapshot: Default::default(),
-        reject: false,
-        reject_hint: Default::default(),
-        context: Default::default(),
-        priority: 0,
-    };
-    (ServerId(to), message)
+    (ServerId(to), PeerMessage::new(MessageKind::Heartbeat, ServerId(from), ServerId(to)))
 }
 
 #[tokio::test(flavor = "multi_thread")]

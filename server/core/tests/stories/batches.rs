@@ -80,23 +80,7 @@ fn rejected(core: &Core, from: ServerId, index: LogIndex, hint: LogIndex) -> Inp
 }
 
 fn nothing() -> PeerMessage {
-    PeerMessage {
-        kind: MessageKind::Heartbeat,
-        to: ServerId(0),
-        from: ServerId(0),
-        term: Default::default(),
-        log_term: Default::default(),
-        index: LogIndex(0),
-        entries: Vec::new(),
-        commit: LogIndex(0),
-        commit_term: Default::default(),
-        snapshot: None,
-        request_snapshot: LogIndex(0),
-        reject: false,
-        reject_hint: LogIndex(0),
-        context: Default::default(),
-        priority: 0,
-    }
+    PeerMessage::new(MessageKind::Heartbeat, ServerId(0), ServerId(0))
 }
 
 fn put(key: &str) -> Input {

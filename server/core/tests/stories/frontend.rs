@@ -758,21 +758,9 @@ fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
     let old = ImageMark { index: LogIndex(1), ..cluster.servers[&follower].frontend.core().image_mark() };
     let term = cluster.servers[&leader].frontend.core().log_status().term;
     let message = PeerMessage {
-        kind: MessageKind::Snapshot,
-        to: follower,
-        from: leader,
         term,
-        log_term: Default::default(),
-        index: Default::default(),
-        entries: Vec::new(),
-        commit: Default::default(),
-        commit_term: Default::default(),
         snapshot: Some(old),
-        request_snapshot: Default::default(),
-        reject: false,
-        reject_hint: Default::default(),
-        context: Default::default(),
-        priority: 0,
+        ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
     };
     let (now, one) = (cluster.now, cluster.servers.get_mut(&follower).expect("it runs"));
     one.frontend.handle(now, Event::Peer(leader, message), &mut one.actions);

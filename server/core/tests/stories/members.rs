@@ -1,13 +1,12 @@
 //! Servers that come, go, fall behind and are moved, in virtual time on a network without faults.
 
 use crate::solo::{Disk, entry};
-use bytes::Bytes;
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{ImageMark, LogWrite};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, Input, Outbox, Proposal, State, Ticket};
 use lockmesh_protocol::command::{Command, KvCommand};
-use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::id::{ServerId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -611,21 +610,9 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let core = &mut cluster.servers.get_mut(&follower).expect("it runs").core;
     let mark = core.image_mark();
     let told_again = PeerMessage {
-        kind: MessageKind::Snapshot,
-        to: follower,
-        from: leader,
         term: core.log_status().term,
-        log_term: Term(0),
-        index: LogIndex(0),
-        entries: Vec::new(),
-        commit: LogIndex(0),
-        commit_term: Term(0),
         snapshot: Some(mark.clone()),
-        request_snapshot: LogIndex(0),
-        reject: false,
-        reject_hint: LogIndex(0),
-        context: Bytes::new(),
-        priority: 0,
+        ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
     };
     let mut outbox = Outbox::default();
     core.handle(cluster.now, Input::Peer(leader, told_again), &mut outbox);
