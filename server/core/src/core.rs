@@ -607,9 +607,10 @@ impl Core {
             if let Some(Pending { asker: Asker::Client(ticket, _), .. }) = pending {
                 self.quorum.waits_for_membership.push(ticket);
             }
-            self.notice_membership(&before, outbox);
+            self.notice_membership(&before);
         }
         self.applied = (entry.index, entry.term);
+        self.tell_of_membership(outbox);
         if is_check {
             self.corruption.applied(now, entry.index);
             outbox.checks.push((outbox.changes.len(), self.image_mark()));

@@ -4,12 +4,18 @@
 //! move, so that no dead vote is ever counted beside its own. **Invariants:** no server is taken out unless those
 //! that remain and are well are a majority of the rest; a server that goes takes no session with it; a row of the
 //! roster lives as long as its server is a member.
+//!
+//! A commit index reaches the disks with the next write. Until then a power failure everywhere brings the membership
+//! before back, and whoever was taken out has a vote again. So a change is *settled* only once an entry behind it is
+//! applied: whoever has that entry on disk has the commit of the change with it, and a majority does. Before that
+//! nobody is told that the change is done, no other one begins, and whoever was taken out still votes.
 
 use crate::core::{Core, deny, fail, lost_leadership, not_leader};
 use crate::input::Ticket;
 use crate::outbox::Outbox;
 use crate::raft::Progress;
 use crate::raft::engine::MemberChange;
+use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::rpc::Response;
@@ -47,7 +53,9 @@ pub(crate) struct Quorum {
     leaving: BTreeSet<ServerId>,
     /// A transfer of leadership, and when it began.
     pub(crate) transfer: Option<(Ticket, Time)>,
-    /// Those who wait for the end of a joint membership.
+    /// The entry behind the newest membership that settles it, where there is one already.
+    settled_by: Option<LogIndex>,
+    /// Those who wait until the membership is settled, and the rows of those who left are gone.
     pub(crate) waits_for_membership: Vec<Ticket>,
 }
 
@@ -178,7 +186,7 @@ impl Core {
             deny(outbox, ticket, "that server was not found in the roster");
         } else if self.quorum.leaving.contains(&server) {
             deny(outbox, ticket, "that server is being forgotten: it must be admitted anew");
-        } else if self.engine.has_pending_membership() {
+        } else if !self.may_change_membership() {
             deny(outbox, ticket, "another change of the membership is under way: try again");
         } else {
             self.propose_membership(now, MemberChange::Learner(server), Some(ticket), outbox);
@@ -199,7 +207,7 @@ impl Core {
             deny(outbox, ticket, "the only server that votes cannot be removed: add another one first");
         } else if server == self.config.id {
             deny(outbox, ticket, "this server leads: transfer the leadership first");
-        } else if self.engine.has_pending_membership() {
+        } else if !self.may_change_membership() {
             deny(outbox, ticket, "another change of the membership is under way: try again");
         } else if !self.can_do_without(now, server) {
             deny(outbox, ticket, "too few of the other servers are well to go on without it");
@@ -216,13 +224,14 @@ impl Core {
     /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes too.
     fn remove_again(&mut self, ticket: Ticket, server: ServerId, outbox: &mut Outbox) {
         if self.state.server(server).is_some() && !self.quorum.leaving.contains(&server) {
-            if self.engine.has_pending_membership() {
+            if !self.may_change_membership() {
                 return deny(outbox, ticket, "another change of the membership is under way: try again");
             }
             self.quorum.leaving.insert(server);
             self.forget_who_left();
         }
-        outbox.replies.push((ticket, Response::Done));
+        self.quorum.waits_for_membership.push(ticket);
+        self.tell_of_membership(outbox);
     }
 
     fn propose_membership(
@@ -288,9 +297,10 @@ impl Core {
             return;
         }
         self.forget_who_left();
+        self.settle_membership();
         self.notice_health(now);
         self.notice_who_is_ready(now);
-        if !self.engine.has_pending_membership()
+        if self.may_change_membership()
             && self.quorum.transfer.is_none()
             && let Some(change) = self.wanted_change(now)
         {
@@ -407,7 +417,7 @@ impl Core {
 
     /// A change of the membership was applied; `before` are those who belonged to it. A learner goes with the first of
     /// its two steps, a voter with the last.
-    pub(crate) fn notice_membership(&mut self, before: &[ServerId], outbox: &mut Outbox) {
+    pub(crate) fn notice_membership(&mut self, before: &[ServerId]) {
         let members = self.engine.membership().clone();
         let now_there = members.all();
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
@@ -418,7 +428,35 @@ impl Core {
             }
         }
         self.forget_who_left();
-        if !members.is_joint() {
+        self.quorum.settled_by = None;
+        self.settle_membership();
+    }
+
+    /// Whether no membership but this one can count again, whatever fails.
+    pub fn is_membership_settled(&self) -> bool {
+        !self.engine.membership().is_joint()
+            && self.quorum.settled_by.is_some_and(|index| index <= self.applied.0)
+    }
+
+    fn may_change_membership(&self) -> bool {
+        self.is_membership_settled() && !self.engine.has_pending_membership()
+    }
+
+    /// Proposes the entry that settles the membership. It may come to nothing, as while the leadership is to move, so
+    /// it is tried again at the next tick.
+    fn settle_membership(&mut self) {
+        if self.is_serving() && !self.engine.membership().is_joint() && self.quorum.settled_by.is_none() {
+            self.quorum.settled_by = self.engine.propose(vec![Bytes::new()]).ok();
+        }
+    }
+
+    /// Answers those who wait for a change of the membership, once it is settled and those who left are forgotten.
+    pub(crate) fn tell_of_membership(&mut self, outbox: &mut Outbox) {
+        if self.quorum.waits_for_membership.is_empty() || !self.is_membership_settled() {
+            return;
+        }
+        self.quorum.leaving.retain(|id| self.state.server(*id).is_some());
+        if self.quorum.leaving.is_empty() {
             let tickets = std::mem::take(&mut self.quorum.waits_for_membership);
             outbox.replies.extend(tickets.into_iter().map(|ticket| (ticket, Response::Done)));
         }

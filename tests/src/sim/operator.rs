@@ -195,14 +195,15 @@ impl World {
     /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
     pub fn wipe(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
-        let members = leader.process.as_ref().expect("it serves").core().membership().clone();
+        let core = leader.process.as_ref().expect("it serves").core();
+        let members = core.membership().clone();
         let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
         let lost = members.voters.iter().filter(|id| is_gone(id)).count();
         let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !is_gone(id)).collect();
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
-        if members.is_joint() || members.voters.len() < 3 || lost > 0 || removing {
+        if !core.is_membership_settled() || members.voters.len() < 3 || lost > 0 || removing {
             return;
         }
         self.operator.lost = self.stage.now;

@@ -55,6 +55,7 @@ use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use pending::{CallKind, Pending, PendingCalls};
+use servers::Removal;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use watches::Watches;
@@ -92,7 +93,7 @@ pub struct Frontend {
     /// The versions of the program that the servers run, as they said when they were met last.
     versions: BTreeMap<ServerId, String>,
     /// Whether this server was removed from the quorum.
-    removed: bool,
+    removal: Removal,
     /// Whether this server's state was found to be corrupt.
     corrupt: bool,
     /// Whether this server was a member of the quorum as this process knows it.
@@ -124,7 +125,7 @@ impl Frontend {
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
             versions: BTreeMap::new(),
-            removed: false,
+            removal: Removal::No,
             corrupt,
             was_member,
             leader_contact: now,
@@ -190,7 +191,7 @@ impl Frontend {
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
-            Event::Removed => self.end_service(actions),
+            Event::Removed => self.leave_for_good(actions),
             Event::Leave => self.leave(now, actions),
         }
     }
@@ -206,7 +207,7 @@ impl Frontend {
         // Late ticks are not made up for: the core moves its deadlines instead.
         self.next_tick = now + TICK;
         self.wall = (now, wall);
-        if self.removed {
+        if self.removal == Removal::Settled {
             // It must not disturb the others by standing for election.
             return true;
         }

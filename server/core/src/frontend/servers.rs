@@ -17,6 +17,18 @@ use lockmesh_protocol::rpc::{Joined, Response, ServerStatus, Status, Unavailable
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 
+/// Whether a server was removed from the quorum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It was not.
+    No,
+    /// It has applied the end of its membership. A power failure everywhere may bring back the membership before, which
+    /// needs its vote: so it stores and votes on, but answers no agent.
+    Applied,
+    /// The others have forgotten it: it is silent.
+    Settled,
+}
+
 /// Whether a change says who the servers are.
 pub(super) fn is_of_roster(change: &Change) -> bool {
     matches!(change, Change::Server(..) | Change::LastServer(_) | Change::Cleared)
@@ -25,7 +37,7 @@ pub(super) fn is_of_roster(change: &Change) -> bool {
 impl Frontend {
     /// A message of another server. One that was removed is not heard: its id was given, and has no row any more.
     pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
-        if self.removed {
+        if self.removal == Removal::Settled {
             return;
         }
         if self.was_removed(sender) {
@@ -44,22 +56,30 @@ impl Frontend {
         server <= state.last_server() && state.server(server).is_none()
     }
 
-    /// Looks whether this server has applied its own removal: of its row, or of its membership.
+    /// Looks whether this server was removed: whether it has applied the end of its membership, or its row is gone.
     pub(super) fn notice_own_removal(&mut self, actions: &mut Actions) {
         let me = self.config.own_record.id;
+        if self.was_removed(me) {
+            return self.leave_for_good(actions);
+        }
         let is_member = self.core.membership().contains(me);
         // A server that joins replays the log from before its own time.
         let membership_ended = self.was_member && !is_member;
         self.was_member |= is_member;
-        if membership_ended || self.was_removed(me) {
+        if membership_ended && self.removal == Removal::No {
+            tracing::warn!(
+                server = %me,
+                "this server is no member of the quorum any more and sends agents away: until the others have forgotten \
+                 it, it helps them where they need it"
+            );
+            self.removal = Removal::Applied;
             self.end_service(actions);
         }
     }
 
-    /// This server was removed: from now on it refuses everybody, so that they ask another one, and whoever waits here
-    /// is told at once.
-    pub(super) fn end_service(&mut self, actions: &mut Actions) {
-        if self.removed {
+    /// This server was removed, and no failure can bring back a membership in which it counts.
+    pub(super) fn leave_for_good(&mut self, actions: &mut Actions) {
+        if self.removal == Removal::Settled {
             return;
         }
         tracing::error!(
@@ -67,8 +87,13 @@ impl Frontend {
             "this server was removed from the quorum and serves no more: stop it; with its data folder emptied it \
              joins as a new server"
         );
-        self.removed = true;
+        self.removal = Removal::Settled;
         actions.removed = true;
+        self.end_service(actions);
+    }
+
+    /// From now on this server refuses everybody, so that they ask another one, and whoever waits here is told at once.
+    fn end_service(&mut self, actions: &mut Actions) {
         self.send_away(
             &Unavailable::Removed,
             "this server was removed from the quorum before it heard what became of the request",
@@ -105,7 +130,7 @@ impl Frontend {
 
     /// Why this server answers nobody any more.
     pub(super) fn out_of_service(&self) -> Option<Unavailable> {
-        let removed = self.removed.then_some(Unavailable::Removed);
+        let removed = (self.removal != Removal::No).then_some(Unavailable::Removed);
         removed.or_else(|| self.corrupt.then_some(Unavailable::Corrupt))
     }
 

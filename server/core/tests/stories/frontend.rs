@@ -21,7 +21,7 @@ use lockmesh_protocol::record::{Behavior, NewServer, Node, Server};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(crate) struct One {
     pub(crate) exact: Vec<(ImageMark, State)>,
     /// Whether the disk was told to remember that the state is corrupt.
     pub(crate) is_corrupt: bool,
+    /// Whether the disk was told to remember that this server was removed.
+    pub(crate) is_removed: bool,
     dirty_rows: usize,
     /// What the disk has not taken yet, where it takes nothing.
     held: Option<Vec<LogWrite>>,
@@ -54,7 +56,7 @@ pub(crate) struct One {
 pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, One>,
     pub(crate) down: BTreeSet<ServerId>,
-    mail: Vec<(ServerId, PeerMessage)>,
+    mail: VecDeque<(ServerId, PeerMessage)>,
     now: Time,
     last_call: u64,
     sequence: u64,
@@ -109,6 +111,7 @@ impl One {
             recorded,
             exact: Vec::new(),
             is_corrupt: corrupt,
+            is_removed: false,
             dirty_rows: 0,
             held: None,
             checkpoints: None,
@@ -175,6 +178,7 @@ impl One {
         self.readers.append(&mut self.actions.open_readers);
         self.may_leave |= std::mem::take(&mut self.actions.may_leave);
         self.is_corrupt |= std::mem::take(&mut self.actions.corrupt);
+        self.is_removed |= std::mem::take(&mut self.actions.removed);
         if let Some(fetch) = self.actions.fetch.take() {
             let image = images.get(&fetch.from).filter(|(mark, _)| mark.index >= fetch.least);
             let fetched = image.map(|(mark, state)| (mark.clone(), Box::new(state.clone())));
@@ -203,7 +207,7 @@ impl Cluster {
         let mut cluster = Self {
             servers,
             down: BTreeSet::new(),
-            mail: Vec::new(),
+            mail: VecDeque::new(),
             now: Time(0),
             last_call: 0,
             sequence: 0,
@@ -237,16 +241,42 @@ impl Cluster {
                 self.turn(id, None);
             }
             self.deliver();
+            self.tell_the_removed();
         }
     }
 
     pub(crate) fn deliver(&mut self) {
-        while !self.mail.is_empty() {
-            for (to, message) in std::mem::take(&mut self.mail) {
-                if !self.down.contains(&message.from) {
-                    self.turn(to, Some(Event::Peer(message.from, message)));
-                }
+        while self.deliver_one() {}
+    }
+
+    /// Delivers the oldest message; false where there is none.
+    pub(crate) fn deliver_one(&mut self) -> bool {
+        let Some((to, message)) = self.mail.pop_front() else { return false };
+        if !self.down.contains(&message.from) {
+            self.turn(to, Some(Event::Peer(message.from, message)));
+        }
+        true
+    }
+
+    /// Servers close the streams of those that they know to be removed.
+    fn tell_the_removed(&mut self) {
+        let ids: Vec<_> = self.servers.keys().copied().filter(|id| !self.down.contains(id)).collect();
+        for id in &ids {
+            if ids.iter().any(|by| self.servers[by].frontend.was_removed(*id)) {
+                self.turn(*id, Some(Event::Removed));
             }
+        }
+    }
+
+    /// Cuts the power of all servers, and starts those again that are not down. One that knows that it was removed does
+    /// not start.
+    pub(crate) fn power_failure(&mut self) {
+        self.mail.clear();
+        for id in self.servers.keys().copied().collect::<Vec<_>>() {
+            if self.servers[&id].is_removed {
+                self.down.insert(id);
+            }
+            self.restart(id);
         }
     }
 
@@ -257,7 +287,7 @@ impl Cluster {
         let images = self.servers.iter().map(|(id, one)| (*id, one.disk.image())).collect();
         let one = self.servers.get_mut(&id).expect("it was just seen");
         one.turn(self.now, event, &images);
-        self.mail.append(&mut one.actions.messages);
+        self.mail.extend(one.actions.messages.drain(..));
     }
 
     /// Sends a request and does not wait for anything.

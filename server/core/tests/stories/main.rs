@@ -7,6 +7,7 @@ mod frontend;
 mod members;
 mod queue;
 mod quorum;
+mod removal;
 mod setback;
 mod solo;
 mod storm;

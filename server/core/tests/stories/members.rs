@@ -521,11 +521,12 @@ fn a_server_that_went_is_forgotten_though_the_leadership_was_to_move_meanwhile()
     cluster.down.insert(others[0]);
     cluster.input(leader, Input::TransferLeader(Ticket(78), Some(others[0])));
     cluster.deliver();
-    assert_eq!(*cluster.answer(leader, Ticket(77)), Response::Done);
     assert!(cluster.roster().contains(&joiner.0), "nothing enters the log while the leadership is to move");
+    assert!(!cluster.servers[&leader].replies.contains_key(&Ticket(77)), "it is not forgotten yet");
     cluster.run(SECOND / 2);
     cluster.input(leader, Input::AddServer(Ticket(79), joiner));
     cluster.run(SECOND);
+    assert_eq!(*cluster.answer(leader, Ticket(77)), Response::Done);
     let refused = cluster.answer(leader, Ticket(79));
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     assert_eq!((cluster.leader(), cluster.roster()), (leader, vec![1, 2, 3]));

@@ -1,0 +1,91 @@
+//! A server is removed while the power fails: whatever its disks held then, those that remain go on.
+
+use crate::frontend::{Cluster, agent};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cluster of so many servers in which the leader was asked to remove a follower, and as many messages were delivered
+/// since; whether the removal was told as done.
+fn in_the_middle_of_a_removal(servers: u64, messages: usize) -> (Cluster, ServerId, bool) {
+    let mut cluster = Cluster::start(servers);
+    let (leader, goes) = (cluster.leader(), cluster.follower());
+    let call = cluster.begin(leader, &agent("a1"), Request::RemoveServer(goes));
+    for _ in 0..messages {
+        cluster.deliver_one();
+    }
+    let answer = cluster.answer(leader, call);
+    assert!(matches!(answer, None | Some(Response::Done)), "{answer:?}");
+    let is_done = answer.is_some();
+    (cluster, goes, is_done)
+}
+
+/// How many messages a removal takes until it is told as done.
+fn messages_of_a_removal(servers: u64) -> usize {
+    (0..1_000).find(|messages| in_the_middle_of_a_removal(servers, *messages).2).expect("it is done at last")
+}
+
+#[test]
+fn a_power_failure_at_any_moment_of_a_removal_leaves_a_majority() {
+    for messages in 0..=messages_of_a_removal(2) + 1 {
+        let (mut cluster, goes, _) = in_the_middle_of_a_removal(2, messages);
+        cluster.power_failure();
+        cluster.run(10 * SECOND);
+        cluster.put("after");
+        let leader = cluster.leader();
+        if cluster.servers[&leader].frontend.core().membership().contains(goes) {
+            assert!(!cluster.servers[&goes].is_removed, "after {messages} messages");
+        } else {
+            assert!(cluster.servers[&goes].is_removed, "it is told, after {messages} messages");
+        }
+    }
+}
+
+#[test]
+fn who_was_told_that_a_removal_is_done_counts_on_it() {
+    let (mut cluster, goes, is_done) = in_the_middle_of_a_removal(4, messages_of_a_removal(4));
+    assert!(is_done);
+    // The fourth is gone, so that two of three are enough.
+    let leader = cluster.leader();
+    let lost = *cluster.servers.keys().find(|id| ![leader, goes].contains(id)).expect("there are four");
+    cluster.down = [goes, lost].into();
+    cluster.power_failure();
+    cluster.run(10 * SECOND);
+    cluster.put("after");
+}
+
+#[test]
+fn a_server_that_applied_its_removal_answers_no_agent_and_votes_on_until_it_is_told() {
+    let mut cluster = Cluster::start(3);
+    let (leader, goes) = (cluster.leader(), cluster.follower());
+    cluster.call(leader, &agent("a1"), Request::RemoveServer(goes));
+    let removed = &cluster.servers[&goes];
+    assert!(!removed.frontend.core().membership().contains(goes) && !removed.is_removed);
+    let answer = cluster.ask(goes, &agent("a1"), Request::RemoveServer(goes));
+    assert_eq!(answer, Response::Unavailable(Unavailable::Removed));
+    cluster.run(SECOND);
+    assert!(cluster.servers[&goes].is_removed, "the others have forgotten it, and closed its streams");
+}
+
+#[test]
+fn the_next_change_of_the_membership_waits_until_the_one_before_is_settled() {
+    let (mut cluster, _, _) = in_the_middle_of_a_removal(4, 0);
+    let leader = cluster.leader();
+    let next = cluster.follower();
+    let mut refused = 0;
+    while !cluster.servers[&leader].frontend.core().is_membership_settled()
+        || cluster.servers[&leader].frontend.core().membership().voters.len() == 4
+    {
+        let answer = cluster.begin(leader, &agent("a1"), Request::RemoveServer(next));
+        let answer = cluster.answer(leader, answer);
+        if let Some(answer) = answer {
+            let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
+            assert!(why.contains("another change of the membership is under way"), "{why}");
+            refused += 1;
+        }
+        cluster.deliver_one();
+    }
+    assert!(refused > 0);
+}
