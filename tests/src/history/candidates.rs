@@ -38,6 +38,14 @@ pub(super) struct Leaver {
     pub(super) asked: Asked,
 }
 
+/// Some leave the queue of a closed lock.
+#[derive(Clone, Debug)]
+pub(super) struct Parting {
+    pub(super) key: String,
+    /// How many leave.
+    pub(super) leave: usize,
+}
+
 impl<'h> Act<'h> {
     pub(super) fn operation(&self) -> Option<&'h Operation> {
         match self {
@@ -240,6 +248,14 @@ impl<'h> Candidates<'h> {
         waits.chain(held).collect()
     }
 
+    /// Whether some of those leave the queue of a closed lock: it is not known then which of them were granted it.
+    pub(super) fn parting(&self, index: u64, model: &Model) -> Option<Parting> {
+        let leavers = self.have_left(index, model);
+        let key = leavers.iter().map(|leaver| &leaver.key).find(|key| model.is_closed(key))?;
+        let leave = leavers.iter().filter(|leaver| leaver.key == *key).count();
+        Some(Parting { key: key.clone(), leave })
+    }
+
     /// The keys that are there in the model, but were seen to be absent right after an index.
     fn gone<'m>(&'m self, index: u64, model: &'m Model) -> BTreeSet<&'m str> {
         let mut gone = BTreeSet::new();
@@ -378,6 +394,10 @@ pub(super) struct Concern {
 }
 
 impl Concern {
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        self.keys.contains(key)
+    }
+
     fn add(&mut self, operation: &Operation) {
         self.keys.extend(keys_of(operation).map(str::to_owned));
         self.sessions.extend(sessions_of(operation).into_iter().map(str::to_owned));

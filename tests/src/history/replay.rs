@@ -65,6 +65,8 @@ struct Replay<'h> {
     moments: Vec<Moments>,
     /// The places from which earlier ones were called in question.
     retreated: BTreeSet<usize>,
+    /// The places at which it is not known whether a closed lock was granted to those who left its queue: its key.
+    parted: BTreeMap<usize, String>,
     together: usize,
     patience: usize,
 }
@@ -121,6 +123,7 @@ fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
         forks: BTreeMap::new(),
         moments: Vec::new(),
         retreated: BTreeSet::new(),
+        parted: BTreeMap::new(),
         together,
         patience: PATIENCE,
     };
@@ -161,7 +164,38 @@ impl<'h> Replay<'h> {
     /// Carries out what happened at an index, by the first explanation after `skipped` others that agrees with everything.
     fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
         let index = self.indexes[at];
-        self.let_go(index);
+        let parting = self.candidates.parting(index, &self.model);
+        if let Some(parting) = &parting {
+            self.parted.insert(at, parting.key.clone());
+        }
+        let ways = parting.as_ref().map_or(1, |parting| parting.leave + 1);
+        let moment = self.moment();
+        let mut violation = None;
+        // Each way in which they left is tried before another explanation of what followed.
+        for number in skipped.. {
+            self.rewind(moment);
+            if number >= skipped + ways {
+                break;
+            }
+            let opened_for = parting.as_ref().map(|parting| (parting.key.as_str(), number % ways));
+            let explained = self.let_go(index, opened_for);
+            let explained = explained.map_err(|error| self.violation(index, &error));
+            match explained.and_then(|()| self.explain_rest(at, number / ways)) {
+                Ok(has_others) => {
+                    if has_others || ways > 1 {
+                        self.forks.insert(at, number + 1);
+                    }
+                    return Ok(());
+                }
+                Err(error) => drop(violation.get_or_insert(error)),
+            }
+        }
+        Err(violation.expect("one way was tried"))
+    }
+
+    /// The same once those have left who had to; whether there may be other explanations.
+    fn explain_rest(&mut self, at: usize, skipped: usize) -> Result<bool, Violation> {
+        let index = self.indexes[at];
         let acts = match self.answered.get(&index) {
             Some(operation) => vec![Act::Write(operation)],
             None => self.candidates.explaining(index, &self.model, |number| self.is_placed(number)),
@@ -169,18 +203,14 @@ impl<'h> Replay<'h> {
         let mut search =
             Search { index, acts, unseen: Vec::new(), left_to_skip: skipped, tries: 0, error: None };
         if self.find(&mut search, 0) {
-            if search.acts.len() > 1 {
-                self.forks.insert(at, skipped + 1);
-            }
-            return Ok(());
+            return Ok(search.acts.len() > 1);
         }
         let mut concern = self.candidates.concern(index, &search.acts, &self.model);
         search.unseen =
             self.candidates.unseen(index, &mut concern, &self.model, |number| self.is_placed(number));
         for together in 1..=self.together {
             if self.find(&mut search, together) {
-                self.forks.insert(at, skipped + 1);
-                return Ok(());
+                return Ok(true);
             }
         }
         if self.retreated.insert(at) {
@@ -190,20 +220,41 @@ impl<'h> Replay<'h> {
         Err(self.violation(index, error))
     }
 
-    /// Whoever was told before an index that it had waited in vain has left by then.
-    fn let_go(&mut self, index: u64) {
-        for leaver in self.candidates.have_left(index, &self.model) {
-            let step = self.unseen_step(index, 0, Moment(0), None);
-            // What it held is given back, and so changes.
-            let _ = self.carry_out(step, &Act::Leave(leaver));
+    /// Whoever was told before an index that it had waited in vain has left by then. A closed lock may have opened when
+    /// so many of those who wait for it were still there: it is granted to one after the other as they leave.
+    fn let_go(&mut self, index: u64, opened_for: Option<(&str, usize)>) -> Result<(), String> {
+        let mut leavers = self.candidates.have_left(index, &self.model);
+        if let Some((key, still_there)) = opened_for {
+            let mut left = leavers.iter().filter(|leaver| leaver.key == key).count();
+            leavers.sort_by_key(|leaver| leaver.key == key);
+            for leaver in leavers {
+                if leaver.key == key {
+                    if left == still_there {
+                        let step = self.unseen_step(index, 0, Moment(0), None);
+                        self.carry_out(step, &Act::Open(key.to_owned()))?;
+                    }
+                    left -= 1;
+                }
+                self.leave(index, leaver);
+            }
+            return Ok(());
         }
+        leavers.into_iter().for_each(|leaver| self.leave(index, leaver));
+        Ok(())
+    }
+
+    fn leave(&mut self, index: u64, leaver: Leaver) {
+        let step = self.unseen_step(index, 0, Moment(0), None);
+        // What it held is given back, and so changes.
+        let _ = self.carry_out(step, &Act::Leave(leaver));
     }
 
     /// Something unseen may have happened even before earlier indexes that bear on this one, though they agreed without.
     fn retreat(&mut self, from: usize, concern: &Concern) {
         let bears = |at: &usize| {
             let index = self.indexes[*at];
-            self.candidates.bears_on(index, self.answered.get(&index).copied(), concern)
+            self.parted.get(at).is_some_and(|key| concern.has_key(key))
+                || self.candidates.bears_on(index, self.answered.get(&index).copied(), concern)
         };
         for at in (0..from).rev().take(LOOK_BACK).filter(bears).take(RETREATS) {
             self.forks.entry(at).or_insert(1);

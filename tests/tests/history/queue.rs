@@ -94,6 +94,26 @@ fn who_was_granted_the_lock_unheard_gives_it_back_where_nobody_else_waits() {
         .expect_clean();
 }
 
+/// A lock is closed while two wait for it in vain; how often it was granted to them unheard, its next holder sees.
+fn granted_unheard(times: u64) -> Story {
+    let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
+    held_by(delayed)
+        .write((4, 100), wait("l", "t1", "t"), 6, NO)
+        .write((5, 101), wait("l", "u1", "u"), 7, NO)
+        .write((30, 31), destroy("s"), 8, YES)
+        .write((110, 111), set("m", "1"), 20, YES)
+        .write((112, 113), wait("l", "t2", "t"), 21, granted(9))
+        .read((114, 115), key("l"), 21, &[locked(seen("l", "t2", 5, 21), times + 2, Some("t"))])
+}
+
+#[test]
+fn those_who_wait_for_a_closed_lock_may_be_granted_it_unheard_each_once() {
+    for times in 0..=2 {
+        granted_unheard(times).verdict().expect_clean();
+    }
+    granted_unheard(3).breaks(MODEL, &[9, 10]);
+}
+
 #[test]
 fn a_place_can_be_given_up_by_a_command_of_its_own() {
     let leave = KvWrite::Leave { key: "l".into(), session: "t".into(), asked: 6 };
