@@ -12,6 +12,7 @@ use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::Waiter;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use proptest::prelude::{Just, Strategy, any, prop};
+use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use std::sync::Arc;
 use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, contention, node};
@@ -117,19 +118,7 @@ proptest! {
     #[test]
     fn an_index_tells_of_every_change(actions in actions(1..60)) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        let mut known: Vec<_> = queries().iter().map(|query| seen(&run.state, query)).collect();
-        for action in actions {
-            let command = action.command(&model);
-            model.apply(LogIndex(run.index + 1), TERM, &command);
-            let forgets = matches!(command, Command::ReapTombstones { .. });
-            run.apply(None, command);
-            for (query, (known_index, known_rows)) in queries().iter().zip(&mut known) {
-                let (index, rows) = seen(&run.state, query);
-                prop_assert!(rows == *known_rows || index > *known_index, "{:?} from {}", query, known_index);
-                prop_assert!(index >= *known_index || forgets, "{:?} went back from {}", query, known_index);
-                (*known_index, *known_rows) = (index, rows);
-            }
-        }
+        an_index_tells_of(&mut run, &mut model, actions)?;
     }
 
     /// A repeated command changes nothing and is answered as before, unless the lock that it took is lost.
@@ -173,7 +162,7 @@ proptest! {
         prop_assert_eq!(run.restore(1, &backup, parts), Reply::Done);
         for query in [Query::Entries(Key::from("")), Query::Sessions, Query::Nodes, Query::ChecksInState(None)] {
             let (restored_at, restored) = run.state.query(&query);
-            prop_assert_eq!(restored, rows(&saved, query));
+            prop_assert_eq!(restored, changed_at(restored_at, rows(&saved, query)));
             prop_assert!(restored_at > index);
         }
         prop_assert!(run.state.delays().eq(saved.delays()));
@@ -185,6 +174,22 @@ proptest! {
         saved_model.forget_waiters();
         play(&mut run, &mut saved_model, since);
         prop_assert_eq!(run.state.check(), Ok(()));
+    }
+
+    /// A restore is news to whoever asks, whatever index of the past he knows: of before, or of the backup.
+    #[test]
+    fn a_restore_is_news_to_everybody(before in actions(1..40), since in actions(1..40)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
+        play(&mut run, &mut model, before);
+        let backup: Vec<Change> = run.state.rows().collect();
+        play(&mut run, &mut model, since.clone());
+        let newest = LogIndex(run.index);
+        prop_assert_eq!(run.restore(1, &backup, 2), Reply::Done);
+        for query in queries().into_iter().chain([Query::Agents, Query::Locks(Key::from("a"))]) {
+            prop_assert!(run.state.index_of(&query) > newest, "{:?} sleeps through the restore", query);
+        }
+        an_index_tells_of(&mut run, &mut model, since)?;
     }
 
     /// A backup that lost rows is refused or restored to something sound; it never does harm.
@@ -203,6 +208,23 @@ proptest! {
         prop_assert_eq!(run.state.check(), Ok(()));
         prop_assert_eq!(&run.state, &run.rebuilt);
     }
+}
+
+fn an_index_tells_of(run: &mut Run, model: &mut Model, actions: Vec<Action>) -> Result<(), TestCaseError> {
+    let mut known: Vec<_> = queries().iter().map(|query| seen(&run.state, query)).collect();
+    for action in actions {
+        let command = action.command(model);
+        model.apply(LogIndex(run.index + 1), TERM, &command);
+        let forgets = matches!(command, Command::ReapTombstones { .. });
+        run.apply(None, command);
+        for (query, (known_index, known_rows)) in queries().iter().zip(&mut known) {
+            let (index, rows) = seen(&run.state, query);
+            prop_assert!(rows == *known_rows || index > *known_index, "{:?} from {}", query, known_index);
+            prop_assert!(index >= *known_index || forgets, "{:?} went back from {}", query, known_index);
+            (*known_index, *known_rows) = (index, rows);
+        }
+    }
+    Ok(())
 }
 
 fn play(run: &mut Run, model: &mut Model, actions: Vec<Action>) {
@@ -241,6 +263,14 @@ fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
     }
 }
 
+/// The rows as they are when all of them changed at one index. Only a key says of itself when it did.
+fn changed_at(index: LogIndex, mut rows: Rows) -> Rows {
+    if let Rows::Entries(entries) = &mut rows {
+        entries.iter_mut().for_each(|entry| Arc::make_mut(entry).modify_index = index);
+    }
+    rows
+}
+
 fn rows(state: &State, query: Query) -> Rows {
     state.query(&query).1
 }
@@ -276,6 +306,7 @@ fn queries() -> Vec<Query> {
         Query::Services,
         Query::ServiceInstances("web".into()),
         Query::ServiceChecks("web".into()),
+        Query::Losses,
     ];
     keys.chain(entries).chain(names).chain(sessions).chain(nodes).chain(whole).collect()
 }

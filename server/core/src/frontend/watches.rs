@@ -229,11 +229,11 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
         Query::Place { key, ticket, .. } => vec![Topic::Place(key.clone(), *ticket)],
         Query::Session(id) => vec![Topic::Session(id.clone())],
-        Query::Sessions | Query::NodeSessions(_) => vec![Topic::Sessions],
+        Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(_) => vec![Topic::Nodes, Topic::Checks],
-        Query::Txn(_) | Query::Losses | Query::Agents => vec![Topic::Everything],
+        Query::Txn(_) | Query::Agents => vec![Topic::Everything],
     }
 }
 

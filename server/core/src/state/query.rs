@@ -28,9 +28,11 @@ impl State {
             Query::Entries(prefix) | Query::Keys { prefix, .. } | Query::Locks(prefix) => {
                 self.prefix_index(prefix.as_str())
             }
-            Query::Session(_) | Query::Sessions | Query::NodeSessions(_) => self.table_index(Table::Sessions),
+            // A loss is the end of a session.
+            Query::Session(_) | Query::Sessions | Query::NodeSessions(_) | Query::Losses => {
+                self.table_index(Table::Sessions)
+            }
             Query::Txn(_) => LogIndex(0),
-            Query::Losses => self.losses.last_key_value().map_or(LogIndex(0), |(_, loss)| loss.index),
             Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark).0,
             Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
             Query::Node(name) => self.node_index(&name.folded()),

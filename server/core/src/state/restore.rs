@@ -1,22 +1,28 @@
 //! A backup takes the place of everything: its parts are gathered first, then all rows change in one command.
 //!
 //! What belongs to this cluster and not to its data stays: its id, its servers, its agents and the replies kept for
-//! them. No
-//! index and no fencing token that is given afterwards may equal one that was given here or in the backup.
+//! them. No index and no fencing token that is given afterwards may equal one that was given here or in the backup.
+//!
+//! A restore changes every key that it brings back, so the key's index is the restore's. With that of the backup an index
+//! would go back, and a blocking query that comes after the restore with an index from before would sleep until the next
+//! change. Not even a least index for all answers would do: by Consul's rules a key's `ModifyIndex` is the index of its
+//! query, and clients wait with it (Patroni does), who would all be answered at once, again and again.
 
 use super::State;
 use super::agent::alive_check;
 use super::node::SERF_HEALTH;
+use super::pages::Pages;
 use super::rows::TABLES;
 use super::step::{Step, reply_or_refusal};
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::id::{CheckId, Fence, LogIndex};
-use lockmesh_protocol::record::Agent;
+use lockmesh_protocol::record::{Agent, Entry};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
+use std::sync::Arc;
 
 /// How many parts a backup may have, each of about 1 MiB.
 pub const RESTORE_PARTS_MAX: u32 = 16_384;
@@ -65,10 +71,11 @@ impl Step<'_> {
     }
 
     fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
-        let backup = self.state.gathered(id, parts)?;
+        let mut backup = self.state.gathered(id, parts)?;
         let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
         // One more than here in any case: the base tells this restore's rows from those that were here before.
         self.index = self.index.next().max(newest.next());
+        backup.raise_indexes(self.index);
         let ours = std::mem::take(self.state);
         self.set(Change::Cleared);
         self.keep_ours(&ours, &backup);
@@ -107,6 +114,20 @@ impl Step<'_> {
 }
 
 impl State {
+    /// Makes every query's index `to`, which is newer than all that were given: whatever somebody knows of the past, this
+    /// is news to him.
+    ///
+    /// What sessions and the catalog are asked for goes by the indexes of their tables, so their rows keep their own.
+    pub fn raise_indexes(&mut self, to: LogIndex) {
+        let changed = |entry: &Entry| Arc::new(Entry { modify_index: to, ..entry.clone() });
+        let entries: Vec<_> = self.entries.iter().map(|(key, entry)| (key.clone(), changed(entry))).collect();
+        entries.into_iter().for_each(|(key, entry)| self.load(Change::Entry(key, Some(entry))));
+        self.node_indexes.values_mut().for_each(|index| *index = to);
+        // They keep indexes from going back, and none is below this one any more.
+        self.tombstones = Pages::default();
+        self.table_indexes = [to; TABLES.len()];
+    }
+
     fn restore_has_begun(&self, id: u64) -> Result<(), String> {
         if self.restore_parts.contains_key(&(id, BEGUN)) {
             return Ok(());

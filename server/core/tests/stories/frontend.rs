@@ -11,8 +11,9 @@ use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{ImageMark, LogWrite};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, State};
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{
-    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, TxnKv, TxnOp,
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
@@ -359,6 +360,19 @@ impl Cluster {
         }
     }
 
+    /// Restores a backup, as an operator does.
+    fn restore(&mut self, rows: Vec<Change>) {
+        let steps = [
+            RestoreStep::Begin { id: 1 },
+            RestoreStep::Part { id: 1, number: 0, rows },
+            RestoreStep::Commit { id: 1, parts: 1 },
+        ];
+        for step in steps {
+            let answer = self.command(Command::Restore(step));
+            assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Done, .. })), "{answer:?}");
+        }
+    }
+
     fn session(&mut self) -> SessionId {
         let id = SessionId::from("5e550000-0000-4000-8000-000000000001");
         let new = NewSession {
@@ -609,6 +623,92 @@ fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
     let (mine, theirs) = (&cluster.servers[&follower], &cluster.servers[&leader]);
     assert_eq!(mine.frontend.core().state(), theirs.frontend.core().state());
     assert_eq!(mine.recorded, theirs.recorded, "the disk was told of every row");
+}
+
+/// What blocking queries may be about: whether it is there after a restore or not.
+fn watched() -> [Query; 9] {
+    [
+        Query::Entry("kept".into()),
+        Query::Entry("gone".into()),
+        Query::Entries("ke".into()),
+        Query::Entries("go".into()),
+        Query::Locks("ke".into()),
+        Query::Sessions,
+        Query::Losses,
+        Query::Nodes,
+        Query::Node("a1".into()),
+    ]
+}
+
+/// Every server answers everybody at once who knows no more than `known`.
+#[track_caller]
+fn assert_everybody_is_told(cluster: &mut Cluster, known: LogIndex) {
+    for id in cluster.servers.keys().copied().collect::<Vec<_>>() {
+        for query in watched() {
+            let blocking = Some(Blocking { index: known, wait: 10 * SECOND });
+            let request = Request::Read { query: query.clone(), consistency: Consistency::Stale, blocking };
+            let call = cluster.call(id, &agent("a1"), request);
+            let Some(Response::Answer(answer)) = cluster.answer(id, call) else {
+                panic!("server {id}: {query:?} sleeps through the restore")
+            };
+            assert!(answer.index > known, "{query:?} went back to {}", answer.index);
+        }
+    }
+}
+
+#[test]
+fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let early = cluster.put("kept");
+    let backup: Vec<_> = cluster.servers[&leader].frontend.core().state().rows().collect();
+    cluster.session();
+    cluster.put("gone");
+    let known = cluster.put("kept");
+    // One knows what there is, one asks with an index that nobody has given.
+    let parked = [(leader, "kept", known), (follower, "gone", LogIndex(1 << 40))].map(|(id, key, known)| {
+        let call = cluster.call(id, &agent("a1"), read(key, Consistency::Stale, Some(known)));
+        assert_eq!(cluster.answer(id, call), None);
+        (id, call)
+    });
+    cluster.restore(backup);
+    for (id, call) in parked {
+        let Some(Response::Answer(answer)) = cluster.answer(id, call) else { panic!("it sleeps on") };
+        assert!(answer.index > known);
+    }
+    // The answer of one who knew `known` is lost, or he only asks now.
+    assert_everybody_is_told(&mut cluster, known);
+    let request = read("kept", Consistency::Default, Some(early));
+    let Response::Answer(answer) = cluster.ask(leader, &agent("a1"), request) else { panic!("no answer") };
+    let Rows::Entries(entries) = &answer.rows else { panic!("no key") };
+    assert_eq!(entries[0].modify_index, answer.index, "so clients may wait with either");
+    let request = read("kept", Consistency::Stale, Some(answer.index));
+    let call = cluster.call(follower, &agent("a1"), request);
+    assert_eq!(cluster.answer(follower, call), None, "there is no more news");
+
+    (1..=3).for_each(|id| cluster.restart(ServerId(id)));
+    cluster.run(3 * SECOND);
+    assert_everybody_is_told(&mut cluster, known);
+}
+
+#[test]
+fn a_server_that_learns_of_a_restore_by_a_snapshot_tells_everybody_too() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    cluster.put("kept");
+    let backup: Vec<_> = cluster.servers[&leader].frontend.core().state().rows().collect();
+    cluster.put("gone");
+    let known = cluster.put("kept");
+    cluster.down.insert(follower);
+    cluster.restore(backup);
+    for number in 0..50 {
+        cluster.put(&format!("other-{number}"));
+    }
+    cluster.run(3 * SECOND);
+    assert!(cluster.servers[&leader].frontend.core().log_status().first_index > known, "the log was cut");
+    cluster.down.clear();
+    cluster.run(2 * SECOND);
+    assert_everybody_is_told(&mut cluster, known);
 }
 
 // Joins and announcements.
