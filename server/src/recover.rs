@@ -186,7 +186,10 @@ impl Survivor {
             self.state.load(Change::Server(other.id, None));
         }
         self.state.load(Change::Fence(Fence(self.state.fence().0 + FENCE_JUMP)));
-        self.state.load(Change::IndexBase(self.state.index_base() + INDEX_JUMP));
+        let base = self.state.index_base() + INDEX_JUMP;
+        self.state.load(Change::IndexBase(base));
+        // Somebody may know the index of a change that is lost: he must not wait for the next one after it.
+        self.state.raise_indexes(LogIndex(self.mark.index.0 + base));
         let mark = ImageMark { membership: Membership::of_voters(&[id]), ..self.mark };
         let mut rows = DirtyRows::default();
         rows.record(Change::Cleared);

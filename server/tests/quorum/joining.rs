@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, members, until};
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response, Status};
 use lockmesh_server::config::ServerConfig;
 use lockmesh_server::recover::recover;
@@ -127,6 +127,12 @@ async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
     let status = cluster.until_status("it leads alone", |status| members(status).0.len() == 1).await;
     assert_eq!((status.servers.len(), status.servers[0].node.as_str()), (1, "s1"));
     assert_eq!(cluster.value(1, "job", Consistency::Default).await.as_deref(), Some("survived"));
+    // Somebody may know of a write that only the others had.
+    let lost = Blocking { index: before.index.next(), wait: Duration::from_secs(1) };
+    let (query, consistency) = (Query::Entry("job".into()), Consistency::Default);
+    let request = Request::Read { query, consistency, blocking: Some(lost) };
+    let Response::Answer(answer) = cluster.ask_leader(request).await else { panic!("not answered") };
+    assert!(answer.index > lost.index, "it went back to {}", answer.index);
     assert!(cluster.put("job", "goes on").await.index.0 > before.index.0 + (1 << 31));
     cluster.empty(2);
     cluster.start(2);
