@@ -2,7 +2,7 @@
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind, CheckpointReader, SnapshotFetch, Storage};
-use super::event::CallRef;
+use super::event::{CallRef, Caller};
 use crate::input::Input;
 use crate::outbox::Outbox;
 use crate::raft::log::ImageMark;
@@ -153,6 +153,16 @@ impl Frontend {
         self.checkpoints.waiting = later;
         self.checkpoints.open_readers += ready.len();
         actions.open_readers.extend(ready.into_iter().map(|ready| (ready.reader, ready.from)));
+    }
+
+    /// Opens no reader for a call that is given up before there is a checkpoint for it.
+    pub(super) fn cancel_reader(&mut self, call: CallRef) {
+        self.checkpoints.waiting.retain(|waiting| waiting.from != call);
+    }
+
+    /// The same for all calls of a connection that ended.
+    pub(super) fn cancel_readers(&mut self, caller: Caller) {
+        self.checkpoints.waiting.retain(|waiting| waiting.from.caller != caller);
     }
 
     pub(super) fn reader_closed(&mut self) {

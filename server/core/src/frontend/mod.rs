@@ -176,10 +176,12 @@ impl Frontend {
             Event::Cancel(call) => {
                 self.pending.cancel(call);
                 self.watches.cancel(call);
+                self.cancel_reader(call);
             }
             Event::Disconnected(caller) => {
                 self.pending.cancel_all(caller);
                 self.watches.cancel_all(caller);
+                self.cancel_readers(caller);
             }
             Event::Peer(sender, message) => self.peer(now, sender, message, actions),
             Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),

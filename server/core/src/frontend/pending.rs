@@ -37,9 +37,9 @@ pub(super) enum CallKind {
 }
 
 impl CallKind {
-    /// Whether it may be parked, and must be found then if its caller gives up before.
-    fn is_blocking(&self) -> bool {
-        matches!(self, Self::Read { blocking: Some(_), .. })
+    /// Whether its answer only begins something, a wait or a backup, so that it must be found if its caller gives up before.
+    fn begins_something(&self) -> bool {
+        matches!(self, Self::Read { blocking: Some(_), .. } | Self::Backup)
     }
 
     /// Whether it changes nothing, so that a failing disk need not end it.
@@ -53,8 +53,8 @@ impl CallKind {
 pub(super) struct PendingCalls {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Those that may be parked, by who would cancel them.
-    blocking: BTreeMap<CallRef, Ticket>,
+    /// Those whose answer begins something, by who would cancel them.
+    beginning: BTreeMap<CallRef, Ticket>,
 }
 
 #[derive(Debug, Default)]
@@ -74,9 +74,9 @@ impl PendingCalls {
         slot.uses = slot.uses.wrapping_add(1);
         let token = Ticket(u64::from(slot.uses) << 32 | u64::from(index));
         if let Pending::Call(from, kind) = &pending
-            && kind.is_blocking()
+            && kind.begins_something()
         {
-            self.blocking.insert(*from, token);
+            self.beginning.insert(*from, token);
         }
         slot.pending = Some(pending);
         token
@@ -89,25 +89,26 @@ impl PendingCalls {
         let pending = slot.pending.take()?;
         self.free.push(index);
         if let Pending::Call(from, kind) = &pending
-            && kind.is_blocking()
+            && kind.begins_something()
         {
-            self.blocking.remove(from);
+            self.beginning.remove(from);
         }
         Some(pending)
     }
 
-    /// Forgets a blocking read whose caller gave up, so that it is not parked. Whatever else was called runs on: its
-    /// answer is dropped by the shell.
+    /// Forgets a blocking read or a backup whose caller gave up, so that it is not parked and not begun. Whatever else was
+    /// called runs on: its answer is dropped by the shell.
     pub(super) fn cancel(&mut self, call: CallRef) {
-        if let Some(token) = self.blocking.get(&call).copied() {
+        if let Some(token) = self.beginning.get(&call).copied() {
             self.take(token);
         }
     }
 
-    /// Forgets all blocking reads of a connection that ended.
+    /// Forgets all blocking reads and backups of a connection that ended.
     pub(super) fn cancel_all(&mut self, caller: Caller) {
         let call = |id| CallRef { caller, call: CallId(id) };
-        let tokens: Vec<_> = self.blocking.range(call(0)..=call(u64::MAX)).map(|(_, token)| *token).collect();
+        let tokens: Vec<_> =
+            self.beginning.range(call(0)..=call(u64::MAX)).map(|(_, token)| *token).collect();
         for token in tokens {
             self.take(token);
         }
@@ -120,7 +121,7 @@ impl PendingCalls {
 
     /// Takes every call that changes nothing, in the order of their slots.
     pub(super) fn take_reads(&mut self) -> Vec<CallRef> {
-        self.blocking.clear();
+        self.beginning.clear();
         self.take_those(CallKind::only_reads)
     }
 
@@ -164,15 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_gives_up_takes_its_blocking_reads_along_and_nothing_else() {
+    fn a_caller_that_gives_up_takes_its_blocking_reads_and_backups_along_and_nothing_else() {
         let mut pending = PendingCalls::default();
         let parked = pending.insert(blocking(call(1, 1)));
+        let backup = pending.insert(Pending::Call(call(1, 3), CallKind::Backup));
         let others = pending.insert(blocking(call(2, 1)));
         let write = pending.insert(Pending::Call(call(1, 2), CallKind::Write));
         pending.cancel_all(Caller(1));
-        assert!(pending.take(parked).is_none());
+        assert!(pending.take(parked).is_none() && pending.take(backup).is_none());
         assert!(pending.take(others).is_some() && pending.take(write).is_some());
-        assert!(pending.blocking.is_empty());
+        assert!(pending.beginning.is_empty());
     }
 
     #[test]

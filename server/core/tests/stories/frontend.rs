@@ -881,6 +881,26 @@ fn readers_of_checkpoints_are_few() {
 }
 
 #[test]
+fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    cluster.put("k");
+    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
+    for gives_up in [Event::Cancel, |from: CallRef| Event::Disconnected(from.caller)] {
+        let asked_for = cluster.call(leader, &agent("a1"), request());
+        cluster.turn(leader, Some(gives_up(asked_for)));
+    }
+    let one = cluster.servers.get_mut(&leader).expect("it runs");
+    for mark in one.checkpoints.take().expect("they were held") {
+        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&leader].readers, [], "nobody asks for the next part");
+}
+
+#[test]
 fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
     let mut cluster = Cluster::start(3);
     cluster.put("k");
