@@ -2,6 +2,7 @@
 
 use crate::images::{Source, refusal};
 use crate::mailbox::{Mail, Mailbox, ReplySink};
+use lockmesh_core::frontend::{CallRef, Caller};
 use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -18,6 +19,15 @@ pub(crate) struct Question {
     pub(crate) replies: ReplySink,
 }
 
+/// What a backup's thread is told.
+#[derive(Debug)]
+enum Order {
+    /// To answer.
+    Answer(Question),
+    /// That whoever asked last gave up.
+    Abandon,
+}
+
 /// The backups that are open.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
@@ -27,8 +37,10 @@ pub(crate) struct Backups {
 
 #[derive(Debug)]
 struct Open {
-    questions: mpsc::SyncSender<Question>,
+    orders: mpsc::SyncSender<Order>,
     thread: JoinHandle<()>,
+    /// The last question.
+    last: CallRef,
 }
 
 impl Backups {
@@ -37,15 +49,15 @@ impl Backups {
         self.open.retain(|_, open| !open.thread.is_finished());
         self.last_id += 1;
         let id = self.last_id;
-        let (sender, questions) = mpsc::sync_channel(MAX_QUESTIONS);
+        let (orders, received) = mpsc::sync_channel(MAX_QUESTIONS);
         let closed = Closed(mailbox);
         let serve = move || {
             let _closed = closed;
-            serve(id, source, &questions);
+            serve(id, source, &received);
         };
         match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
             Ok(thread) => {
-                self.open.insert(id, Open { questions: sender, thread });
+                self.open.insert(id, Open { orders, thread, last: first.from() });
                 self.ask(id, first);
             }
             Err(error) => {
@@ -56,19 +68,43 @@ impl Backups {
 
     /// Asks an open backup for a part.
     pub(crate) fn ask(&mut self, id: u64, question: Question) {
-        let Some(open) = self.open.get(&id) else {
+        let Some(open) = self.open.get_mut(&id) else {
             return answer(&question, Source::gone());
         };
-        match open.questions.try_send(question) {
-            Ok(()) => {}
-            Err(mpsc::TrySendError::Full(question)) => {
+        open.last = question.from();
+        match open.orders.try_send(Order::Answer(question)) {
+            Err(mpsc::TrySendError::Full(Order::Answer(question))) => {
                 answer(&question, refusal("too many questions at once"));
             }
-            Err(mpsc::TrySendError::Disconnected(question)) => {
+            Err(mpsc::TrySendError::Disconnected(Order::Answer(question))) => {
                 self.open.remove(&id);
                 answer(&question, Source::gone());
             }
+            _ => {}
         }
+    }
+
+    /// A call was given up before it was answered.
+    pub(crate) fn cancel(&self, call: CallRef) {
+        self.abandon(|last| last == call);
+    }
+
+    /// A connection ended.
+    pub(crate) fn cancel_all(&self, caller: Caller) {
+        self.abandon(|last| last.caller == caller);
+    }
+
+    fn abandon(&self, whose: impl Fn(CallRef) -> bool) {
+        for open in self.open.values().filter(|open| whose(open.last)) {
+            // Where there is no room, or no thread any more, somebody asks, or nobody needs to be told.
+            let _ = open.orders.try_send(Order::Abandon);
+        }
+    }
+}
+
+impl Question {
+    fn from(&self) -> CallRef {
+        CallRef { caller: self.replies.caller(), call: self.call }
     }
 }
 
@@ -82,12 +118,51 @@ impl Drop for Closed {
     }
 }
 
-fn serve(id: u64, mut source: Source, questions: &mpsc::Receiver<Question>) {
-    while let Ok(Question { number, call, replies }) = questions.recv_timeout(source.timeout()) {
-        replies.answer(call, source.answer(id, number));
+fn serve(id: u64, mut source: Source, orders: &mpsc::Receiver<Order>) {
+    while let Ok(order) = orders.recv_timeout(source.timeout()) {
+        match order {
+            Order::Answer(Question { number, call, replies }) => {
+                replies.answer(call, source.answer(id, number));
+            }
+            Order::Abandon => source.abandon(),
+        }
     }
 }
 
 fn answer(question: &Question, with: Response) {
     question.replies.answer(question.call, with);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Backups, CallRef, Caller, Open, Order, Question};
+    use crate::mailbox::ReplySink;
+    use lockmesh_net::{Peer, Role};
+    use lockmesh_protocol::rpc::CallId;
+    use std::sync::mpsc;
+
+    fn question(caller: u64, call: u64) -> Question {
+        let replies = ReplySink::new(Caller(caller), Peer { role: Role::Agent, node: "a1".into() }, 10);
+        Question { number: 1, call: CallId(call), replies }
+    }
+
+    #[test]
+    fn the_reader_hears_that_its_asker_gave_up_or_lost_his_connection() {
+        let mut backups = Backups::default();
+        let (orders, received) = mpsc::sync_channel(10);
+        let last = question(1, 1).from();
+        backups.open.insert(7, Open { orders, thread: std::thread::spawn(|| {}), last });
+        let was_told = || matches!(received.try_recv(), Ok(Order::Abandon));
+        let call = |caller, call| CallRef { caller: Caller(caller), call: CallId(call) };
+        backups.ask(7, question(2, 5));
+        assert!(matches!(received.try_recv(), Ok(Order::Answer(_))));
+        backups.cancel(call(1, 1));
+        backups.cancel(call(2, 4));
+        backups.cancel_all(Caller(1));
+        assert!(!was_told(), "these are others, or asked before");
+        backups.cancel(call(2, 5));
+        assert!(was_told());
+        backups.cancel_all(Caller(2));
+        assert!(was_told());
+    }
 }

@@ -172,9 +172,13 @@ impl Driver {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
             }
-            Mail::Cancel(call) => Event::Cancel(call),
+            Mail::Cancel(call) => {
+                self.backups.cancel(call);
+                Event::Cancel(call)
+            }
             Mail::Gone { from } => {
                 self.connections.forget(from);
+                self.backups.cancel_all(from);
                 Event::Disconnected(from)
             }
             Mail::Peer(sender, message) => Event::Peer(sender, message),
@@ -248,8 +252,10 @@ impl Driver {
             tokio::task::spawn_blocking(move || drop(removed));
         }
         for (reader, to) in actions.open_readers.drain(..) {
-            if let Some(replies) = self.connections.of(to) {
-                self.open_reader(reader, Question { number: 0, call: to.call, replies });
+            match self.connections.of(to) {
+                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
+                // The frontend counts it as open.
+                None => self.next.push(Event::ReaderClosed),
             }
         }
         for PartWanted { reader, number, to } in actions.parts.drain(..) {

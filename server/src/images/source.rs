@@ -11,18 +11,22 @@ use lockmesh_protocol::rpc::{BackupPart, ImagePart, Response, Unavailable};
 use lockmesh_protocol::wire::encode_into;
 use std::time::Duration;
 
-/// After this long without a question the reader of a backup is closed: whoever keeps it may be slow.
-const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this long without a question the reader of a backup is closed: an agent asks for the next part as soon as it has
+/// packed the last one, which takes well below a second.
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for a snapshot: a little more than the server that fetches it goes on asking.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same for a reader that has read its last part: it is kept only in case that the answer was lost.
-const FINISHED_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a reader that has read its last part, or whose asker gave up: it is kept only in case that the answer was
+/// lost, or that the asker comes back on another connection.
+const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A checkpoint that is read by parts.
 pub struct Source {
     rows: Rows,
     /// Whether the last part was read.
     is_finished: bool,
+    /// Whether its asker gave up, and has not asked again since.
+    is_abandoned: bool,
 }
 
 /// For whom.
@@ -47,21 +51,28 @@ impl Source {
             CheckpointReader::Backup => Rows::Backup(checkpoint),
             CheckpointReader::Snapshot => Rows::Snapshot(Snapshot::new(checkpoint)),
         };
-        Self { rows, is_finished: false }
+        Self { rows, is_finished: false, is_abandoned: false }
     }
 
     /// After how long without a question it is closed: a server has room for few readers, and whoever needs a snapshot
     /// must not wait for those that nobody reads any more.
     pub fn timeout(&self) -> Duration {
         match &self.rows {
-            _ if self.is_finished => FINISHED_TIMEOUT,
+            _ if self.is_finished || self.is_abandoned => LAST_TIMEOUT,
             Rows::Backup(_) => BACKUP_TIMEOUT,
             Rows::Snapshot(_) => SNAPSHOT_TIMEOUT,
         }
     }
 
+    /// Whoever asked last gave up his question, or lost his connection. A server that fetches a snapshot comes back for what
+    /// it lacks; an operator who has hung up does not.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = matches!(self.rows, Rows::Backup(_));
+    }
+
     /// Answers with a part: any that was read before, or the one that follows. The number is the reader's.
     pub fn answer(&mut self, reader: u64, number: u32) -> Response {
+        self.is_abandoned = false;
         let answer = match &mut self.rows {
             Rows::Backup(backup) => backup_part(reader, backup, number),
             Rows::Snapshot(snapshot) => snapshot.part(reader, number),
@@ -119,7 +130,7 @@ fn backup_part(
 
 #[cfg(test)]
 mod tests {
-    use super::{BACKUP_TIMEOUT, FINISHED_TIMEOUT, SNAPSHOT_TIMEOUT, Source};
+    use super::{BACKUP_TIMEOUT, LAST_TIMEOUT, SNAPSHOT_TIMEOUT, Source};
     use crate::store::testing::backup_of;
     use lockmesh_core::State;
     use lockmesh_core::frontend::CheckpointReader;
@@ -143,13 +154,33 @@ mod tests {
             let parts: Vec<_> = answers.by_ref().take_while(|(answer, _)| is_part(answer)).collect();
             let timeouts: Vec<_> = parts.iter().map(|(_, timeout)| *timeout).collect();
             let (last, before) = timeouts.split_last().expect("there is a part");
-            assert!(
-                *last == FINISHED_TIMEOUT && before.iter().all(|timeout| *timeout == usual),
-                "{timeouts:?}"
-            );
+            assert!(*last == LAST_TIMEOUT && before.iter().all(|timeout| *timeout == usual), "{timeouts:?}");
             assert!(!before.is_empty(), "there are parts before the last one");
             let beyond = source.answer(7, 1_000);
             assert!(matches!(beyond, Response::Unavailable(Unavailable::Denied(_))), "{beyond:?}");
         }
+    }
+
+    #[test]
+    fn an_operator_who_gave_up_makes_room_soon_unless_he_comes_back() {
+        let mut state = State::new();
+        state.load(Change::Fence(Fence(3)));
+        state.load(Change::ClusterId("c".into()));
+        let source = |reader| {
+            let checkpoint = backup_of(ImageMark::default(), &state).in_parts_of(1);
+            let mut source = Source::new(reader, checkpoint);
+            source.answer(7, 0);
+            source.abandon();
+            source
+        };
+        let mut backup = source(CheckpointReader::Backup);
+        assert_eq!(backup.timeout(), LAST_TIMEOUT);
+        backup.answer(7, 0);
+        assert_eq!(backup.timeout(), BACKUP_TIMEOUT);
+        assert_eq!(
+            source(CheckpointReader::Snapshot).timeout(),
+            SNAPSHOT_TIMEOUT,
+            "the server will come back"
+        );
     }
 }
