@@ -5,7 +5,8 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled; start here |
+//! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
+//! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
 //! | [`servers`] | the servers, configured and heard of |
 //! | [`admission`] | whether the servers take this agent |
 //! | [`request_ids`] | one id for all attempts of a command, and how many may be under way |
@@ -16,5 +17,6 @@ pub mod admission;
 pub mod backoff;
 pub mod jitter;
 pub mod leader_tracker;
+pub mod quorum_client;
 pub mod request_ids;
 pub mod servers;

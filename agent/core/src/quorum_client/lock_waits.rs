@@ -1,0 +1,275 @@
+//! The wait for a lock: a position in the state's queue, kept for as long as somebody waits for the answer.
+//!
+//! ```text
+//! Enqueue ──▶ Granted, or refused                       the answer, at once
+//!        └──▶ Queued{ticket} ──▶ Place, parked ──▶ granted, or not        the answer
+//!                             └─ the time is over, the client is gone, the agent stops ──▶ Leave
+//! ```
+//!
+//! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
+//! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came leaves the queue,
+//! and a lock that was granted to it meanwhile is released, unless its session has acquired it again.
+
+use super::input::CallToken;
+use super::outbox::{Answered, Notice};
+use super::requests::{Effort, Owner, RequestNumber};
+use super::{Caller, QuorumClient, Timer};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// How much longer than the wait the quorum is listened to: its own clock ends the wait, but an election makes that
+/// later, and the client need not wait for it.
+const GRACE_WINDOW: Duration = Duration::from_secs(1);
+
+/// Between two questions about a position that is still waited in; a server answers such a one only when its own time for
+/// the question is over.
+const QUESTION_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Who wants which lock, and how far that is.
+#[derive(Debug)]
+pub(super) struct LockWait {
+    key: Key,
+    session: SessionId,
+    wait: Duration,
+    /// When the wait is given up, once it has begun.
+    until: Option<Time>,
+    /// Whether nobody waits for the answer any more.
+    is_gone: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The lock is asked for.
+    Enqueuing,
+    /// It is waited for in the queue; the request asks what became of that.
+    Queued { queued: Queued, request: RequestNumber },
+    /// The same; it is asked again then.
+    Pausing { queued: Queued, at: Time },
+    /// The position is given up; why it was, where that was a failure.
+    Leaving { mark: LogIndex, failure: Option<Unavailable> },
+    /// The lock was granted, and the caller has yet to hear of it.
+    Granted { mark: LogIndex },
+    /// Nobody heard of it: it is given back.
+    TakingBack,
+}
+
+/// A position in the queue.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    ticket: LogIndex,
+    /// The index of the command that asked for it.
+    mark: LogIndex,
+}
+
+impl QuorumClient {
+    /// Takes a lock, or waits in its queue for up to `wait`.
+    pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
+        let (key, of) = (new.key.clone(), session.clone());
+        let lock_wait =
+            LockWait { key, session: of, wait, until: None, is_gone: false, stage: Stage::Enqueuing };
+        self.lock_waits.insert(token, lock_wait);
+        self.callers.insert(token, Caller::LockWait);
+        let command = Command::Kv(KvCommand::Enqueue { new, session, wait });
+        self.propose(Owner::LockWait(token), command);
+    }
+
+    /// A wait for a lock had a request answered.
+    pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
+        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        match std::mem::replace(&mut lock_wait.stage, Stage::TakingBack) {
+            Stage::Enqueuing => self.enqueued(token, result),
+            Stage::Queued { queued, .. } => self.position_told(token, queued, result),
+            Stage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
+            Stage::TakingBack => {
+                if let (Some(LockWait { key, session, .. }), Err(reason)) =
+                    (self.lock_waits.remove(&token), result)
+                {
+                    self.outbox.notices.push(Notice::MayStayGranted(key, session, reason));
+                }
+            }
+            stage @ (Stage::Pausing { .. } | Stage::Granted { .. }) => lock_wait.stage = stage,
+        }
+    }
+
+    fn enqueued(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
+        let applied = match result {
+            Ok(Response::Applied(applied)) => applied,
+            Ok(other) => return self.settle_wait(token, Err(super::unexpected(&other))),
+            Err(reason) => return self.settle_wait(token, Err(reason)),
+        };
+        let Reply::Queued { ticket } = applied.reply else {
+            return self.settle_wait(token, Ok((applied.index, applied)));
+        };
+        let queued = Queued { ticket, mark: applied.index };
+        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let until = self.now + lock_wait.wait + GRACE_WINDOW;
+        lock_wait.until = Some(until);
+        let is_over = lock_wait.is_gone || self.in_hurry;
+        self.timers.insert((until, Timer::Caller(token)));
+        if is_over {
+            return self.leave_queue(token, queued.mark, None);
+        }
+        self.ask_for_position(token, queued);
+    }
+
+    fn ask_for_position(&mut self, token: CallToken, queued: Queued) {
+        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
+        let Queued { ticket, mark } = queued;
+        let query =
+            Query::Place { key: lock_wait.key.clone(), session: lock_wait.session.clone(), ticket, mark };
+        let blocking = Some(Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW });
+        let request = Request::Read { query, consistency: Consistency::Default, blocking };
+        let request = self.begin(Owner::LockWait(token), request, Effort::Endless);
+        self.set_stage(token, Stage::Queued { queued, request });
+    }
+
+    /// What became of a position: granted where the grant's index says, or else in vain at its own.
+    fn position_told(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
+        let failure = match result {
+            Ok(Response::Answer(answer)) => match answer.rows {
+                Rows::Place(Reply::Queued { .. }) => {
+                    let at = self.now + QUESTION_INTERVAL;
+                    self.timers.insert((at, Timer::Question(token)));
+                    return self.set_stage(token, Stage::Pausing { queued, at });
+                }
+                Rows::Place(reply) => {
+                    let is_granted = matches!(reply, Reply::Granted { .. });
+                    let index = if is_granted { answer.index } else { queued.mark };
+                    let applied = Applied { index, reply };
+                    return self.settle_wait(token, Ok((queued.mark, applied)));
+                }
+                _ => Unavailable::Unknown("the server answered something else than a position".into()),
+            },
+            Ok(other) => super::unexpected(&other),
+            Err(reason) => reason,
+        };
+        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up; while it stands, the lock
+        // may be granted in it.
+        self.leave_queue(token, queued.mark, Some(failure));
+    }
+
+    /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
+    fn leave_queue(&mut self, token: CallToken, mark: LogIndex, failure: Option<Unavailable>) {
+        self.set_stage(token, Stage::Leaving { mark, failure });
+        self.propose_leave(token, mark);
+    }
+
+    fn propose_leave(&mut self, token: CallToken, mark: LogIndex) {
+        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
+        let (key, session) = (lock_wait.key.clone(), lock_wait.session.clone());
+        let command = Command::Kv(KvCommand::Leave { key, session, mark });
+        self.propose(Owner::LockWait(token), command);
+    }
+
+    fn left(
+        &mut self,
+        token: CallToken,
+        (mark, failure): (LogIndex, Option<Unavailable>),
+        result: Result<Response, Unavailable>,
+    ) {
+        let outcome = match (result, failure) {
+            (Ok(_), None) => Ok((mark, Applied { index: mark, reply: Reply::Flag(false) })),
+            (Ok(_), Some(failure)) => Err(failure),
+            (Err(reason), None) => return self.leave_queue(token, mark, Some(reason)),
+            (Err(_), Some(failure)) => Err(Unavailable::Unknown(failure.to_string())),
+        };
+        self.settle_wait(token, outcome);
+    }
+
+    /// A wait is over: its caller is told, or where that one is gone, what was granted is given back.
+    fn settle_wait(&mut self, token: CallToken, outcome: Result<(LogIndex, Applied), Unavailable>) {
+        self.stop_timer(token);
+        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let granted = match &outcome {
+            Ok((mark, Applied { reply: Reply::Granted { .. }, .. })) => Some(*mark),
+            _ => None,
+        };
+        let is_gone = lock_wait.is_gone;
+        match granted {
+            Some(mark) => lock_wait.stage = Stage::Granted { mark },
+            None => drop(self.lock_waits.remove(&token)),
+        }
+        if is_gone {
+            return self.take_back(token);
+        }
+        self.callers.remove(&token);
+        let answer = outcome.map(|(mark, applied)| Answered::Acquired(mark, applied));
+        self.outbox.answers.push((token, answer));
+    }
+
+    /// A lock that was granted is nobody's.
+    fn take_back(&mut self, token: CallToken) {
+        let Some(LockWait { stage: Stage::Granted { mark }, .. }) = self.lock_waits.get(&token) else {
+            return;
+        };
+        let mark = *mark;
+        self.set_stage(token, Stage::TakingBack);
+        self.propose_leave(token, mark);
+    }
+
+    /// The caller heard of the grant.
+    pub(super) fn grant_heard(&mut self, token: CallToken) {
+        if matches!(self.lock_waits.get(&token), Some(LockWait { stage: Stage::Granted { .. }, .. })) {
+            self.lock_waits.remove(&token);
+        }
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(super) fn abandon_wait(&mut self, token: CallToken) {
+        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        lock_wait.is_gone = true;
+        self.callers.remove(&token);
+        self.end_wait(token);
+        self.take_back(token);
+    }
+
+    /// Gives up a position that is waited in.
+    pub(super) fn end_wait(&mut self, token: CallToken) {
+        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
+        let mark = match lock_wait.stage {
+            Stage::Queued { queued, request } => {
+                self.cancel(request);
+                queued.mark
+            }
+            Stage::Pausing { queued, at } => {
+                self.timers.remove(&(at, Timer::Question(token)));
+                queued.mark
+            }
+            _ => return,
+        };
+        self.leave_queue(token, mark, None);
+    }
+
+    /// Gives up every position.
+    pub(super) fn end_all_waits(&mut self) {
+        let tokens: Vec<CallToken> = self.lock_waits.keys().copied().collect();
+        for token in tokens {
+            self.end_wait(token);
+        }
+    }
+
+    /// It is time to ask again what became of a position.
+    pub(super) fn question_due(&mut self, token: CallToken) {
+        if let Some(LockWait { stage: Stage::Pausing { queued, .. }, .. }) = self.lock_waits.get(&token) {
+            self.ask_for_position(token, *queued);
+        }
+    }
+
+    fn set_stage(&mut self, token: CallToken, stage: Stage) {
+        if let Some(lock_wait) = self.lock_waits.get_mut(&token) {
+            lock_wait.stage = stage;
+        }
+    }
+
+    fn stop_timer(&mut self, token: CallToken) {
+        if let Some(until) = self.lock_waits.get_mut(&token).and_then(|lock_wait| lock_wait.until.take()) {
+            self.timers.remove(&(until, Timer::Caller(token)));
+        }
+    }
+}

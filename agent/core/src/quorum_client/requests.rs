@@ -1,0 +1,501 @@
+//! Requests, each tried again as long as that is safe and worth it.
+//!
+//! ```text
+//! begin ──▶ route known? ──▶ sequence (commands) ──▶ room? ──▶ attempt ──▶ answer ──▶ its owner
+//!             ▲    └ waits until the deadline                    │
+//!             └────────────── pause ◀────────────────────────────┘ NotLeader, lost: again, under the same id
+//! ```
+//!
+//! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves meanwhile; stale and blocking
+//! reads go to the home server, which need not be another one.
+//! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
+//! registration; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
+
+use super::calls::{CallKind, PendingCall, RetryScope};
+use super::input::{CallToken, ConnectionId};
+use super::outbox::Answered;
+use super::shared_reads::{SHARED_READ_WAIT, SharedReadNumber};
+use super::{QuorumClient, Timer};
+use crate::backoff::Backoff;
+use crate::request_ids::{Entry, MAX_SPAN, MAX_WAITING, Sequence};
+use crate::servers::Slot;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of what goes wrong.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
+
+/// A request, by a number that is never used twice; it stands in the line for sequences under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RequestNumber(pub(super) u64);
+
+/// Who waits for a request's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Caller(CallToken),
+    SharedRead(SharedReadNumber),
+    LockWait(CallToken),
+}
+
+/// Who is to answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Addressee {
+    Leader,
+    Home,
+}
+
+/// How often a request is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Until there is an answer.
+    Endless,
+    /// The same, but only for as long as requests are held.
+    Held,
+    /// Once, and only if there is a connection now.
+    Once,
+}
+
+/// What a failed attempt means for the next one.
+pub(super) enum Failure {
+    /// Try again; the request certainly did nothing.
+    Again(Unavailable),
+    /// The same, at another server of the same kind: this one serves no more.
+    Elsewhere,
+    /// Try again; it may have taken effect.
+    Sent,
+    /// It certainly did nothing, and trying again would do harm or no good.
+    Final(Unavailable),
+}
+
+/// Where a request is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its next step is due.
+    Runnable,
+    /// No server is known that could take it.
+    Unrouted,
+    /// It waits for a sequence.
+    Unnumbered,
+    /// Too much waits to be sent to its server.
+    Backlogged(Slot),
+    /// A server has it.
+    Sent(Slot, CallId),
+    /// The next attempt is made then.
+    Pausing(Time),
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct PendingRequest {
+    request: Request,
+    owner: Owner,
+    addressee: Addressee,
+    effort: Effort,
+    /// When it is given up, if no server takes it.
+    deadline: Option<Time>,
+    backoff: Backoff,
+    /// Whether a command may have taken effect.
+    was_sent: bool,
+    /// A command's.
+    sequence: Option<Sequence>,
+    stage: Stage,
+}
+
+impl PendingRequest {
+    fn is_command(&self) -> bool {
+        matches!(self.request, Request::Propose(..))
+    }
+
+    fn scope(&self) -> RetryScope {
+        match (&self.request, self.effort, self.addressee) {
+            (_, Effort::Once, _) => RetryScope::Home,
+            (Request::Propose(..), ..) => RetryScope::Leader,
+            (Request::Read { blocking: Some(_), .. }, ..) => RetryScope::Parked,
+            // What cannot be repeated stays with the server that it was sent to.
+            _ if !may_repeat(&self.request) => RetryScope::Own,
+            (.., Addressee::Leader) => RetryScope::Leader,
+            (.., Addressee::Home) => RetryScope::Home,
+        }
+    }
+}
+
+impl QuorumClient {
+    /// Proposes a command; tried as long as requests are held.
+    pub(super) fn propose(&mut self, owner: Owner, command: Command) -> RequestNumber {
+        self.begin(owner, Request::Propose(None, command), Effort::Held)
+    }
+
+    /// Begins a request; its first step is made before the present input is done with.
+    pub(super) fn begin(&mut self, owner: Owner, request: Request, effort: Effort) -> RequestNumber {
+        self.last_request += 1;
+        let number = RequestNumber(self.last_request);
+        let (least, most) = RETRY_BACKOFF;
+        let pending = PendingRequest {
+            addressee: if effort == Effort::Once { Addressee::Home } else { addressee(&request) },
+            request,
+            owner,
+            effort,
+            deadline: (effort == Effort::Held).then(|| self.now + self.config.hold_time),
+            backoff: Backoff::new(least, most, self.jitter.seed()),
+            was_sent: false,
+            sequence: None,
+            stage: Stage::Runnable,
+        };
+        self.requests.insert(number, pending);
+        self.runnable.push_back(number);
+        number
+    }
+
+    /// Makes a request's next step: finds a server, then a sequence, then sends it.
+    pub(super) fn advance(&mut self, number: RequestNumber) {
+        let Some(pending) = self.requests.get(&number) else { return };
+        if self.is_closed {
+            return self.give_up(number, no_leader());
+        }
+        let Some(slot) = self.route(pending.addressee) else {
+            return self.wait_for_route(number);
+        };
+        if pending.is_command() && !self.has_sequence(number) {
+            return;
+        }
+        self.attempt(number, slot);
+    }
+
+    fn wait_for_route(&mut self, number: RequestNumber) {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        if let Some(reason) = self.refusal.clone().filter(|_| pending.effort != Effort::Once) {
+            // No waiting changes that.
+            return self.give_up(number, Unavailable::NotAdmitted(reason));
+        }
+        if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| deadline <= self.now) {
+            return self.give_up(number, no_leader());
+        }
+        pending.stage = Stage::Unrouted;
+        if let Some(deadline) = pending.deadline {
+            self.timers.insert((deadline, Timer::Request(number)));
+        }
+        self.unrouted.insert(number);
+    }
+
+    /// Whether a command has its sequence: the one it had, or a fresh one while it was certainly never sent.
+    fn has_sequence(&mut self, number: RequestNumber) -> bool {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        let registration = self.ids.registration();
+        if pending.sequence.is_some_and(|sequence| registration == Some(sequence.registration)) {
+            return true;
+        }
+        if pending.was_sent {
+            let why = unknown("the agent had to register again before the servers answered");
+            self.finish(number, Err(why));
+            return false;
+        }
+        match self.ids.enter(number.0) {
+            Entry::Entered(sequence) => {
+                pending.sequence = Some(sequence);
+                return true;
+            }
+            Entry::Waits => pending.stage = Stage::Unnumbered,
+            Entry::Full => self.finish(number, Err(too_many_commands())),
+            Entry::NotRegistered => unreachable!("commands have no route before the registration"),
+        }
+        false
+    }
+
+    fn attempt(&mut self, number: RequestNumber, slot: Slot) {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        let link = self.links.get_mut(&slot).expect("a route is a link");
+        let Some(connection) = link.connection() else {
+            // The connection has just ended: the tracker is about to say who takes its place.
+            return self.wait_for_route(number);
+        };
+        if link.is_backlogged {
+            pending.stage = Stage::Backlogged(slot);
+            return link.backlog.push_back(number);
+        }
+        let sequence = pending.sequence;
+        let scope = pending.scope();
+        let mut request = pending.request.clone();
+        if let Request::Propose(id, _) = &mut request {
+            *id = sequence.and_then(|sequence| self.ids.request_id(sequence));
+        }
+        self.counts.attempts += 1;
+        let patience = match scope {
+            RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
+            RetryScope::Leader | RetryScope::Home | RetryScope::Own => self.config.answer_time,
+        };
+        let kind = CallKind::Attempt(number);
+        let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + patience };
+        let id = self.send(slot, connection, call, request);
+        self.requests.get_mut(&number).expect("it is under way").stage = Stage::Sent(slot, id);
+    }
+
+    /// Sends a call on a connection that stands.
+    pub(super) fn send(
+        &mut self,
+        slot: Slot,
+        connection: ConnectionId,
+        call: PendingCall,
+        request: Request,
+    ) -> CallId {
+        let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call);
+        self.timers.insert((call.deadline, Timer::Call(slot, id)));
+        self.outbox.calls.push((connection, Call::Begin(id, request)));
+        id
+    }
+
+    /// A server answered an attempt.
+    pub(super) fn answered(
+        &mut self,
+        number: RequestNumber,
+        (slot, scope): (Slot, RetryScope),
+        response: Response,
+    ) {
+        let mut response = match self.judge(slot, scope, response) {
+            Ok(response) => response,
+            Err(failure) => return self.failed(number, failure),
+        };
+        let Some(pending) = self.requests.get(&number) else { return };
+        if pending.is_command() {
+            if is_forgotten(&response) {
+                if let Some(sequence) = pending.sequence {
+                    self.forgotten(sequence.registration);
+                }
+                return self.failed(number, Failure::Again(no_leader()));
+            }
+            if !matches!(response, Response::Applied(_)) {
+                response = Response::Unavailable(unexpected(&response));
+            }
+        }
+        let result = match response {
+            Response::Unavailable(reason) => Err(reason),
+            response => Ok(response),
+        };
+        self.finish(number, result);
+    }
+
+    /// What an answer means, also for what is known of the server that gave it.
+    fn judge(&mut self, slot: Slot, scope: RetryScope, response: Response) -> Result<Response, Failure> {
+        match response {
+            Response::Unavailable(reason) => Err(match reason {
+                Unavailable::NotLeader { leader } => {
+                    self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
+                    Failure::Again(Unavailable::NotLeader { leader })
+                }
+                Unavailable::Removed | Unavailable::Corrupt => {
+                    self.tell(|tracker, now| tracker.removed(slot, now));
+                    Failure::Elsewhere
+                }
+                Unavailable::Unknown(_) => Failure::Sent,
+                Unavailable::Overloaded(_)
+                | Unavailable::Disk(_)
+                | Unavailable::Denied(_)
+                | Unavailable::AnswerTooLong { .. }
+                | Unavailable::NotAdmitted(_) => Failure::Final(reason),
+            }),
+            // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
+            Response::Status(status)
+                if scope == RetryScope::Leader && status.leader != Some(status.server) =>
+            {
+                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
+                let leader = leader.map(|server| server.address.clone());
+                self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
+                Err(Failure::Again(Unavailable::NotLeader { leader }))
+            }
+            response => Ok(response),
+        }
+    }
+
+    /// An attempt failed: there is another one, or the request is given up.
+    pub(super) fn failed(&mut self, number: RequestNumber, failure: Failure) {
+        let Some(pending) = self.requests.get_mut(&number) else { return };
+        let is_command = pending.is_command();
+        let reason = match failure {
+            // Only a later attempt can tell what became of an earlier one.
+            Failure::Final(reason) if pending.was_sent => reason,
+            Failure::Final(reason) => return self.finish(number, Err(reason)),
+            Failure::Again(reason) => {
+                // A home server that has lost the leader is no help; the leader itself is.
+                pending.addressee = Addressee::Leader;
+                reason
+            }
+            Failure::Elsewhere => no_leader(),
+            Failure::Sent if is_command => {
+                pending.was_sent = true;
+                no_leader()
+            }
+            Failure::Sent if may_repeat(&pending.request) && pending.effort != Effort::Once => no_leader(),
+            Failure::Sent => {
+                pending.was_sent = true;
+                return self.give_up(number, no_leader());
+            }
+        };
+        self.pause(number, reason);
+    }
+
+    /// Waits before the next attempt, where there is time for one.
+    fn pause(&mut self, number: RequestNumber, reason: Unavailable) {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        let at = self.now + pending.backoff.next_pause();
+        if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| at >= deadline) {
+            return self.give_up(number, reason);
+        }
+        if pending.effort == Effort::Held {
+            self.counts.retries += 1;
+        }
+        pending.stage = Stage::Pausing(at);
+        self.timers.insert((at, Timer::Request(number)));
+    }
+
+    /// A request's own time has come: its pause or its time to wait for a server is over.
+    pub(super) fn request_due(&mut self, number: RequestNumber) {
+        let Some(pending) = self.requests.get_mut(&number) else { return };
+        match pending.stage {
+            Stage::Unrouted => self.give_up(number, no_leader()),
+            _ => self.run_again(number),
+        }
+    }
+
+    /// Something that a request waited for has come.
+    pub(super) fn run_again(&mut self, number: RequestNumber) {
+        if self.requests.contains_key(&number) {
+            self.leave_stage(number);
+            self.runnable.push_back(number);
+        }
+    }
+
+    /// Commands that waited for a sequence have one.
+    pub(super) fn admit(&mut self, admitted: Vec<(u64, Sequence)>) {
+        for (number, sequence) in admitted {
+            let number = RequestNumber(number);
+            let pending = self.requests.get_mut(&number).expect("whoever waits is under way");
+            pending.sequence = Some(sequence);
+            self.run_again(number);
+        }
+    }
+
+    fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
+        let was_sent = self.requests.get(&number).is_some_and(|pending| pending.was_sent);
+        let reason = match (self.is_closed, was_sent) {
+            (true, _) => shutting_down(),
+            (false, true) => match reason {
+                Unavailable::Disk(_) => unknown(&reason.to_string()),
+                _ => unknown("the servers were lost before they answered"),
+            },
+            (false, false) => reason,
+        };
+        self.finish(number, Err(reason));
+    }
+
+    /// A request is over: its owner is told.
+    fn finish(&mut self, number: RequestNumber, result: Result<Response, Unavailable>) {
+        let Some(pending) = self.forget(number) else { return };
+        match pending.owner {
+            Owner::Caller(token) => {
+                self.callers.remove(&token);
+                self.outbox.answers.push((token, result.map(Answered::Response)));
+            }
+            Owner::SharedRead(read) => self.shared_read_answered(read, result),
+            Owner::LockWait(token) => self.lock_wait_answered(token, result),
+        }
+    }
+
+    /// Nobody waits for a request any more. What was sent may yet take effect.
+    pub(super) fn cancel(&mut self, number: RequestNumber) {
+        let Some(pending) = self.forget(number) else { return };
+        if let Stage::Sent(slot, call) = pending.stage {
+            self.cancel_call(slot, call);
+        }
+    }
+
+    fn forget(&mut self, number: RequestNumber) -> Option<PendingRequest> {
+        self.leave_stage(number);
+        let pending = self.requests.remove(&number)?;
+        if let Some(sequence) = pending.sequence {
+            let admitted = self.ids.leave(sequence);
+            self.admit(admitted);
+        }
+        Some(pending)
+    }
+
+    /// Takes a request out of whatever it waits in. A call stays what it is.
+    fn leave_stage(&mut self, number: RequestNumber) {
+        let Some(pending) = self.requests.get_mut(&number) else { return };
+        match pending.stage {
+            Stage::Unrouted => {
+                self.unrouted.remove(&number);
+                if let Some(deadline) = pending.deadline {
+                    self.timers.remove(&(deadline, Timer::Request(number)));
+                }
+            }
+            Stage::Unnumbered => self.ids.stop_waiting(number.0),
+            Stage::Backlogged(slot) => {
+                if let Some(link) = self.links.get_mut(&slot) {
+                    link.backlog.retain(|waiting| *waiting != number);
+                }
+            }
+            Stage::Pausing(at) => drop(self.timers.remove(&(at, Timer::Request(number)))),
+            Stage::Runnable | Stage::Sent(..) => return,
+        }
+        pending.stage = Stage::Runnable;
+    }
+}
+
+fn addressee(request: &Request) -> Addressee {
+    match request {
+        Request::Read { query: Query::Place { .. }, .. } => Addressee::Leader,
+        Request::Read { blocking: Some(_), .. }
+        | Request::Read { consistency: Consistency::Stale, .. }
+        | Request::BackupPart { stale: true, .. } => Addressee::Home,
+        _ => Addressee::Leader,
+    }
+}
+
+/// Whether a request that may have been carried out may be sent once more.
+fn may_repeat(request: &Request) -> bool {
+    match request {
+        Request::Propose(..)
+        | Request::Read { .. }
+        | Request::Renew(_)
+        | Request::Status
+        | Request::Autopilot
+        | Request::BackupPart { .. }
+        | Request::AddServer(_)
+        | Request::RemoveServer(_) => true,
+        // A second transfer would move the leadership on from where the first one brought it; of what is not named
+        // here nothing is known.
+        _ => false,
+    }
+}
+
+fn is_forgotten(response: &Response) -> bool {
+    matches!(response, Response::Applied(Applied { reply: Reply::Refused(Refusal::Forgotten), .. }))
+}
+
+pub(super) fn no_leader() -> Unavailable {
+    Unavailable::NotLeader { leader: None }
+}
+
+pub(super) fn shutting_down() -> Unavailable {
+    Unavailable::Unknown("the agent is shutting down".into())
+}
+
+/// What a caller is told whose server answered with something that does not fit.
+pub fn unexpected(response: &Response) -> Unavailable {
+    Unavailable::Unknown(format!("the server answered something else: {response:?}"))
+}
+
+fn unknown(why: &str) -> Unavailable {
+    Unavailable::Unknown(format!(
+        "No cluster leader: {why}, so it is unknown whether the request took effect"
+    ))
+}
+
+fn too_many_commands() -> Unavailable {
+    Unavailable::Overloaded(format!(
+        "{MAX_SPAN} commands of this agent are under way and {MAX_WAITING} wait for them"
+    ))
+}

@@ -1,0 +1,213 @@
+//! Blocking reads that share: all local waiters for the same news cost one upstream request.
+//!
+//! Each waiter keeps its own time, and then reads what there is; the shared read lives as long as it has a waiter.
+//! **Invariant:** a waiter is never told of a state older than the moment at which it asked, even if it joined when the answer
+//! was already on its way.
+
+use super::input::CallToken;
+use super::outbox::Answered;
+use super::requests::{Effort, Owner, RequestNumber, unexpected};
+use super::{Caller, QuorumClient, Timer};
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::wire;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a shared read waits at the server before it is begun anew.
+pub(super) const SHARED_READ_WAIT: Duration = Duration::from_secs(600);
+
+/// A shared read, by a number that is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SharedReadNumber(u64);
+
+/// What is waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) query: Query,
+    pub(super) consistency: Consistency,
+    pub(super) index: LogIndex,
+}
+
+impl Wanted {
+    fn key(&self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(64);
+        wire::encode_into(&(&self.query, self.consistency, self.index), &mut key);
+        key
+    }
+
+    fn request(&self, wait: Option<Duration>) -> Request {
+        let blocking = wait.map(|wait| Blocking { index: self.index, wait });
+        Request::Read { query: self.query.clone(), consistency: self.consistency, blocking }
+    }
+}
+
+#[derive(Debug)]
+struct SharedRead {
+    wanted: Wanted,
+    /// Under which it can be joined, as long as it can.
+    key: Vec<u8>,
+    request: RequestNumber,
+    /// When its request was begun.
+    begun: Time,
+    /// Whoever asked first, and thereby began it.
+    first: CallToken,
+    /// In order of joining.
+    waiters: BTreeSet<CallToken>,
+    /// Whether those who joined later have their answer asked for once more.
+    is_late: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct SharedReads {
+    last: u64,
+    reads: BTreeMap<SharedReadNumber, SharedRead>,
+    /// Those that can be joined.
+    open: BTreeMap<Vec<u8>, SharedReadNumber>,
+}
+
+impl SharedReads {
+    /// How many upstream requests and how many waiters there are.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.reads.len(), self.reads.values().map(|read| read.waiters.len()).sum())
+    }
+}
+
+impl QuorumClient {
+    /// Waits for an answer newer than what is wanted, for so long; then for any.
+    pub(super) fn join_shared_read(&mut self, token: CallToken, wanted: Wanted, wait: Duration) {
+        let key = wanted.key();
+        let number = match self.shared_reads.open.get(&key) {
+            Some(number) => *number,
+            None => self.begin_shared_read(token, wanted, key),
+        };
+        let read = self.shared_reads.reads.get_mut(&number).expect("what can be joined is there");
+        read.waiters.insert(token);
+        let until = self.now + wait;
+        self.timers.insert((until, Timer::Caller(token)));
+        self.callers.insert(token, Caller::SharedRead { number, until });
+    }
+
+    fn begin_shared_read(&mut self, first: CallToken, wanted: Wanted, key: Vec<u8>) -> SharedReadNumber {
+        self.shared_reads.last += 1;
+        let number = SharedReadNumber(self.shared_reads.last);
+        let request = wanted.request(Some(SHARED_READ_WAIT));
+        let request = self.begin(Owner::SharedRead(number), request, Effort::Endless);
+        self.shared_reads.open.insert(key.clone(), number);
+        let waiters = BTreeSet::new();
+        let read = SharedRead { wanted, key, request, begun: self.now, first, waiters, is_late: false };
+        self.shared_reads.reads.insert(number, read);
+        number
+    }
+
+    /// A waiter's time is over: it reads what there is.
+    pub(super) fn stop_sharing(&mut self, token: CallToken) {
+        let Some(Wanted { query, consistency, .. }) = self.leave_shared_read(token) else { return };
+        self.read_once(token, query, consistency);
+    }
+
+    /// Reads what there is.
+    pub(super) fn read_once(&mut self, token: CallToken, query: Query, consistency: Consistency) {
+        let request = Request::Read { query, consistency, blocking: None };
+        let number = self.begin(Owner::Caller(token), request, Effort::Held);
+        self.callers.insert(token, Caller::Request(number));
+    }
+
+    /// Takes a waiter out; the last one ends the shared read. What it waited for.
+    pub(super) fn leave_shared_read(&mut self, token: CallToken) -> Option<Wanted> {
+        let Some(&Caller::SharedRead { number, until }) = self.callers.get(&token) else { return None };
+        self.callers.remove(&token);
+        self.timers.remove(&(until, Timer::Caller(token)));
+        let read = self.shared_reads.reads.get_mut(&number)?;
+        read.waiters.remove(&token);
+        let wanted = read.wanted.clone();
+        if read.waiters.is_empty() {
+            let request = read.request;
+            self.close_shared_read(number);
+            self.cancel(request);
+        }
+        Some(wanted)
+    }
+
+    fn close_shared_read(&mut self, number: SharedReadNumber) -> Option<SharedRead> {
+        let read = self.shared_reads.reads.remove(&number)?;
+        // A late one has no key any more, and another one may be open under what it was.
+        self.shared_reads.open.remove(&read.key);
+        Some(read)
+    }
+
+    /// A shared read's request was answered.
+    pub(super) fn shared_read_answered(
+        &mut self,
+        number: SharedReadNumber,
+        result: Result<Response, Unavailable>,
+    ) {
+        let news = match result {
+            Ok(Response::Answer(answer)) => Ok(Arc::new(answer)),
+            Ok(other) => Err(unexpected(&other)),
+            Err(reason) => Err(reason),
+        };
+        let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
+        let is_over = self.now.since(read.begun) >= SHARED_READ_WAIT;
+        let is_news = news.as_ref().map_or(true, |answer| answer.index > read.wanted.index);
+        if !read.is_late && is_over && !is_news {
+            let request = read.wanted.request(Some(SHARED_READ_WAIT));
+            return self.renew_shared_read(number, request, Effort::Endless);
+        }
+        // The first waiter's asking began it. Whoever joined later may have done so when the answer had left the server
+        // already, so its answer is asked for once more, for all of them together.
+        let first = (!read.is_late).then_some(read.first);
+        if let Some(first) = first
+            && read.waiters.remove(&first)
+        {
+            self.tell_waiter(first, news.clone());
+        }
+        self.tell_late_waiters(number, news);
+    }
+
+    fn tell_late_waiters(&mut self, number: SharedReadNumber, news: Result<Arc<Answer>, Unavailable>) {
+        let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
+        let is_fresh = match read.wanted.consistency {
+            Consistency::Default | Consistency::Consistent => read.is_late || news.is_err(),
+            Consistency::Stale => true,
+        };
+        if !is_fresh && !read.waiters.is_empty() {
+            read.is_late = true;
+            let request = read.wanted.request(None);
+            let key = std::mem::take(&mut read.key);
+            self.shared_reads.open.remove(&key);
+            return self.renew_shared_read(number, request, Effort::Held);
+        }
+        let Some(read) = self.close_shared_read(number) else { return };
+        for waiter in read.waiters {
+            self.tell_waiter(waiter, news.clone());
+        }
+    }
+
+    fn renew_shared_read(&mut self, number: SharedReadNumber, request: Request, effort: Effort) {
+        let request = self.begin(Owner::SharedRead(number), request, effort);
+        if let Some(read) = self.shared_reads.reads.get_mut(&number) {
+            (read.request, read.begun) = (request, self.now);
+        }
+    }
+
+    fn tell_waiter(&mut self, token: CallToken, news: Result<Arc<Answer>, Unavailable>) {
+        if let Some(Caller::SharedRead { until, .. }) = self.callers.remove(&token) {
+            self.timers.remove(&(until, Timer::Caller(token)));
+        }
+        self.outbox.answers.push((token, news.map(Answered::Shared)));
+    }
+
+    /// Every waiter reads what there is.
+    pub(super) fn stop_all_sharing(&mut self) {
+        let waiters: Vec<CallToken> =
+            self.shared_reads.reads.values().flat_map(|read| read.waiters.iter().copied()).collect();
+        for waiter in waiters {
+            self.stop_sharing(waiter);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Waits for locks: how they end, and what becomes of grants that nobody hears of.
+
+use super::*;
+use lockmesh_protocol::command::NewEntry;
+use lockmesh_protocol::id::Fence;
+
+const WAIT: Duration = Duration::from_secs(30);
+
+impl Story {
+    fn acquire(&mut self) -> CallToken {
+        let new = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
+        self.call(LocalCall::Acquire { new, session: "s".into(), wait: WAIT })
+    }
+
+    /// A wait in the queue, by the command at 20, and the question that is parked for it.
+    fn queued(&mut self) -> (CallToken, Asked) {
+        let token = self.acquire();
+        let enqueue = self.only();
+        assert!(matches!(&enqueue.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. }))));
+        self.answer(&enqueue, applied(20, Reply::Queued { ticket: LogIndex(18) }));
+        let parked = self.only();
+        let Request::Read { query: Query::Place { ticket, mark, .. }, blocking: Some(blocking), .. } =
+            &parked.request
+        else {
+            panic!("no question about a position: {parked:?}")
+        };
+        assert_eq!((*ticket, *mark, blocking.index), (LogIndex(18), LogIndex(20), LogIndex(18)));
+        assert_eq!(parked.server, A, "the leader knows first");
+        (token, parked)
+    }
+
+    #[track_caller]
+    fn leaves(&self) -> Asked {
+        let asked = self.only();
+        let Request::Propose(_, Command::Kv(KvCommand::Leave { mark, .. })) = &asked.request else {
+            panic!("it does not leave: {asked:?}")
+        };
+        assert_eq!(*mark, LogIndex(20));
+        asked
+    }
+
+    #[track_caller]
+    fn heard_acquired(&mut self, token: CallToken) -> (u64, Applied) {
+        match self.heard(token) {
+            Ok(Answered::Acquired(mark, applied)) => (mark.0, applied),
+            other => panic!("no wait for a lock ended: {other:?}"),
+        }
+    }
+}
+
+fn granted() -> Reply {
+    Reply::Granted { fence: Fence(3) }
+}
+
+fn place(index: u64, reply: Reply) -> Response {
+    answer(index, Rows::Place(reply))
+}
+
+#[test]
+fn a_free_lock_is_granted_at_once() {
+    let mut story = Story::at_rest();
+    let token = story.acquire();
+    story.answer(&story.only(), applied(20, granted()));
+    assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: granted() }));
+    story.tell(Input::Heard(token));
+    assert!(story.asked.is_empty());
+}
+
+#[test]
+fn whoever_waits_is_granted_and_told_both_indexes() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, place(25, granted()));
+    assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(25), reply: granted() }));
+    story.tell(Input::Heard(token));
+    story.tell(Input::Cancel(token));
+    assert!(story.asked.is_empty(), "what was heard of is kept");
+}
+
+#[test]
+fn a_wait_that_goes_on_is_asked_about_again() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, place(21, Reply::Queued { ticket: LogIndex(18) }));
+    assert!(story.asked.is_empty());
+    let again = story.until_asked();
+    assert_eq!(again.request, parked.request);
+    story.answer(&again, place(25, Reply::Flag(false)));
+    assert_eq!(story.heard_acquired(token).1, Applied { index: LogIndex(20), reply: Reply::Flag(false) });
+}
+
+#[test]
+fn who_has_waited_long_enough_leaves_the_queue_and_is_told_so_then() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.pass(WAIT + SECOND - MS);
+    assert_eq!(story.only(), parked, "the servers' own clock may end it first");
+    story.pass(2 * MS);
+    let leave = story.leaves();
+    assert!(story.answers.is_empty());
+    story.apply(&leave, 40);
+    assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: Reply::Flag(false) }));
+}
+
+#[test]
+fn in_a_hurry_the_queue_is_left() {
+    let mut story = Story::at_rest();
+    let (token, _) = story.queued();
+    story.tell(Input::Hurry);
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    assert_eq!(story.heard_acquired(token).1.reply, Reply::Flag(false));
+}
+
+#[test]
+fn a_position_that_cannot_be_given_up_leaves_the_outcome_unknown() {
+    let mut story = Story::at_rest();
+    let (token, _) = story.queued();
+    story.leader = None;
+    story.kill(A);
+    story.pass(WAIT + SECOND + 2 * HOLD - 10 * MS);
+    assert!(story.answers.is_empty(), "it is tried twice to leave");
+    story.pass(SECOND);
+    assert!(story.heard_unknown(token).contains("No cluster leader"));
+}
+
+#[test]
+fn a_question_that_is_denied_gives_the_position_up() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, Response::Unavailable(Unavailable::Denied("no".into())));
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    assert_eq!(story.heard(token), Err(Unavailable::Denied("no".into())));
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_the_queue() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.tell(Input::Cancel(token));
+    assert_eq!(story.cancelled, [(parked.connection, parked.call)]);
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    assert!(story.answers.is_empty() && story.asked.is_empty());
+}
+
+/// The grant and the client's leaving cross each other: the lock must not stay with somebody who never heard of it.
+#[test]
+fn a_grant_that_nobody_hears_is_given_back() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, place(25, granted()));
+    story.heard_acquired(token);
+    story.tell(Input::Cancel(token));
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    assert!(story.asked.is_empty());
+}
+
+#[test]
+fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
+    let mut story = Story::at_rest();
+    for reply in [granted(), Reply::Queued { ticket: LogIndex(18) }] {
+        let token = story.acquire();
+        let enqueue = story.only();
+        story.tell(Input::Cancel(token));
+        assert_eq!(story.only(), enqueue, "what was sent may take effect");
+        story.answer(&enqueue, applied(20, reply));
+        let leave = story.leaves();
+        story.apply(&leave, 40);
+        assert!(story.answers.is_empty() && story.asked.is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_be_given_back_is_said() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, place(25, granted()));
+    story.heard_acquired(token);
+    story.leader = None;
+    story.kill(A);
+    story.tell(Input::Cancel(token));
+    story.pass(HOLD + SECOND);
+    let is_said =
+        |notice: &Notice| matches!(notice, Notice::MayStayGranted(key, _, _) if key.as_str() == "job");
+    assert!(story.notices.iter().any(is_said), "{:?}", story.notices);
+}

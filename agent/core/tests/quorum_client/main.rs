@@ -1,0 +1,362 @@
+//! Stories of the quorum client: what it is told, and what it wants done then. Time is what the story says.
+
+mod lock_waits;
+mod reads;
+mod requests;
+mod routes;
+
+use lockmesh_agent_core::quorum_client::{
+    Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient,
+    QuorumClientConfig,
+};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, Term};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::record::Node;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Call, CallId, Request, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const A: &str = "a:1";
+const B: &str = "b:1";
+const C: &str = "c:1";
+const SERVERS: [&str; 3] = [A, B, C];
+const HOLD: Duration = Duration::from_secs(7);
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// A call that a server was sent and has not answered.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    server: &'static str,
+    connection: ConnectionId,
+    call: CallId,
+    request: Request,
+}
+
+impl Asked {
+    fn id(&self) -> RequestId {
+        match &self.request {
+            Request::Propose(Some(id), _) => *id,
+            other => panic!("no command: {other:?}"),
+        }
+    }
+}
+
+/// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3, which take connections, register the agent
+/// and tell their status by themselves; what else they are asked waits for the story.
+struct Story {
+    client: QuorumClient,
+    now: Time,
+    /// Who leads, as every server says.
+    leader: Option<&'static str>,
+    term: u64,
+    /// The generation that the servers know, if they know the agent.
+    generation: Option<Generation>,
+    registrations: u32,
+    /// Whether registrations are answered.
+    registers: bool,
+    /// Whether no server believes the agent.
+    is_stranger: bool,
+    /// Servers that take no connection.
+    down: BTreeSet<&'static str>,
+    /// Servers that tell nothing of themselves.
+    mute: BTreeSet<&'static str>,
+    connections: BTreeMap<ConnectionId, &'static str>,
+    /// How often each server was dialled.
+    dials: BTreeMap<&'static str, u32>,
+    asked: Vec<Asked>,
+    cancelled: Vec<(ConnectionId, CallId)>,
+    answers: BTreeMap<CallToken, Result<Answered, Unavailable>>,
+    notices: Vec<Notice>,
+    last_token: u64,
+}
+
+impl Story {
+    /// Nothing is connected yet.
+    fn begin() -> Self {
+        let config = QuorumClientConfig {
+            servers: SERVERS.map(String::from).into(),
+            registration: AgentRegistration { node: node(), services: Vec::new() },
+            hold_time: HOLD,
+            answer_time: Duration::from_secs(60),
+            probe_after: Duration::from_millis(100),
+        };
+        Self {
+            client: QuorumClient::new(config, 7, Time(0)),
+            now: Time(0),
+            leader: Some(A),
+            term: 1,
+            generation: None,
+            registrations: 0,
+            registers: true,
+            is_stranger: false,
+            down: BTreeSet::new(),
+            mute: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            asked: Vec::new(),
+            cancelled: Vec::new(),
+            answers: BTreeMap::new(),
+            notices: Vec::new(),
+            last_token: 0,
+        }
+    }
+
+    /// A leads, and the agent is registered.
+    fn at_rest() -> Self {
+        let mut story = Self::begin();
+        story.pass(5 * SECOND);
+        assert_eq!(story.registrations, 1);
+        story
+    }
+
+    /// Tells something, and whatever servers do by themselves then.
+    fn tell(&mut self, input: Input) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let mut outbox = Outbox::default();
+            self.client.handle(self.now, input, &mut outbox);
+            let mut follow = self.carry_out(outbox);
+            if self.client.has_more() {
+                follow.push(Input::Tick);
+            }
+            follow.reverse();
+            inputs.append(&mut follow);
+        }
+    }
+
+    fn carry_out(&mut self, outbox: Outbox) -> Vec<Input> {
+        let mut follow = Vec::new();
+        for dial in outbox.connect {
+            let server = SERVERS.into_iter().find(|server| *server == dial.address).expect("a known server");
+            *self.dials.entry(server).or_default() += 1;
+            if self.is_stranger {
+                follow.push(Input::Ended(dial.connection, ConnectionEnd::NotAdmitted("a stranger".into())));
+            } else if self.down.contains(server) {
+                follow.push(Input::Ended(dial.connection, ConnectionEnd::Lost(format!("{server} is down"))));
+            } else {
+                self.connections.insert(dial.connection, server);
+                follow.push(Input::Connected(dial.connection));
+            }
+        }
+        for (connection, call) in outbox.calls {
+            let server = self.connections[&connection];
+            match call {
+                Call::Begin(call, request) => {
+                    let asked = Asked { server, connection, call, request };
+                    match self.answer_of_itself(&asked) {
+                        Some(response) => follow.push(Input::Answers(connection, vec![(call, response)])),
+                        None => self.asked.push(asked),
+                    }
+                }
+                Call::Cancel(call) => {
+                    self.asked.retain(|asked| (asked.connection, asked.call) != (connection, call));
+                    self.cancelled.push((connection, call));
+                }
+            }
+        }
+        for connection in outbox.disconnect {
+            self.hear_no_more_of(connection);
+        }
+        for (token, answer) in outbox.answers {
+            assert!(self.answers.insert(token, answer).is_none(), "answered twice: {token:?}");
+        }
+        self.notices.extend(outbox.notices);
+        follow
+    }
+
+    fn answer_of_itself(&mut self, asked: &Asked) -> Option<Response> {
+        let Asked { server, request, .. } = asked;
+        match request {
+            Request::Status if !self.mute.contains(server) => Some(Response::Status(self.status(server))),
+            Request::Propose(None, Command::RegisterAgent(_)) if self.registers => {
+                self.registrations += 1;
+                let generation = Generation(self.registrations);
+                self.generation = Some(generation);
+                let reply = Reply::Agent { number: AgentNumber(self.registrations), generation };
+                Some(Response::Applied(Applied { index: LogIndex(1), reply }))
+            }
+            _ => None,
+        }
+    }
+
+    fn status(&self, server: &str) -> Status {
+        let id = |address: &str| {
+            let number = SERVERS.iter().position(|server| *server == address).expect("a known server");
+            ServerId(number as u64 + 1)
+        };
+        let row = |address: &&str| ServerStatus {
+            id: id(address),
+            node_id: String::new(),
+            node: String::new(),
+            address: (*address).into(),
+            voter: true,
+            last_index: LogIndex(0),
+            last_contact: None,
+            healthy: true,
+            stable_since: None,
+            version: String::new(),
+        };
+        Status {
+            cluster_id: "c".into(),
+            server: id(server),
+            leader: self.leader.map(id),
+            term: Term(self.term),
+            servers: SERVERS.iter().map(row).collect(),
+            asker: self.generation.map(|generation| AgentNumber(generation.0)),
+            ..Status::default()
+        }
+    }
+
+    /// A local caller wants something.
+    fn call(&mut self, call: LocalCall) -> CallToken {
+        self.last_token += 1;
+        let token = CallToken(self.last_token);
+        self.tell(Input::Call(token, call));
+        token
+    }
+
+    fn propose(&mut self, key: &str) -> CallToken {
+        self.call(LocalCall::Propose(command(key)))
+    }
+
+    fn read(&mut self, consistency: Consistency, blocking: Option<Blocking>) -> CallToken {
+        self.call(LocalCall::Read { query: Query::Entry("k".into()), consistency, blocking })
+    }
+
+    /// Lets time go on for so long.
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        self.tell(Input::Tick);
+        while let Some(at) = self.client.wakes_at().filter(|at| *at <= end) {
+            assert!(at > self.now, "it wakes again and again: {:?}", self.client);
+            self.now = at;
+            self.tell(Input::Tick);
+        }
+        self.now = end;
+    }
+
+    /// Lets time go on until a server is asked something.
+    fn until_asked(&mut self) -> Asked {
+        for _ in 0..1000 {
+            if let Some(asked) = self.asked.first() {
+                return asked.clone();
+            }
+            self.pass(MS);
+        }
+        panic!("nobody is asked: {:?}", self.client);
+    }
+
+    /// The only call that waits.
+    fn only(&self) -> Asked {
+        assert_eq!(self.asked.len(), 1, "calls that wait");
+        self.asked[0].clone()
+    }
+
+    /// A server answers a call, whether anybody waits for it or not.
+    fn answer(&mut self, asked: &Asked, response: Response) {
+        self.asked.retain(|other| other != asked);
+        self.tell(Input::Answers(asked.connection, vec![(asked.call, response)]));
+    }
+
+    fn apply(&mut self, asked: &Asked, index: u64) {
+        self.answer(asked, applied(index, Reply::Flag(true)));
+    }
+
+    /// A server is there no more.
+    fn kill(&mut self, server: &'static str) {
+        self.down.insert(server);
+        let gone: Vec<_> =
+            self.connections.iter().filter(|(_, of)| **of == server).map(|(id, _)| *id).collect();
+        for connection in gone {
+            self.hear_no_more_of(connection);
+            self.tell(Input::Ended(connection, ConnectionEnd::Lost(format!("{server} died"))));
+        }
+    }
+
+    fn hear_no_more_of(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
+        self.asked.retain(|asked| asked.connection != connection);
+    }
+
+    /// Another server is elected.
+    fn elect(&mut self, leader: &'static str) {
+        self.leader = Some(leader);
+        self.term += 1;
+    }
+
+    #[track_caller]
+    fn heard(&mut self, token: CallToken) -> Result<Answered, Unavailable> {
+        self.answers.remove(&token).unwrap_or_else(|| panic!("no answer: {:?}", self.client))
+    }
+
+    #[track_caller]
+    fn heard_applied(&mut self, token: CallToken) -> u64 {
+        match self.heard(token) {
+            Ok(Answered::Response(Response::Applied(applied))) => applied.index.0,
+            other => panic!("no command was applied: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn heard_answer(&mut self, token: CallToken) -> u64 {
+        match self.heard(token) {
+            Ok(Answered::Response(Response::Answer(answer))) => answer.index.0,
+            Ok(Answered::Shared(answer)) => answer.index.0,
+            other => panic!("no query was answered: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn heard_unknown(&mut self, token: CallToken) -> String {
+        match self.heard(token) {
+            Err(Unavailable::Unknown(why)) => why,
+            other => panic!("it is not unknown: {other:?}"),
+        }
+    }
+}
+
+fn command(key: &str) -> Command {
+    Command::Kv(KvCommand::Delete(key.into()))
+}
+
+fn applied(index: u64, reply: Reply) -> Response {
+    Response::Applied(Applied { index: LogIndex(index), reply })
+}
+
+fn answer(index: u64, rows: Rows) -> Response {
+    Response::Answer(Answer {
+        index: LogIndex(index),
+        rows,
+        known_leader: true,
+        last_contact: Duration::ZERO,
+    })
+}
+
+fn entries(index: u64) -> Response {
+    answer(index, Rows::Entries(Vec::new()))
+}
+
+fn not_leader(hint: Option<&str>) -> Response {
+    Response::Unavailable(Unavailable::NotLeader { leader: hint.map(String::from) })
+}
+
+fn blocking(index: u64, wait: Duration) -> Option<Blocking> {
+    Some(Blocking { index: LogIndex(index), wait })
+}
+
+fn node() -> Node {
+    Node {
+        name: "web-1".into(),
+        id: "5a0f2b6e-3c60-4d3f-9d5c-000000000000".into(),
+        address: "127.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}

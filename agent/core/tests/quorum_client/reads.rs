@@ -1,0 +1,148 @@
+//! Blocking reads that share one upstream request, and where reads go.
+
+use super::*;
+
+const WAIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn stale_reads_go_home_and_others_to_the_leader() {
+    let mut story = Story::at_rest();
+    story.read(Consistency::Stale, None);
+    let home = story.only().server;
+    assert_ne!(home, A, "this agent prefers another one");
+    story.asked.clear();
+    story.read(Consistency::Default, None);
+    assert_eq!(story.only().server, A);
+    story.asked.clear();
+    story.read(Consistency::Default, blocking(3, WAIT));
+    assert_eq!(story.only().server, home);
+}
+
+#[test]
+fn readers_of_the_same_news_share_one_call_and_who_joined_late_is_answered_anew() {
+    let mut story = Story::at_rest();
+    let first = story.read(Consistency::Default, blocking(3, WAIT));
+    let late: Vec<_> = (0..3).map(|_| story.read(Consistency::Default, blocking(3, WAIT))).collect();
+    let other = story.read(Consistency::Default, blocking(4, WAIT));
+    assert_eq!((story.client.load().shared_reads, story.client.load().waiters), (2, 5));
+    assert_eq!(story.asked.len(), 2);
+    let shared = story.asked.remove(0);
+    story.answer(&shared, entries(7));
+    assert_eq!(story.heard_answer(first), 7);
+    assert!(story.answers.is_empty(), "its answer may have left before they joined");
+    let again = story.asked.last().expect("it is asked once more").clone();
+    assert!(matches!(again.request, Request::Read { blocking: None, .. }));
+    story.answer(&again, entries(8));
+    for token in late {
+        assert_eq!(story.heard_answer(token), 8);
+    }
+    assert!(!story.answers.contains_key(&other));
+}
+
+#[test]
+fn a_read_that_is_begun_while_late_ones_are_answered_anew_is_another_one() {
+    let mut story = Story::at_rest();
+    let [_, late] = [(); 2].map(|()| story.read(Consistency::Default, blocking(3, WAIT)));
+    story.answer(&story.only(), entries(7));
+    let again = story.only();
+    let next = story.read(Consistency::Default, blocking(3, WAIT));
+    assert_eq!(story.asked.len(), 2);
+    story.answer(&again, entries(8));
+    assert_eq!(story.heard_answer(late), 8);
+    assert!(!story.answers.contains_key(&next), "what it waits for has begun after it asked");
+    let last = story.only();
+    story.answer(&last, entries(9));
+    assert_eq!(story.heard_answer(next), 9);
+}
+
+#[test]
+fn whoever_takes_stale_answers_takes_the_one_that_is_there() {
+    let mut story = Story::at_rest();
+    let tokens = [(); 2].map(|()| story.read(Consistency::Stale, blocking(3, WAIT)));
+    story.answer(&story.only(), entries(7));
+    assert_eq!(tokens.map(|token| story.heard_answer(token)), [7, 7]);
+}
+
+#[test]
+fn a_reader_whose_time_is_over_reads_what_there_is_and_the_others_wait_on() {
+    let mut story = Story::at_rest();
+    let short = story.read(Consistency::Default, blocking(3, SECOND));
+    let long = story.read(Consistency::Default, blocking(3, WAIT));
+    let shared = story.only();
+    story.pass(2 * SECOND);
+    let plain = story.asked[1].clone();
+    assert!(matches!(plain.request, Request::Read { blocking: None, .. }));
+    story.answer(&plain, entries(3));
+    assert_eq!(story.heard_answer(short), 3);
+    assert_eq!((story.only(), story.cancelled.len()), (shared.clone(), 0));
+    story.answer(&shared, entries(4));
+    let again = story.only();
+    story.answer(&again, entries(5));
+    assert_eq!(story.heard_answer(long), 5, "the one that began it has left, so this one joined late");
+}
+
+#[test]
+fn the_last_reader_that_leaves_ends_the_call() {
+    let mut story = Story::at_rest();
+    let tokens = [(); 2].map(|()| story.read(Consistency::Default, blocking(3, WAIT)));
+    let shared = story.only();
+    story.tell(Input::Cancel(tokens[0]));
+    assert!(story.cancelled.is_empty());
+    story.tell(Input::Cancel(tokens[1]));
+    assert_eq!(story.cancelled, [(shared.connection, shared.call)]);
+    assert_eq!(story.client.load(), Default::default());
+}
+
+#[test]
+fn in_a_hurry_readers_are_answered_with_what_there_is() {
+    let mut story = Story::at_rest();
+    let before = story.read(Consistency::Default, blocking(3, WAIT));
+    story.tell(Input::Hurry);
+    let after = story.read(Consistency::Default, blocking(3, WAIT));
+    for token in [before, after] {
+        let asked = story.asked[0].clone();
+        assert!(matches!(asked.request, Request::Read { blocking: None, .. }));
+        story.answer(&asked, entries(3));
+        assert_eq!(story.heard_answer(token), 3);
+    }
+}
+
+#[test]
+fn a_read_that_waits_for_nothing_does_not_wait() {
+    let mut story = Story::at_rest();
+    story.read(Consistency::Default, blocking(0, WAIT));
+    assert!(matches!(story.only().request, Request::Read { blocking: None, .. }));
+}
+
+#[test]
+fn a_parked_read_moves_on_when_its_server_is_neither_leader_nor_home_any_more() {
+    let mut story = Story::at_rest();
+    let token = story.read(Consistency::Default, blocking(3, WAIT));
+    let home = story.only().server;
+    story.kill(home);
+    let asked = story.until_asked();
+    assert_ne!(asked.server, home);
+    assert!(matches!(asked.request, Request::Read { blocking: Some(_), .. }));
+    story.answer(&asked, entries(4));
+    assert_eq!(story.heard_answer(token), 4);
+}
+
+#[test]
+fn a_home_server_that_knows_no_leader_is_no_help_but_the_leader_is() {
+    let mut story = Story::at_rest();
+    story.read(Consistency::Default, blocking(3, WAIT));
+    let at_home = story.only();
+    story.answer(&at_home, not_leader(None));
+    assert_eq!(story.until_asked().server, A);
+}
+
+#[test]
+fn without_any_server_a_blocking_read_waits_for_one_and_then_for_its_own_time() {
+    let mut story = Story::begin();
+    story.down = SERVERS.into();
+    let token = story.read(Consistency::Stale, blocking(3, SECOND));
+    story.pass(SECOND + HOLD - MS);
+    assert!(story.answers.is_empty());
+    story.pass(2 * MS);
+    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
+}

@@ -1,0 +1,269 @@
+//! Requests: who is asked, what is tried again under which id, and what the caller is told.
+
+use super::*;
+use lockmesh_agent_core::request_ids::MAX_SPAN;
+use lockmesh_protocol::reply::Refusal;
+
+#[test]
+fn a_command_goes_to_the_leader_and_its_answer_to_its_caller() {
+    let mut story = Story::at_rest();
+    let [one, two] = ["one", "two"].map(|key| story.propose(key));
+    let [first, second] = [story.asked[0].clone(), story.asked[1].clone()];
+    assert_eq!((first.server, second.server), (A, A));
+    assert_eq!((first.id().sequence, second.id().sequence, second.id().lowest), (1, 2, 1));
+    story.apply(&second, 12);
+    story.apply(&first, 11);
+    assert_eq!((story.heard_applied(one), story.heard_applied(two)), (11, 12));
+    story.apply(&first, 13);
+    assert_eq!(story.client.load().calls, 0);
+    let three = story.propose("three");
+    assert_eq!((story.only().id().sequence, story.only().id().lowest), (3, 3));
+    story.apply(&story.only(), 14);
+    assert_eq!(story.heard_applied(three), 14);
+}
+
+#[test]
+fn what_a_lost_leader_left_unanswered_goes_to_the_next_one_under_the_same_id() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let first = story.only();
+    story.elect(B);
+    story.kill(A);
+    let second = story.until_asked();
+    assert_eq!((second.server, second.request == first.request), (B, true));
+    story.apply(&second, 5);
+    assert_eq!(story.heard_applied(token), 5);
+    assert_eq!(story.registrations, 1);
+}
+
+#[test]
+fn a_leader_that_was_deposed_is_left_by_its_hint() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let refused = story.only();
+    story.elect(C);
+    story.answer(&refused, not_leader(Some(C)));
+    let asked = story.until_asked();
+    assert_eq!((asked.server, asked.id().sequence), (C, refused.id().sequence));
+    story.apply(&asked, 5);
+    assert_eq!(story.heard_applied(token), 5);
+}
+
+#[test]
+fn what_was_never_sent_is_not_done_when_no_leader_comes_and_what_was_is_unknown() {
+    let mut story = Story::at_rest();
+    let sent = story.propose("sent");
+    story.leader = None;
+    story.kill(A);
+    let held = story.propose("held");
+    story.pass(HOLD - SECOND);
+    assert!(story.answers.is_empty());
+    story.pass(2 * SECOND);
+    assert_eq!(story.heard(held), Err(Unavailable::NotLeader { leader: None }));
+    assert!(story.heard_unknown(sent).contains("unknown whether"));
+    assert_eq!(story.client.load().command_span, 0, "the sequences were given back");
+}
+
+#[test]
+fn a_refusal_that_no_other_attempt_changes_is_told_unless_an_earlier_one_was_sent() {
+    let full = || Response::Unavailable(Unavailable::Overloaded("full".into()));
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    story.answer(&story.only(), full());
+    assert_eq!(story.heard(token), Err(Unavailable::Overloaded("full".into())));
+    let token = story.propose("k");
+    story.answer(&story.only(), Response::Unavailable(Unavailable::Unknown("deposed".into())));
+    let again = story.until_asked();
+    story.answer(&again, full());
+    let third = story.until_asked();
+    assert_eq!(third.id().sequence, again.id().sequence);
+    story.apply(&third, 9);
+    assert_eq!(story.heard_applied(token), 9);
+}
+
+#[test]
+fn a_forgotten_agent_registers_again_before_its_command_goes_on() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let forgotten = story.only();
+    story.registers = false;
+    story.answer(&forgotten, applied(4, Reply::Refused(Refusal::Forgotten)));
+    story.pass(SECOND);
+    let registration = story.only();
+    assert!(matches!(registration.request, Request::Propose(None, Command::RegisterAgent(_))));
+    story.registers = true;
+    story.answer(&registration, Response::Unavailable(Unavailable::Overloaded("full".into())));
+    let again = story.until_asked();
+    assert_eq!(story.registrations, 2);
+    assert_eq!((again.id().generation, again.id().sequence), (Generation(2), 1));
+    story.apply(&again, 5);
+    assert_eq!(story.heard_applied(token), 5);
+}
+
+#[test]
+fn a_command_that_may_have_been_done_is_not_sent_under_another_registration() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    story.generation = None;
+    story.elect(B);
+    story.kill(A);
+    story.pass(SECOND);
+    assert_eq!((story.registrations, story.asked.len()), (2, 0));
+    assert!(story.heard_unknown(token).contains("register again"));
+}
+
+#[test]
+fn a_caller_that_goes_away_cancels() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let asked = story.only();
+    story.tell(Input::Cancel(token));
+    assert_eq!(story.cancelled, [(asked.connection, asked.call)]);
+    story.apply(&asked, 5);
+    assert!(story.answers.is_empty());
+    assert_eq!((story.client.load().calls, story.client.load().command_span), (0, 0));
+}
+
+#[test]
+fn a_server_that_keeps_silent_is_given_up() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let asked = story.only();
+    story.pass(59 * SECOND);
+    assert!(story.cancelled.is_empty());
+    story.pass(2 * SECOND);
+    assert_eq!(story.cancelled, [(asked.connection, asked.call)]);
+    assert!(story.heard_unknown(token).contains("unknown whether"), "its time to be tried again is over");
+}
+
+#[test]
+fn what_cannot_be_repeated_is_not() {
+    let mut story = Story::at_rest();
+    let token = story.call(LocalCall::Ask(Request::TransferLeader(None)));
+    assert_eq!(story.only().server, A);
+    story.elect(B);
+    story.kill(A);
+    assert!(story.heard_unknown(token).contains("unknown whether"));
+    story.pass(SECOND);
+    assert!(story.asked.is_empty());
+}
+
+#[test]
+fn a_renewal_is_asked_of_the_next_leader() {
+    let mut story = Story::at_rest();
+    let token = story.call(LocalCall::Ask(Request::Renew("s".into())));
+    story.elect(B);
+    story.kill(A);
+    let asked = story.until_asked();
+    assert_eq!((asked.server, &asked.request), (B, &Request::Renew("s".into())));
+    story.answer(&asked, Response::Renewed(None));
+    assert_eq!(story.heard(token), Ok(Answered::Response(Response::Renewed(None))));
+}
+
+#[test]
+fn whoever_is_asked_as_the_leader_and_leads_no_more_is_not_believed() {
+    let mut story = Story::at_rest();
+    story.mute.insert(A);
+    let token = story.call(LocalCall::Ask(Request::Status));
+    let asked = story.only();
+    story.elect(B);
+    story.answer(&asked, Response::Status(story.status(A)));
+    let status = story.heard_after(token, SECOND);
+    assert!(
+        matches!(status, Ok(Answered::Response(Response::Status(status))) if status.server == ServerId(2))
+    );
+}
+
+#[test]
+fn home_is_asked_once_and_only_if_it_is_there() {
+    let mut story = Story::begin();
+    let token = story.call(LocalCall::AskHome(Request::Status));
+    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
+    story.pass(SECOND);
+    let token = story.call(LocalCall::AskHome(Request::Status));
+    assert!(matches!(story.heard(token), Ok(Answered::Response(Response::Status(_)))));
+}
+
+#[test]
+fn what_fits_no_frame_is_denied() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let asked = story.only();
+    story.tell(Input::Unsendable(asked.connection, asked.call, "too long".into()));
+    assert_eq!(story.heard(token), Err(Unavailable::Denied("too long".into())));
+}
+
+#[test]
+fn no_more_is_sent_while_too_much_waits_and_then_goes_in_order() {
+    let mut story = Story::at_rest();
+    let connection = *story.connections.iter().find(|(_, server)| **server == A).expect("the leader").0;
+    story.tell(Input::Backlog(connection, true));
+    let [_, gone, _] = ["one", "two", "three"].map(|key| story.propose(key));
+    story.tell(Input::Cancel(gone));
+    assert!(story.asked.is_empty());
+    story.tell(Input::Backlog(connection, false));
+    let sequences: Vec<_> = story.asked.iter().map(|asked| asked.id().sequence).collect();
+    assert_eq!(sequences, [1, 3]);
+}
+
+#[test]
+fn many_that_wait_for_a_leader_are_sent_a_turn_after_the_other() {
+    let mut story = Story::begin();
+    story.registers = false;
+    (0..200).for_each(|_| _ = story.propose("k"));
+    story.pass(SECOND);
+    let registration = story.only();
+    let mut outbox = Outbox::default();
+    let agent = Reply::Agent { number: AgentNumber(1), generation: Generation(1) };
+    let answers = vec![(registration.call, applied(1, agent))];
+    story.asked.clear();
+    story.client.handle(story.now, Input::Answers(registration.connection, answers), &mut outbox);
+    assert!(outbox.calls.len() < 200 && story.client.has_more(), "{}", outbox.calls.len());
+    story.carry_out(outbox);
+    story.tell(Input::Tick);
+    assert_eq!(story.asked.len(), 200);
+    assert!(story.asked.is_sorted_by_key(|asked| asked.id().sequence));
+}
+
+#[test]
+fn whoever_waits_for_a_sequence_goes_on_when_one_is_over_and_who_has_gone_holds_nobody_up() {
+    let mut story = Story::at_rest();
+    story.propose("stuck");
+    let stuck = story.only();
+    story.asked.clear();
+    for _ in 1..MAX_SPAN {
+        story.propose("k");
+        let asked = story.only();
+        story.apply(&asked, 5);
+    }
+    assert_eq!(story.client.load().command_span, MAX_SPAN);
+    let [gone, next] = ["gone", "next"].map(|key| story.propose(key));
+    assert!(story.asked.is_empty());
+    story.tell(Input::Cancel(gone));
+    story.apply(&stuck, 6);
+    let first = MAX_SPAN as u64 + 1;
+    assert_eq!((story.only().id().sequence, story.only().id().lowest), (first, first));
+    story.apply(&story.only(), 7);
+    assert_eq!(story.heard_applied(next), 7);
+    assert_eq!(story.client.load().command_span, 0, "all were given back");
+}
+
+#[test]
+fn whoever_is_told_that_the_agent_stops_knows_not_what_became_of_its_command() {
+    let mut story = Story::at_rest();
+    let sent = story.propose("k");
+    let reads = story.read(Consistency::Default, blocking(3, 60 * SECOND));
+    story.tell(Input::Close);
+    assert!(story.heard_unknown(sent).contains("shutting down"));
+    assert!(story.heard_unknown(reads).contains("shutting down"));
+    assert!(story.connections.is_empty() && story.client.wakes_at().is_none());
+    let late = story.propose("k");
+    assert!(story.heard_unknown(late).contains("shutting down"));
+}
+
+impl Story {
+    fn heard_after(&mut self, token: CallToken, duration: Duration) -> Result<Answered, Unavailable> {
+        self.pass(duration);
+        self.heard(token)
+    }
+}

@@ -1,0 +1,147 @@
+//! Connections, registration, and whom the client follows.
+
+use super::*;
+
+#[test]
+fn nobody_is_asked_before_the_agent_is_registered() {
+    let mut story = Story::begin();
+    story.registers = false;
+    let token = story.propose("k");
+    story.pass(SECOND);
+    let registration = story.only();
+    assert!(matches!(registration.request, Request::Propose(None, Command::RegisterAgent(_))));
+    story.registers = true;
+    story.answer(&registration, Response::Unavailable(Unavailable::Overloaded("full".into())));
+    story.pass(SECOND);
+    assert_eq!(story.registrations, 1);
+    story.apply(&story.only(), 5);
+    assert_eq!(story.heard_applied(token), 5);
+}
+
+#[test]
+fn an_agent_whose_registration_is_denied_says_so_at_once() {
+    let mut story = Story::begin();
+    story.registers = false;
+    let held = story.propose("k");
+    story.pass(SECOND);
+    let denied = Response::Unavailable(Unavailable::Denied("another node has its name".into()));
+    story.answer(&story.only(), denied);
+    assert_eq!(story.heard(held), Err(Unavailable::NotAdmitted("another node has its name".into())));
+    let late = story.propose("k");
+    assert_eq!(story.heard(late), Err(Unavailable::NotAdmitted("another node has its name".into())));
+    story.registers = true;
+    story.asked.clear();
+    story.pass(SECOND);
+    story.propose("k");
+    assert_eq!(story.only().server, A);
+}
+
+#[test]
+fn an_agent_that_no_server_believes_says_so_and_tries_on() {
+    let mut story = Story::begin();
+    story.is_stranger = true;
+    let held = story.propose("k");
+    story.pass(SECOND);
+    assert_eq!(story.heard(held), Err(Unavailable::NotAdmitted("a stranger".into())));
+    let late = story.propose("k");
+    assert_eq!(story.heard(late), Err(Unavailable::NotAdmitted("a stranger".into())));
+    story.is_stranger = false;
+    story.pass(5 * SECOND);
+    assert_eq!(story.registrations, 1, "by now it is believed");
+}
+
+#[test]
+fn a_server_that_is_down_is_dialled_less_and_less_and_said_once() {
+    let mut story = Story::begin();
+    story.down.insert(A);
+    story.leader = None;
+    story.pass(60 * SECOND);
+    let dials = story.dials[A];
+    assert!((30..120).contains(&dials), "{dials}");
+    let failures = story.notices.iter().filter(|notice| matches!(notice, Notice::ConnectionFailed(_)));
+    assert_eq!(failures.count(), 1);
+    assert_eq!(story.client.counts().reconnects, u64::from(dials - 1));
+}
+
+#[test]
+fn what_is_told_of_a_connection_that_was_given_up_is_not_listened_to() {
+    let mut story = Story::at_rest();
+    story.propose("lost");
+    let lost = story.only();
+    story.kill(A);
+    story.down.clear();
+    let again = story.until_asked();
+    let token = story.propose("k");
+    let asked = story.asked[1].clone();
+    assert_eq!((again.server, asked.server), (A, A));
+    story.tell(Input::Ended(lost.connection, ConnectionEnd::Lost("it died again".into())));
+    story.tell(Input::Connected(lost.connection));
+    story.tell(Input::Answers(lost.connection, vec![(asked.call, applied(5, Reply::Flag(true)))]));
+    assert!(story.answers.is_empty());
+    story.apply(&asked, 6);
+    assert_eq!(story.heard_applied(token), 6);
+}
+
+#[test]
+fn a_leader_that_leaves_a_call_unanswered_has_the_others_asked() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let questions = story.client.counts().questions;
+    story.pass(99 * MS);
+    assert_eq!(story.client.counts().questions, questions);
+    story.elect(B);
+    story.mute.insert(A);
+    story.pass(SECOND);
+    assert!(story.client.counts().questions > questions);
+    let moved = story.asked.iter().find(|asked| matches!(asked.request, Request::Propose(..))).cloned();
+    let moved = moved.expect("it was sent again");
+    assert_eq!(moved.server, B);
+    story.apply(&moved, 5);
+    assert_eq!(story.heard_applied(token), 5);
+}
+
+#[test]
+fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
+    let mut story = Story::at_rest();
+    story.read(Consistency::Default, blocking(3, 60 * SECOND));
+    let parked = story.only();
+    story.mute.insert(parked.server);
+    for received in 1..=12 {
+        let connections: Vec<_> = story.connections.iter().map(|(id, server)| (*id, *server)).collect();
+        for (connection, server) in connections {
+            let count = if server == parked.server { 1 } else { received };
+            story.tell(Input::Received(connection, count));
+        }
+        story.pass(500 * MS);
+    }
+    let moved = story.asked.iter().find(|asked| matches!(asked.request, Request::Read { .. }));
+    assert_ne!(moved.expect("it waits elsewhere").server, parked.server);
+}
+
+#[test]
+fn a_leader_that_forgot_the_agent_registers_it_before_it_is_asked() {
+    let mut story = Story::at_rest();
+    story.generation = None;
+    story.elect(B);
+    story.kill(A);
+    story.pass(SECOND);
+    assert_eq!(story.registrations, 2);
+    story.propose("k");
+    assert_eq!((story.only().server, story.only().id().generation), (B, Generation(2)));
+}
+
+#[test]
+fn equal_inputs_have_equal_outcomes() {
+    let life = || {
+        let mut story = Story::at_rest();
+        for key in ["a", "b", "c"] {
+            story.propose(key);
+            story.read(Consistency::Default, blocking(3, SECOND));
+        }
+        story.elect(C);
+        story.kill(A);
+        story.pass(20 * SECOND);
+        format!("{:?} {:?} {:?} {:?}", story.asked, story.answers, story.dials, story.client)
+    };
+    assert_eq!(life(), life());
+}
