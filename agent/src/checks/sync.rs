@@ -221,12 +221,30 @@ mod tests {
     use super::*;
     use crate::checks::CheckLimits;
     use crate::http::Identity;
-    use crate::upstream::Upstream;
-    use tokio::sync::mpsc;
+    use crate::upstream::{BoxFuture, Quorum, Upstream};
+    use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_protocol::rpc::{Response, Unavailable};
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
+
+    /// A quorum that says nothing, and counts what it is asked.
+    #[derive(Debug)]
+    struct Silent(Semaphore);
+
+    impl Quorum for Silent {
+        fn call(self: Arc<Self>, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+            self.0.add_permits(1);
+            Box::pin(std::future::pending())
+        }
+
+        fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+            Box::pin(std::future::pending())
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
-        let (sender, mut asked) = mpsc::channel(4);
+        let silent = Arc::new(Silent(Semaphore::new(0)));
         let identity = Identity {
             node: "node-one".into(),
             node_id: String::new(),
@@ -235,10 +253,10 @@ mod tests {
             advertise: [127, 0, 0, 1].into(),
             server_rpc: None,
         };
-        let checks = Checks::new(Upstream::from_channel(sender), identity, CheckLimits::default());
+        let checks = Checks::new(Upstream::new(silent.clone()), identity, CheckLimits::default());
         let (stop, stopping) = watch::channel(false);
         let running = tokio::spawn(checks.run(stopping));
-        let _never_answered = asked.recv().await.expect("the catalog is compared first");
+        silent.0.acquire().await.expect("the catalog is compared first").forget();
         let begun = Instant::now();
         stop.send_replace(true);
         running.await.expect("no panic");

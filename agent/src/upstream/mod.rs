@@ -1,54 +1,41 @@
-//! The way to the quorum: finds the leader, retries under one request id, tells "no" from "unknown".
+//! The way to the quorum: connections, callers and the clock around the agent's
+//! [`QuorumClient`](lockmesh_agent_core::quorum_client), which decides.
 //!
 //! ```text
-//! request ──▶ quorum ──▶ fleet's routes ──▶ leader's link ──▶ table ──▶ frames
-//!               ▲ │                    └──▶ home's link         │
-//!               │ └ NotLeader, Lost: again, under the same id   │ a call unanswered for 100 ms, NotLeader,
-//!               └────────── new routes ── tracker ◀─────────────┘ a lost connection, every Status
+//! caller ──▶ driver ──▶ QuorumClient ──▶ connection's queue ──▶ frames
+//!    ▲         │ ▲                                                │
+//!    └─ answer ┘ └─────────────────── answers ◀───────────────────┘
 //! ```
-//!
-//! What it decides lies in `agent/core`, as pure values; start with its `leader_tracker.rs`.
 //!
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | the handle that the rest of the agent uses |
-//! | `quorum.rs` | requests, and when each may be tried again |
-//! | `queue.rs` | waits for locks, and what becomes of them when nobody waits any more |
-//! | `flights.rs` | blocking reads that share one upstream call |
-//! | `sequences.rs` | request ids for tasks that wait for one |
-//! | `fleet.rs` | the links, and what each is for: does what the tracker says |
-//! | `registrar.rs` | the agent's registration with the leader |
-//! | `link.rs` | the connection to one server, kept as long as it is wanted |
+//! | `quorum.rs` | what the rest of the agent needs of the quorum, whoever plays it |
+//! | `driver.rs` | gives the client the time, tells it what happens, carries out what comes back |
+//! | `quic.rs` | one connection to a server |
 //! | `stranger.rs` | one question to a server that need not belong to the quorum |
-//! | `table.rs` | calls that wait for an answer, frames that wait to be sent |
 
-mod fleet;
-mod flights;
-mod link;
-mod queue;
+mod driver;
+mod quic;
 mod quorum;
-mod registrar;
-mod sequences;
 mod stranger;
-mod table;
 
-use lockmesh_net::{Identity, QuicOptions};
-use lockmesh_protocol::command::{AgentRegistration, Command};
+pub use quorum::{BoxFuture, Quorum};
+
+use driver::Driver;
+use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, QuorumClientConfig, unexpected};
+use lockmesh_net::{Endpoint, Identity, QuicOptions};
+use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
-use quorum::Quorum;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-
-/// A request on its way, and where its response goes. A dropped receiver cancels it.
-pub type Exchange = (Request, oneshot::Sender<Response>);
 
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
@@ -105,49 +92,51 @@ pub struct UpstreamCounters {
     pub leaders: AtomicU64,
 }
 
-/// How much is under way now, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpstreamLoad {
-    /// Calls that wait for an answer.
-    pub calls: usize,
-    /// From the oldest command under way to the next one; at most 4,096.
-    pub command_span: usize,
-    /// Upstream calls of blocking reads.
-    pub shared_reads: usize,
-    /// Local waiters that share them.
-    pub waiters: usize,
-}
-
 /// A handle to the quorum, cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Upstream(Way);
-
-#[derive(Clone, Debug)]
-enum Way {
-    Channel(mpsc::Sender<Exchange>),
-    Quorum(Arc<Quorum>),
-}
+pub struct Upstream(Arc<dyn Quorum>);
 
 impl Upstream {
-    /// A handle whose requests are answered by whoever receives from the other end of this channel.
-    pub fn from_channel(exchanges: mpsc::Sender<Exchange>) -> Self {
-        Self(Way::Channel(exchanges))
+    /// A handle to this quorum.
+    pub fn new(quorum: Arc<dyn Quorum>) -> Self {
+        Self(quorum)
     }
 
     /// Begins to connect and to register, in the background and for ever; must be called within a runtime.
-    /// Fails only if there can be no UDP socket.
+    ///
+    /// # Errors
+    /// There can be no UDP socket.
     pub fn start(options: UpstreamOptions) -> io::Result<Self> {
-        Ok(Self(Way::Quorum(Quorum::start(options)?)))
+        let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
+        let config = QuorumClientConfig {
+            servers: options.servers,
+            registration: options.registration,
+            hold_time: options.hold_time,
+            answer_time: options.answer_time,
+            probe_after: options.probe_after,
+        };
+        Ok(Self::new(Driver::start(endpoint, config)))
     }
 
     /// Changes the state, exactly once.
     pub async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
-        match &self.0 {
-            Way::Quorum(quorum) => quorum.propose(command).await,
-            Way::Channel(channel) => match exchange(channel, Request::Propose(None, command)).await? {
-                Response::Applied(applied) => Ok(applied),
-                other => Err(unexpected(&other)),
-            },
+        match self.0.clone().call(LocalCall::Propose(command)).await? {
+            Answered::Response(Response::Applied(applied)) => Ok(applied),
+            other => Err(misfit(other)),
+        }
+    }
+
+    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with the index at which the
+    /// lock was asked for. To drop the future is to give up the position.
+    pub async fn acquire(
+        &self,
+        new: NewEntry,
+        session: SessionId,
+        wait: Duration,
+    ) -> Result<(LogIndex, Applied), Unavailable> {
+        match self.0.clone().call(LocalCall::Acquire { new, session, wait }).await? {
+            Answered::Acquired(mark, applied) => Ok((mark, applied)),
+            other => Err(misfit(other)),
         }
     }
 
@@ -158,14 +147,10 @@ impl Upstream {
         consistency: Consistency,
         blocking: Option<Blocking>,
     ) -> Result<Arc<Answer>, Unavailable> {
-        match &self.0 {
-            Way::Quorum(quorum) => quorum.read(query, consistency, blocking).await,
-            Way::Channel(channel) => {
-                match exchange(channel, Request::Read { query, consistency, blocking }).await? {
-                    Response::Answer(answer) => Ok(Arc::new(answer)),
-                    other => Err(unexpected(&other)),
-                }
-            }
+        match self.0.clone().call(LocalCall::Read { query, consistency, blocking }).await? {
+            Answered::Response(Response::Answer(answer)) => Ok(Arc::new(answer)),
+            Answered::Shared(answer) => Ok(answer),
+            other => Err(misfit(other)),
         }
     }
 
@@ -179,13 +164,9 @@ impl Upstream {
 
     /// The quorum as the nearest server sees it. Fails at once while this agent is not connected.
     pub async fn status(&self) -> Result<Status, Unavailable> {
-        let response = match &self.0 {
-            Way::Quorum(quorum) => quorum.ask_now(&Request::Status).await?,
-            Way::Channel(channel) => exchange(channel, Request::Status).await?,
-        };
-        match response {
-            Response::Status(status) => Ok(status),
-            other => Err(unexpected(&other)),
+        match self.0.clone().call(LocalCall::AskHome(Request::Status)).await? {
+            Answered::Response(Response::Status(status)) => Ok(status),
+            other => Err(misfit(other)),
         }
     }
 
@@ -213,15 +194,9 @@ impl Upstream {
 
     /// Tells the server at `address`, which belongs to no quorum yet, to join the one that `servers` are of.
     pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
-        let request = Request::Invite(servers);
-        let response = match &self.0 {
-            Way::Quorum(quorum) => {
-                stranger::ask(&quorum.fleet.endpoint, address, &request).await.map_err(|reason| {
-                    Unavailable::Denied(format!("no server is reached at {address}: {reason}"))
-                })?
-            }
-            Way::Channel(channel) => exchange(channel, request).await?,
-        };
+        let asked = self.0.clone().invite(address.into(), servers).await;
+        let response = asked
+            .map_err(|reason| Unavailable::Denied(format!("no server is reached at {address}: {reason}")))?;
         match response {
             Response::Done => Ok(()),
             Response::Unavailable(unavailable) => Err(unavailable),
@@ -249,69 +224,47 @@ impl Upstream {
 
     /// Whether the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
-        match &self.0 {
-            Way::Quorum(quorum) => quorum.fleet.sequences.registration().is_some(),
-            Way::Channel(_) => true,
-        }
+        self.0.is_registered()
     }
 
     /// Uses other certificates for the next connection.
     pub fn replace_identity(&self, identity: &Identity) {
-        if let Way::Quorum(quorum) = &self.0 {
-            quorum.fleet.endpoint.replace_identity(identity);
-        }
+        self.0.replace_identity(identity);
     }
 
-    /// What was counted; none for a channel.
+    /// What was counted, where anything is.
     pub fn counters(&self) -> Option<&UpstreamCounters> {
-        match &self.0 {
-            Way::Quorum(quorum) => Some(&quorum.fleet.counters),
-            Way::Channel(_) => None,
-        }
+        self.0.counters()
     }
 
     /// How much is under way now.
-    pub fn load(&self) -> UpstreamLoad {
-        let Way::Quorum(quorum) = &self.0 else { return UpstreamLoad::default() };
-        let (shared_reads, waiters) = quorum.flights.counts();
-        let (calls, command_span) = (quorum.fleet.calls(), quorum.fleet.sequences.span());
-        UpstreamLoad { calls, command_span, shared_reads, waiters }
+    pub fn load(&self) -> Load {
+        self.0.load()
     }
 
     /// Lets blocking reads be answered with what there is, now and from now on: the agent is about to stop.
     pub fn hurry(&self) {
-        if let Way::Quorum(quorum) = &self.0 {
-            quorum.hurry();
-        }
+        self.0.clone().hurry();
     }
 
     /// Ends all connections and every request under way.
     pub async fn close(&self) {
-        if let Way::Quorum(quorum) = &self.0 {
-            quorum.fleet.close().await;
-        }
+        self.0.clone().close().await;
     }
 
     async fn ask(&self, request: Request) -> Result<Response, Unavailable> {
-        match &self.0 {
-            Way::Quorum(quorum) => quorum.ask(&request, Some(quorum.deadline())).await,
-            Way::Channel(channel) => exchange(channel, request).await,
+        match self.0.clone().call(LocalCall::Ask(request)).await? {
+            Answered::Response(response) => Ok(response),
+            other => Err(misfit(other)),
         }
     }
 }
 
-async fn exchange(channel: &mpsc::Sender<Exchange>, request: Request) -> Result<Response, Unavailable> {
-    let (sender, receiver) = oneshot::channel();
-    let gone = || Unavailable::Unknown("the agent is shutting down".into());
-    channel.send((request, sender)).await.map_err(|_| gone())?;
-    match receiver.await.map_err(|_| gone())? {
-        Response::Unavailable(unavailable) => Err(unavailable),
-        response => Ok(response),
+fn misfit(answered: Answered) -> Unavailable {
+    match answered {
+        Answered::Response(response) => unexpected(&response),
+        Answered::Shared(_) | Answered::Acquired(..) => unreachable!("each call has its own kind of answer"),
     }
-}
-
-fn unexpected(response: &Response) -> Unavailable {
-    Unavailable::Unknown(format!("the server answered something else: {response:?}"))
 }
 
 /// A seed for what shall differ from agent to agent: a fresh hasher's keys differ each time, and that is all it needs.

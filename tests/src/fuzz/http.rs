@@ -10,11 +10,13 @@ use http_body_util::BodyExt;
 use lockmesh_agent::checks::Checks;
 use lockmesh_agent::http::go::{json, path, query};
 use lockmesh_agent::http::{Api, Body, HttpLimits, Identity, archive, endpoint, router};
-use lockmesh_agent::upstream::{Exchange, Upstream};
-use lockmesh_protocol::rpc::Response;
+use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
+use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A query string.
 pub fn http_query(data: &[u8]) {
@@ -140,12 +142,11 @@ pub fn http_request(data: &[u8]) {
     let Some(request) = request_of(data) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let (sender, receiver) = mpsc::channel(16);
-        let quorum = tokio::spawn(answer(receiver, data.iter().map(|byte| usize::from(*byte)).sum()));
-        let response = router::respond(&api(Upstream::from_channel(sender)), request).await;
+        let turn = AtomicUsize::new(data.iter().map(|byte| usize::from(*byte)).sum());
+        let quorum = Nonsense { responses: samples::responses(), turn };
+        let response = router::respond(&api(Upstream::new(Arc::new(quorum))), request).await;
         // A body that breaks off is an answer too; what matters is that it ends.
         let _ = response.into_body().collect().await;
-        quorum.abort();
     });
 }
 
@@ -231,12 +232,34 @@ fn api(upstream: Upstream) -> Api {
     Api::new(upstream, identity, HttpLimits::default(), checks)
 }
 
-/// Plays a quorum whose answers have nothing to do with the questions.
-async fn answer(mut exchanges: mpsc::Receiver<Exchange>, mut turn: usize) {
-    let responses: Vec<Response> = samples::responses();
-    while let Some((_, reply)) = exchanges.recv().await {
-        let _ = reply.send(responses[turn % responses.len()].clone());
-        turn += 1;
+/// A quorum whose answers have nothing to do with the questions.
+#[derive(Debug)]
+struct Nonsense {
+    responses: Vec<Response>,
+    turn: AtomicUsize,
+}
+
+impl Nonsense {
+    fn next(&self) -> Response {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.responses[turn % self.responses.len()].clone()
+    }
+}
+
+impl Quorum for Nonsense {
+    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        let answer = match (call, self.next()) {
+            (_, Response::Unavailable(reason)) => Err(reason),
+            (LocalCall::Acquire { .. }, Response::Applied(applied)) => {
+                Ok(Answered::Acquired(applied.index, applied))
+            }
+            (_, response) => Ok(Answered::Response(response)),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+        Box::pin(std::future::ready(Ok(self.next())))
     }
 }
 

@@ -18,25 +18,29 @@ use super::body::Body;
 use super::router::respond;
 use super::{Api, HttpLimits, Identity};
 use crate::checks::{CheckLimits, Checks};
-use crate::upstream::{Exchange, Upstream};
+use crate::upstream::{self, BoxFuture, Upstream};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
+use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_core::{Proposal, State};
-use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term, WallTime};
-use lockmesh_protocol::query::{Answer, Blocking, Query};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
+use lockmesh_protocol::reply::{Applied, Reply as StateReply};
 use lockmesh_protocol::rpc::{BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{mpsc, oneshot, watch};
+use std::time::Duration;
+use tokio::sync::watch;
 
 const NODE_ID: &str = "40e4a748-2192-161a-0510-9bf59fe950b5";
 const SERVER_ADDRESS: &str = "127.0.0.1:8300";
 
 /// A quorum of one, without a log, a disk or a network.
+#[derive(Debug)]
 pub(super) struct Quorum {
     state: Mutex<(State, u64)>,
     news: watch::Sender<u64>,
@@ -99,7 +103,7 @@ impl Quorum {
             address: SERVER_ADDRESS.into(),
             voter: true,
             last_index: LogIndex(9),
-            last_contact: Some(std::time::Duration::ZERO),
+            last_contact: Some(Duration::ZERO),
             healthy: true,
             stable_since: Some(WallTime(1_795_250_472_999)),
             version: "0.1.0".into(),
@@ -130,23 +134,14 @@ impl Quorum {
         waiting.wait_for(|waiting| *waiting == count).await.unwrap();
     }
 
-    async fn answer(self: Arc<Self>, request: Call, to: oneshot::Sender<Response>) {
-        let broken = self.broken.lock().unwrap().clone();
-        if let Some(unavailable) = broken {
-            let _ = to.send(Response::Unavailable(unavailable));
-            return;
+    async fn answer(&self, request: Call) -> Response {
+        if let Some(unavailable) = self.broken.lock().unwrap().clone() {
+            return Response::Unavailable(unavailable);
         }
-        let response = match request {
+        match request {
             Call::Propose(_, command) => self.apply(command),
             Call::Read { query, blocking: Some(blocking), .. } => {
-                let mut to = to;
-                tokio::select! {
-                    answer = self.blocking_query(query, blocking) => {
-                        let _ = to.send(Response::Answer(answer));
-                    }
-                    () = to.closed() => {}
-                }
-                return;
+                Response::Answer(self.blocking_query(query, blocking).await)
             }
             Call::Read { query, .. } => Response::Answer(self.query(&query)),
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
@@ -159,8 +154,77 @@ impl Quorum {
                 Response::Autopilot(autopilot.clone(), index)
             }
             other => unreachable!("only servers ask this: {other:?}"),
+        }
+    }
+
+    /// The wait for a lock where nothing goes wrong.
+    async fn acquire(
+        &self,
+        new: NewEntry,
+        session: SessionId,
+        wait: Duration,
+    ) -> Result<Answered, Unavailable> {
+        let key = new.key.clone();
+        let enqueue = Command::Kv(KvCommand::Enqueue { new, session: session.clone(), wait });
+        let (mark, ticket) = match self.answer(Call::Propose(None, enqueue)).await {
+            Response::Applied(Applied { index, reply: StateReply::Queued { ticket } }) => (index, ticket),
+            Response::Applied(applied) => return Ok(Answered::Acquired(applied.index, applied)),
+            Response::Unavailable(unavailable) => return Err(unavailable),
+            other => panic!("no answer to a command: {other:?}"),
         };
-        let _ = to.send(response);
+        let leave = KvCommand::Leave { key: key.clone(), session: session.clone(), mark };
+        let mut leaving = Leaving(self, Some(Command::Kv(leave)));
+        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
+        let blocking = Blocking { index: ticket, wait: wait + Duration::from_secs(1) };
+        let answer = self.blocking_query(Query::Place { key, session, ticket, mark }, blocking).await;
+        let applied = match answer.rows {
+            Rows::Place(reply @ StateReply::Granted { .. }) => {
+                leaving.1 = None;
+                Applied { index: answer.index, reply }
+            }
+            Rows::Place(StateReply::Queued { .. }) => Applied { index: mark, reply: StateReply::Flag(false) },
+            Rows::Place(reply) => Applied { index: mark, reply },
+            other => panic!("no position: {other:?}"),
+        };
+        Ok(Answered::Acquired(mark, applied))
+    }
+}
+
+impl upstream::Quorum for Quorum {
+    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        Box::pin(async move {
+            let request = match call {
+                LocalCall::Propose(command) => Call::Propose(None, command),
+                LocalCall::Ask(request) | LocalCall::AskHome(request) => request,
+                LocalCall::Read { query, consistency, blocking } => {
+                    Call::Read { query, consistency, blocking }
+                }
+                LocalCall::Acquire { new, session, wait } => return self.acquire(new, session, wait).await,
+            };
+            match self.answer(request).await {
+                Response::Unavailable(unavailable) => Err(unavailable),
+                response => Ok(Answered::Response(response)),
+            }
+        })
+    }
+
+    fn invite(
+        self: Arc<Self>,
+        _address: String,
+        servers: Vec<String>,
+    ) -> BoxFuture<Result<Response, String>> {
+        Box::pin(async move { Ok(self.answer(Call::Invite(servers)).await) })
+    }
+}
+
+/// Gives a position in a queue up when its waiter goes.
+struct Leaving<'a>(&'a Quorum, Option<Command>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(leave) = self.1.take() {
+            self.0.apply(leave);
+        }
     }
 }
 
@@ -196,14 +260,7 @@ impl Stand {
         });
         quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into(), servers: Vec::new() });
         quorum.apply(Command::RegisterAgent(AgentRegistration { node: own_node(), services: Vec::new() }));
-        let (sender, mut exchanges) = mpsc::channel::<Exchange>(64);
-        let answering = quorum.clone();
-        tokio::spawn(async move {
-            while let Some((request, to)) = exchanges.recv().await {
-                tokio::spawn(answering.clone().answer(request, to));
-            }
-        });
-        let upstream = Upstream::from_channel(sender);
+        let upstream = Upstream::new(quorum.clone());
         let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(checks.clone().run(stopping));

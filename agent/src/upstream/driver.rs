@@ -1,0 +1,296 @@
+//! The driver of the agent's [`QuorumClient`]: gives it the time, tells it what happens, carries out what comes back.
+//!
+//! There is no task between a caller and its connection: whoever has something to tell takes the lock for some
+//! microseconds, and leaves calls in the connections' queues and answers with their callers. One task looks at the clock.
+//! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
+
+use super::quic::QuicConnection;
+use super::quorum::{BoxFuture, Quorum};
+use super::{UpstreamCounters, stranger};
+use lockmesh_agent_core::quorum_client::{
+    Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, Notice, Outbox,
+    QuorumClient, QuorumClientConfig,
+};
+use lockmesh_agent_core::request_ids::Registration;
+use lockmesh_net::{Endpoint, Identity};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Call, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+type Answer = Result<Answered, Unavailable>;
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    state: Mutex<State>,
+    pub(super) endpoint: Endpoint,
+    pub(super) counters: UpstreamCounters,
+    /// The clock has to be looked at earlier than was thought.
+    earlier: Notify,
+    /// As which node the agent registers.
+    node: String,
+    /// Callers may go away where there is no runtime.
+    runtime: Handle,
+    /// The client's time 0.
+    started: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    client: QuorumClient,
+    outbox: Outbox,
+    connections: BTreeMap<ConnectionId, Arc<QuicConnection>>,
+    callers: HashMap<CallToken, oneshot::Sender<Answer>>,
+    last_token: u64,
+    /// When the clock is looked at, if nothing happens.
+    wakes_at: Option<Time>,
+    /// The counts that the counters show.
+    counted: Counts,
+}
+
+impl Driver {
+    /// Begins to connect and to register; must be called within a runtime.
+    pub(super) fn start(endpoint: Endpoint, config: QuorumClientConfig) -> Arc<Self> {
+        let node = config.registration.node.name.to_string();
+        let state = State {
+            client: QuorumClient::new(config, super::seed(), Time(0)),
+            outbox: Outbox::default(),
+            connections: BTreeMap::new(),
+            callers: HashMap::new(),
+            last_token: 0,
+            wakes_at: None,
+            counted: Counts::default(),
+        };
+        let this = Arc::new(Self {
+            state: Mutex::new(state),
+            endpoint,
+            counters: UpstreamCounters::default(),
+            earlier: Notify::new(),
+            node,
+            runtime: Handle::current(),
+            started: Instant::now(),
+        });
+        this.handle(Input::Tick);
+        tokio::spawn(this.clone().look_at_the_clock());
+        this
+    }
+
+    fn begin(self: &Arc<Self>, call: LocalCall, caller: oneshot::Sender<Answer>) -> CallToken {
+        let mut state = self.lock();
+        state.last_token += 1;
+        let token = CallToken(state.last_token);
+        state.callers.insert(token, caller);
+        self.drive(state, Input::Call(token, call));
+        token
+    }
+
+    /// Tells the client something, and does what it says then.
+    pub(super) fn handle(self: &Arc<Self>, input: Input) {
+        self.drive(self.lock(), input);
+    }
+
+    /// A connection ended by itself, or could not be made.
+    pub(super) fn ended(self: &Arc<Self>, connection: ConnectionId, end: ConnectionEnd) {
+        let mut state = self.lock();
+        state.connections.remove(&connection);
+        self.drive(state, Input::Ended(connection, end));
+    }
+
+    async fn look_at_the_clock(self: Arc<Self>) {
+        loop {
+            let wakes_at = {
+                let state = self.lock();
+                if state.client.is_closed() {
+                    return;
+                }
+                state.wakes_at
+            };
+            let Some(wakes_at) = wakes_at else {
+                self.earlier.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(self.started + wakes_at.since(Time(0))) => {
+                    let mut state = self.lock();
+                    state.wakes_at = None;
+                    self.drive(state, Input::Tick);
+                }
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+
+    fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, State>, input: Input) {
+        let mut answers = Vec::new();
+        let mut inputs = VecDeque::new();
+        let mut next = Some(input);
+        while let Some(input) = next {
+            let State { client, outbox, .. } = &mut *state;
+            client.handle(self.now(), input, outbox);
+            self.carry_out(&mut state, &mut inputs, &mut answers);
+            next = inputs.pop_front().or_else(|| state.client.has_more().then_some(Input::Tick));
+        }
+        self.count(&mut state);
+        let wakes_at = state.client.wakes_at();
+        // Later is never told: the clock finds out by itself.
+        if wakes_at.is_some_and(|at| state.wakes_at.is_none_or(|known| at < known))
+            || state.client.is_closed()
+        {
+            state.wakes_at = wakes_at;
+            self.earlier.notify_one();
+        }
+        drop(state);
+        for (caller, answer) in answers {
+            // A caller that has just left wants no answer; where it has to give something back, it does so itself.
+            let _ = caller.send(answer);
+        }
+    }
+
+    /// Does what the client says. What follows from that is to be told it next.
+    fn carry_out(
+        self: &Arc<Self>,
+        state: &mut State,
+        inputs: &mut VecDeque<Input>,
+        answers: &mut Vec<(oneshot::Sender<Answer>, Answer)>,
+    ) {
+        let State { outbox, connections, callers, .. } = state;
+        for dial in outbox.connect.drain(..) {
+            let connection = QuicConnection::new(dial.connection, dial.address);
+            self.runtime.spawn(connection.clone().run(self.clone()));
+            connections.insert(dial.connection, connection);
+        }
+        for (id, call) in outbox.calls.drain(..) {
+            let Some(connection) = connections.get(&id) else { continue };
+            match (connection.send(&call), call) {
+                (Ok(false), _) => {}
+                (Ok(true), _) => inputs.push_back(Input::Backlog(id, true)),
+                (Err(error), Call::Begin(call, _)) => {
+                    inputs.push_back(Input::Unsendable(id, call, error.to_string()));
+                }
+                (Err(_), Call::Cancel(_)) => unreachable!("a cancel is short"),
+            }
+        }
+        for id in outbox.disconnect.drain(..) {
+            if let Some(connection) = connections.remove(&id) {
+                connection.end();
+            }
+        }
+        let heard = outbox.answers.drain(..);
+        answers.extend(heard.filter_map(|(token, answer)| Some((callers.remove(&token)?, answer))));
+        outbox.notices.drain(..).for_each(|notice| self.log(notice));
+    }
+
+    fn count(&self, state: &mut State) {
+        let counts = *state.client.counts();
+        if state.counted == counts {
+            return;
+        }
+        state.counted = counts;
+        self.counters.attempts.store(counts.attempts, Ordering::Relaxed);
+        self.counters.retries.store(counts.retries, Ordering::Relaxed);
+        self.counters.reconnects.store(counts.reconnects, Ordering::Relaxed);
+        self.counters.registrations.store(counts.registrations, Ordering::Relaxed);
+        self.counters.questions.store(counts.questions, Ordering::Relaxed);
+        self.counters.leaders.store(counts.leaders, Ordering::Relaxed);
+    }
+
+    fn log(&self, notice: Notice) {
+        match notice {
+            Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
+            Notice::LeaderLost => tracing::info!("the leader is not known"),
+            Notice::Registered(Registration { number, generation }) => {
+                tracing::info!(agent = number.0, generation = generation.0, node = %self.node, "registered");
+            }
+            Notice::NotRegistered(reason) => tracing::warn!("this agent is not registered yet: {reason}"),
+            Notice::ConnectionFailed(reason) => {
+                tracing::warn!("{reason}; trying again as long as it is needed");
+            }
+            Notice::MayStayGranted(key, session, reason) => {
+                tracing::warn!(%key, %session, "a lock that nobody waits for any more may be granted: {reason}");
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_micros() as u64)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The client takes an input whole or panics, which is a fault of it: callers of other calls need not fail with it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Quorum for Driver {
+    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Answer> {
+        Box::pin(async move {
+            let (sender, receiver) = oneshot::channel();
+            let token = self.begin(call, sender);
+            let mut waiting = Waiting { driver: &self, token, is_over: false };
+            let answer = receiver.await;
+            waiting.is_over = true;
+            let answer = answer.unwrap_or_else(|_| Err(shutting_down()));
+            if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer {
+                self.handle(Input::Heard(token));
+            }
+            answer
+        })
+    }
+
+    fn invite(self: Arc<Self>, address: String, servers: Vec<String>) -> BoxFuture<Result<Response, String>> {
+        Box::pin(async move { stranger::ask(&self.endpoint, &address, &Request::Invite(servers)).await })
+    }
+
+    fn is_registered(&self) -> bool {
+        self.lock().client.registration().is_some()
+    }
+
+    fn counters(&self) -> Option<&UpstreamCounters> {
+        Some(&self.counters)
+    }
+
+    fn load(&self) -> Load {
+        self.lock().client.load()
+    }
+
+    fn replace_identity(&self, identity: &Identity) {
+        self.endpoint.replace_identity(identity);
+    }
+
+    fn hurry(self: Arc<Self>) {
+        self.handle(Input::Hurry);
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            self.handle(Input::Close);
+            self.endpoint.close("the agent is shutting down").await;
+        })
+    }
+}
+
+fn shutting_down() -> Unavailable {
+    Unavailable::Unknown("the agent is shutting down".into())
+}
+
+/// Cancels a call when its caller goes away before it heard the answer.
+struct Waiting<'a> {
+    driver: &'a Arc<Driver>,
+    token: CallToken,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut state = self.driver.lock();
+            state.callers.remove(&self.token);
+            self.driver.drive(state, Input::Cancel(self.token));
+        }
+    }
+}

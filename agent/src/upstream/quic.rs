@@ -1,0 +1,205 @@
+//! Connections to servers by QUIC: each made once, used until it ends or is given up.
+
+use super::driver::Driver;
+use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
+use lockmesh_net::frame::{FrameQueue, TooLong};
+use lockmesh_net::quic::{FrameReceiver, FrameSender};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_protocol::rpc::{Call, ReplyFrame};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is told how much has arrived.
+const RECEIVED_INTERVAL: Duration = Duration::from_millis(500);
+
+/// No more calls are wanted while so many bytes wait to be sent.
+const BYTES_IN_LINE: usize = 4 << 20;
+
+/// A connection, or an attempt at one.
+#[derive(Debug)]
+pub(super) struct QuicConnection {
+    id: ConnectionId,
+    server: String,
+    queue: Mutex<Queue>,
+    ready: Notify,
+    given_up: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: FrameQueue,
+    /// Whether it was said that no more calls are wanted.
+    is_full: bool,
+}
+
+impl QuicConnection {
+    pub(super) fn new(id: ConnectionId, server: String) -> Arc<Self> {
+        let (queue, ready, given_up) = (Mutex::default(), Notify::new(), Notify::new());
+        Arc::new(Self { id, server, queue, ready, given_up })
+    }
+
+    /// Takes a call that is to be sent. Whether so much waits to be sent now that no more should be given, until it is told
+    /// that there is room again.
+    ///
+    /// # Errors
+    /// The call fits no frame; it was not taken.
+    pub(super) fn send(&self, call: &Call) -> Result<bool, TooLong> {
+        let mut queue = self.lock();
+        queue.frames.push(call)?;
+        queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
+        let is_full = queue.is_full;
+        drop(queue);
+        self.ready.notify_one();
+        Ok(is_full)
+    }
+
+    /// Ends it: nothing more is told of it.
+    pub(super) fn end(&self) {
+        self.given_up.notify_one();
+    }
+
+    /// Connects, and uses the connection until it ends or is given up.
+    pub(super) async fn run(self: Arc<Self>, driver: Arc<Driver>) {
+        let connected = tokio::select! {
+            connected = self.connect(&driver.endpoint) => connected,
+            () = self.given_up.notified() => return,
+        };
+        let ended = match connected {
+            Ok(connection) => self.use_up(&connection, &driver).await,
+            Err(error) => Some(error),
+        };
+        match ended {
+            Some(LinkError::Stranger(reason)) => driver.ended(self.id, ConnectionEnd::NotAdmitted(reason)),
+            Some(error) => driver.ended(self.id, ConnectionEnd::Lost(error.to_string())),
+            None => {}
+        }
+    }
+
+    /// Tries every address of the server once.
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, LinkError> {
+        let server = &self.server;
+        let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(server.as_str()).await {
+            Ok(addresses) => addresses.collect(),
+            Err(error) => {
+                return Err(LinkError::Lost(format!(
+                    "cannot find the address of the server {server}: {error}"
+                )));
+            }
+        };
+        let mut reason = LinkError::Lost(format!("the server {server} has no address"));
+        for address in addresses {
+            let connecting = endpoint.connect(address, Role::Server);
+            reason = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => {
+                    let text = format!("cannot connect to the server {server} ({address}): {error}");
+                    if matches!(error, LinkError::Stranger(_)) {
+                        LinkError::Stranger(text)
+                    } else {
+                        LinkError::Lost(text)
+                    }
+                }
+                Err(_) => {
+                    LinkError::Lost(format!("cannot connect to the server {server} ({address}): no answer"))
+                }
+            };
+        }
+        Err(reason)
+    }
+
+    /// Uses a connection until it ends, and says why it did; `None` when it was given up.
+    async fn use_up(&self, connection: &Connection, driver: &Arc<Driver>) -> Option<LinkError> {
+        let ended = tokio::select! {
+            ended = self.serve(connection, driver) => Some(ended),
+            () = self.given_up.notified() => None,
+        };
+        let refusal = connection.identity_refusal();
+        match &ended {
+            Some(Err(error @ LinkError::Malformed(_))) => {
+                connection.close(Close::Malformed, &error.to_string());
+            }
+            _ => connection.close(Close::Done, ""),
+        }
+        let reason = match ended? {
+            Ok(reason) => reason.into(),
+            Err(error) => error.to_string(),
+        };
+        let address = connection.remote_address();
+        Some(match refusal {
+            Some(refusal) => LinkError::Stranger(format!("the server {address} refuses it: {refusal}")),
+            None => LinkError::Lost(format!("lost the server {address}: {reason}")),
+        })
+    }
+
+    async fn serve(&self, connection: &Connection, driver: &Arc<Driver>) -> Result<&'static str, LinkError> {
+        let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
+        driver.handle(Input::Connected(self.id));
+        tokio::select! {
+            ended = self.send_frames(driver, &mut sender) => ended,
+            ended = self.receive_frames(connection, driver, &mut receiver) => ended,
+            () = self.tell_traffic(connection, driver) => Ok("it was listened to no longer"),
+        }
+    }
+
+    async fn send_frames(
+        &self,
+        driver: &Arc<Driver>,
+        sender: &mut FrameSender,
+    ) -> Result<&'static str, LinkError> {
+        loop {
+            while self.lock().frames.is_empty() {
+                self.ready.notified().await;
+            }
+            // Callers that are about to run may have something to say as well: let them, so that it shares a frame.
+            tokio::task::yield_now().await;
+            let (frames, was_full) = {
+                let mut queue = self.lock();
+                (queue.frames.take(), std::mem::take(&mut queue.is_full))
+            };
+            if was_full {
+                driver.handle(Input::Backlog(self.id, false));
+            }
+            driver.counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            sender.send(frames).await?;
+        }
+    }
+
+    async fn receive_frames(
+        &self,
+        connection: &Connection,
+        driver: &Arc<Driver>,
+        receiver: &mut FrameReceiver,
+    ) -> Result<&'static str, LinkError> {
+        let mut is_first = true;
+        while let Some(ReplyFrame(answers)) = receiver.receive().await? {
+            // Before it answers it may yet find that it does not believe this agent's certificate.
+            if std::mem::take(&mut is_first) {
+                let (address, peer) = (connection.remote_address(), connection.peer());
+                tracing::info!(%address, %peer, "connected to a server");
+            }
+            driver.counters.reply_frames.fetch_add(1, Ordering::Relaxed);
+            driver.handle(Input::Answers(self.id, answers));
+        }
+        Ok("it finished the stream")
+    }
+
+    /// Whoever waits for news may wait for long, so that only this tells a server that is stopped or cut off from one that has no
+    /// news.
+    async fn tell_traffic(&self, connection: &Connection, driver: &Arc<Driver>) {
+        loop {
+            tokio::time::sleep(RECEIVED_INTERVAL).await;
+            driver.handle(Input::Received(self.id, connection.datagrams_received()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Each change is one step, so a panic elsewhere left nothing half done.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
