@@ -62,7 +62,10 @@ impl Finder {
 
     /// The name of its package's crate.
     pub fn crate_name(&self) -> String {
-        format!("lockmesh-{}", self.package.rsplit('/').next().unwrap_or_default())
+        match self.package.as_str() {
+            "agent/core" => "lockmesh-agent-core".into(),
+            package => format!("lockmesh-{}", package.rsplit('/').next().unwrap_or_default()),
+        }
     }
 
     /// The test's file, if it is one.
