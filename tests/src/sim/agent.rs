@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// How long an agent waits before it asks again, after it was refused.
 const PAUSE: Duration = Duration::from_millis(40);
+/// How often the one server is asked that can answer.
+const ATTEMPTS_AT_ONE_SERVER: u32 = 4;
 
 /// A request under way.
 #[derive(Clone, Debug)]
@@ -178,10 +180,11 @@ impl Agent {
         flight.attempts += 1;
         flight.call = stage.call();
         let before = flight.server;
-        flight.server = match (&flight.wish.request, flight.attempts) {
-            (Request::Read { consistency: Consistency::Stale, .. }, _) => *stage.draw.pick(&self.servers),
-            (Request::Read { .. }, _) if stage.draw.once_in(3) => *stage.draw.pick(&self.servers),
-            (_, 1) => self.leader,
+        flight.server = match (&flight.wish.request, flight.wish.only, flight.attempts) {
+            (_, Some(only), _) => only,
+            (Request::Read { consistency: Consistency::Stale, .. }, ..) => *stage.draw.pick(&self.servers),
+            (Request::Read { .. }, ..) if stage.draw.once_in(3) => *stage.draw.pick(&self.servers),
+            (_, _, 1) => self.leader,
             _ if stage.draw.once_in(3) => *stage.draw.pick(&self.servers),
             _ => self.leader,
         };
@@ -208,10 +211,11 @@ impl Agent {
         if flight.call != call {
             return;
         }
+        let is_gone = flight.wish.only.is_some() && flight.attempts >= ATTEMPTS_AT_ONE_SERVER;
         // What was asked in an earlier life cannot be asked again.
         let is_over =
             flight.sequence.is_some_and(|of| self.is_forgotten || self.ids.request_id(of).is_none());
-        if is_over || (stage.now >= flight.gives_up && !stage.calm) {
+        if is_over || is_gone || (stage.now >= flight.gives_up && !stage.calm) {
             stage.hit(Mark::GaveUp);
             let flight = self.land(task);
             self.tasks[task].client.gave_up(stage, judge, &flight.wish);
@@ -248,7 +252,9 @@ impl Agent {
     ) {
         let Some(&task) = self.calls.get(&call) else { return };
         let Some(flight) = &self.tasks[task].flight else { return };
-        if let Response::Unavailable(why) = &response {
+        if let Response::Unavailable(why) = &response
+            && !is_end_of_backup(flight, why)
+        {
             if flight.call == call {
                 self.unavailable(stage, call, server, why);
             }
@@ -267,7 +273,7 @@ impl Agent {
             debug_assert!(admitted.is_empty(), "nobody waits for a sequence");
             self.is_forgotten = false;
         } else {
-            self.heard(stage, judge, task, &flight, response);
+            self.heard(stage, judge, task, &flight, (server, response));
         }
         self.think(stage, task);
     }
@@ -278,7 +284,7 @@ impl Agent {
         judge: &mut Judge,
         task: usize,
         flight: &Flight,
-        response: Response,
+        response: (ServerId, Response),
     ) {
         let (before, rest) = self.tasks.split_at_mut(task);
         let partner = before.last_mut().map(|task| &mut task.client);
@@ -298,6 +304,11 @@ impl Agent {
         let wait = stage.around(PAUSE);
         stage.after(wait, Event::Tired(Asker::Agent(self.place), call));
     }
+}
+
+/// Whether a backup that was begun cannot be gone on with.
+fn is_end_of_backup(flight: &Flight, why: &Unavailable) -> bool {
+    flight.wish.only.is_some() && matches!(why, Unavailable::Denied(_) | Unavailable::Removed)
 }
 
 fn is_forgotten(response: &Response) -> bool {

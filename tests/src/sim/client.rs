@@ -1,12 +1,13 @@
 //! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
 
 use super::agent::registration;
+use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
 use super::judge::Judge;
 use super::locker::Locker;
 use super::stage::Stage;
 use super::writer::Writer;
-use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::id::{Key, LogIndex, ServerId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -21,12 +22,14 @@ pub struct Wish {
     pub begun: Time,
     /// How much longer than usual the answer may take.
     pub extra: Duration,
+    /// The one server that can answer, where no other can.
+    pub only: Option<ServerId>,
 }
 
 impl Wish {
     /// A wish that is answered at once.
     pub fn new(now: Time, request: Request) -> Self {
-        Self { request, begun: now, extra: Duration::ZERO }
+        Self { request, begun: now, extra: Duration::ZERO, only: None }
     }
 }
 
@@ -47,6 +50,8 @@ pub enum Client {
     Cataloguer(Cataloguer),
     /// Watches.
     Watcher(Watcher),
+    /// Makes backups, and restores them.
+    Archivist(Archivist),
 }
 
 /// Reads what others write.
@@ -61,6 +66,8 @@ pub struct Watcher {
     query: Query,
     consistency: Consistency,
     last: Option<Answer>,
+    /// It asks for what is newer than this.
+    known: LogIndex,
 }
 
 impl Client {
@@ -78,6 +85,7 @@ impl Client {
         all.push(Self::Cataloguer(Cataloguer::new(place)));
         all.extend((0..plan.readers).map(|_| Self::Reader(Reader::default())));
         all.extend((0..plan.watchers).map(|_| Self::Watcher(Watcher::draw(stage))));
+        all.extend(plan.archives.then(|| Self::Archivist(Archivist::default())));
         all
     }
 
@@ -91,6 +99,7 @@ impl Client {
             Self::Cataloguer(_) => "a cataloguer",
             Self::Reader(_) => "a reader",
             Self::Watcher(_) => "a watcher",
+            Self::Archivist(_) => "an archivist",
         }
     }
 
@@ -110,6 +119,7 @@ impl Client {
             (Self::Cataloguer(cataloguer), _) => cataloguer.wish(stage),
             (Self::Reader(reader), _) => reader.wish(stage),
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
+            (Self::Archivist(archivist), _) => archivist.wish(stage),
         }
     }
 
@@ -120,7 +130,7 @@ impl Client {
         judge: &mut Judge,
         partner: Option<&mut Client>,
         wish: &Wish,
-        response: Response,
+        (from, response): (ServerId, Response),
     ) {
         match (self, partner) {
             (Self::Locker(locker), _) => locker.heard(stage, judge, wish, &response),
@@ -131,21 +141,26 @@ impl Client {
             (Self::Cataloguer(cataloguer), _) => cataloguer.heard(stage, wish, &response),
             (Self::Reader(reader), _) => reader.served |= stage.calm,
             (Self::Watcher(watcher), _) => watcher.heard(response),
+            (Self::Archivist(archivist), _) => archivist.heard(stage, judge, from, response),
             (Self::Registrar | Self::Renewer, _) => {}
         }
     }
 
     /// It waited too long: what it wanted may be done or not.
     pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
-        if let Self::Locker(locker) = self {
-            locker.gave_up(stage, judge, wish);
+        match self {
+            Self::Locker(locker) => locker.gave_up(stage, judge, wish),
+            Self::Archivist(archivist) => archivist.gave_up(stage),
+            _ => {}
         }
     }
 
     /// Its agent died and came back.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
-        if let Self::Locker(locker) = self {
-            locker.restart(stage, judge);
+        match self {
+            Self::Locker(locker) => locker.restart(stage, judge),
+            Self::Archivist(archivist) => archivist.gave_up(stage),
+            _ => {}
         }
     }
 
@@ -157,6 +172,7 @@ impl Client {
             Self::Writer(writer) => writer.is_content(),
             Self::Cataloguer(cataloguer) => cataloguer.is_content(),
             Self::Reader(reader) => reader.served,
+            Self::Archivist(archivist) => archivist.is_content(),
         }
     }
 
@@ -223,23 +239,22 @@ impl Watcher {
             _ => Query::Entry(data_key(stage)),
         };
         let consistency = *stage.draw.pick(&[Consistency::Stale, Consistency::Default]);
-        Self { query, consistency, last: None }
+        Self { query, consistency, last: None, known: LogIndex(0) }
     }
 
     /// After the storm it waits for ever: only a change can wake it.
     fn wish(&self, stage: &Stage) -> Wish {
-        let index = self.last.as_ref().map_or(LogIndex(0), |answer| answer.index);
         let wait = Duration::from_secs(if stage.calm { 3_600 } else { 2 });
-        let blocking = Some(Blocking { index, wait });
+        let blocking = Some(Blocking { index: self.known, wait });
         let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
-        Wish { request, begun: stage.now, extra: wait + wait / 10 }
+        Wish { extra: wait + wait / 10, ..Wish::new(stage.now, request) }
     }
 
-    /// A server that lags behind may know less than the watcher does.
+    /// As Consul tells its clients: where the index has gone back, by a restore or at a server that lags behind, they
+    /// begin anew.
     fn heard(&mut self, response: Response) {
         let Response::Answer(answer) = response else { return };
-        if self.last.as_ref().is_none_or(|last| last.index <= answer.index) {
-            self.last = Some(answer);
-        }
+        self.known = if answer.index < self.known { LogIndex(0) } else { answer.index };
+        self.last = Some(answer);
     }
 }

@@ -24,6 +24,8 @@ pub struct Past {
     pub entry: LogEntry,
     /// What it proposed; none for an empty one and for a change of membership.
     pub proposal: Option<Proposal>,
+    /// The index that its answer gives: a restore lets these jump ahead of the log's.
+    pub index: LogIndex,
     /// What it brought about.
     pub changes: Vec<Change>,
     /// What it answered.
@@ -75,6 +77,17 @@ impl History {
         self.past.get(index.0.checked_sub(self.start.0 + 1)? as usize)
     }
 
+    /// What was answered with an index.
+    pub fn answered(&self, index: LogIndex) -> Option<&Past> {
+        let place = self.past.binary_search_by_key(&index, |past| past.index).ok()?;
+        self.past.get(place)
+    }
+
+    /// The place in the log that an index stands for which clients know.
+    pub fn place_of_index(&self, index: LogIndex) -> LogIndex {
+        LogIndex(self.start.0 + self.past.partition_point(|past| past.index <= index) as u64)
+    }
+
     /// The state behind the last index.
     pub fn state(&self) -> &State {
         &self.state
@@ -101,7 +114,8 @@ impl History {
             let place = (request.agent.0, request.generation.0, request.sequence);
             self.places.entry(place).or_default().push(entry.index);
         }
-        self.past.push(Past { entry: entry.clone(), proposal, changes, reply, at, by });
+        let index = LogIndex(entry.index.0 + self.state.index_base());
+        self.past.push(Past { entry: entry.clone(), proposal, index, changes, reply, at, by });
         if entry.index.0.is_multiple_of(STATES_EVERY) {
             self.kept.insert(entry.index, self.state.clone());
         }

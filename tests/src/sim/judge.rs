@@ -65,7 +65,9 @@ impl Judge {
             let is_stale =
                 matches!(given.asked.ask.request, Request::Read { consistency: Consistency::Stale, .. });
             match &given.response {
-                Response::Applied(reply) => self.bound = self.bound.max(reply.index),
+                Response::Applied(reply) => {
+                    self.bound = self.bound.max(self.history.place_of_index(reply.index));
+                }
                 Response::Answer(_) if !is_stale => self.bound = self.bound.max(*applied),
                 _ => {}
             }

@@ -165,7 +165,7 @@ impl Locker {
         let query = Query::Place { key, session, ticket, mark };
         let blocking = Some(Blocking { index: ticket, wait });
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
-        Wish { request, begun: stage.now, extra: wait + wait / 10 }
+        Wish { extra: wait + wait / 10, ..Wish::new(stage.now, request) }
     }
 
     fn release(&mut self, stage: &mut Stage, judge: &mut Judge, key: Key) -> Wish {

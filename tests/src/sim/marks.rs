@@ -102,6 +102,9 @@ marks! {
     Corrupted: "a server's disk was given a row that no entry had made",
     FoundCorrupt: "a server learned that its state is corrupt, and answered nobody any more",
     CorruptLeader: "a leader learned that its own state is corrupt",
+    BackedUp: "a backup was read to its end",
+    BackupInterrupted: "a backup was begun anew, since its reader or its server was gone",
+    Restored: "a backup was restored",
     FollowerRead: "a follower answered a read after a round of its leader",
 }
 

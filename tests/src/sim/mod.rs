@@ -13,7 +13,7 @@
 //! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
 //! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
-//! | `agent`, `client`, `locker`, `writer`, `cataloguer` | who asks, for what, and how often |
+//! | `agent`, `client`, `locker`, `writer`, `cataloguer`, `archivist` | who asks, for what, and how often |
 //! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
@@ -22,6 +22,7 @@
 //! | `sabotage` | what is broken on purpose |
 
 pub mod agent;
+pub mod archivist;
 pub mod calm;
 pub mod cataloguer;
 pub mod chaos;

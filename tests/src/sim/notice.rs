@@ -86,7 +86,9 @@ impl World {
     /// An entry was applied for the first time.
     pub(super) fn note_past(&mut self, index: LogIndex) {
         let past = self.judge.history.at(index).expect("it was just applied").clone();
-        for change in &past.changes {
+        // Of a restore only that it was one: the rest is long past.
+        let restored = past.changes.iter().find(|change| **change == Change::Cleared);
+        for change in restored.map_or(past.changes.as_slice(), std::slice::from_ref) {
             self.note_change(&past, change);
         }
         if past.changes.iter().any(|change| matches!(change, Change::Server(..))) {
@@ -125,11 +127,15 @@ impl World {
                     LossCause::CheckDeregistered(_) | LossCause::Destroyed => {}
                 }
             }
+            Change::Cleared => {
+                self.stage.hit(Mark::Restored);
+                self.stage.say(|| "a backup takes the place of everything".into());
+            }
             Change::LockDelay(key, None) => {
                 self.stage.hit(Mark::DelayEnded);
                 self.stage.say(|| format!("{key} is open again"));
                 if let Some(Command::EndLockDelay { mark, .. }) = past.proposal.as_ref().map(|p| &p.command) {
-                    let began = self.judge.history.at(*mark).map(|began| began.entry.term);
+                    let began = self.judge.history.answered(*mark).map(|began| began.entry.term);
                     if began.is_some_and(|began| began < past.entry.term) {
                         self.stage.hit(Mark::DelayAcrossElection);
                     }
@@ -158,7 +164,7 @@ impl World {
     fn note_retry(&mut self, past: &Past) {
         let (Some(proposal), Some(reply)) = (&past.proposal, &past.reply) else { return };
         match (&proposal.command, &reply.reply) {
-            _ if reply.index < past.entry.index => self.stage.hit(Mark::RetryAnswered),
+            _ if reply.index < past.index => self.stage.hit(Mark::RetryAnswered),
             (_, Reply::Refused(Refusal::Forgotten)) => self.stage.hit(Mark::RetryForgotten),
             (Command::Kv(KvCommand::Acquire(..)), Reply::Flag(false)) => {
                 self.stage.hit(Mark::RetryOfLostGrant);

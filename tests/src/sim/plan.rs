@@ -151,6 +151,8 @@ pub struct ClientPlan {
     pub readers: usize,
     /// How many watch.
     pub watchers: usize,
+    /// Whether some make backups and restore them.
+    pub archives: bool,
     /// How many keys are fought over.
     pub locks: u64,
     /// How many keys are written.
@@ -280,6 +282,7 @@ impl ClientPlan {
             writers: draw.within(1, 3) as usize,
             readers: draw.within(1, 2) as usize,
             watchers: draw.within(1, 2) as usize,
+            archives: draw.once_in(3),
             locks: draw.within(1, 4),
             keys: draw.within(1, 12),
             think: draw.duration(2 * MS, 150 * MS),

@@ -361,14 +361,15 @@ impl World {
         let (Response::Applied(applied), Some(process)) = (response, &self.machines[&id].process) else {
             return (1, 1);
         };
-        let Some(past) = self.judge.history.at(applied.index) else { return (1, 1) };
+        let Some(past) = self.judge.history.answered(applied.index) else { return (1, 1) };
+        let index = past.entry.index;
         let members = process.core().membership();
-        if members.is_joint() || process.core().log_status().membership_index >= applied.index {
+        if members.is_joint() || process.core().log_status().membership_index >= index {
             return (1, 1);
         }
         let holds = |id: &&ServerId| {
             self.machines.get(id).is_some_and(|machine| {
-                machine.gone || machine.disk.durable.holds(applied.index, past.entry.term)
+                machine.gone || machine.disk.durable.holds(index, past.entry.term)
             })
         };
         (members.voters.iter().filter(holds).count(), members.voters.len())

@@ -39,6 +39,7 @@ impl AtomicInvalidation {
                         self.holders.remove(key);
                     }
                 },
+                Change::Cleared => (self.sessions, self.holders) = Default::default(),
                 Change::TreeDeleted(prefix) => {
                     self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
                 }

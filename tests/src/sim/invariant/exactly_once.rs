@@ -1,8 +1,9 @@
 //! A request takes effect once, however often it is sent: its reply is kept once, and its value is written once.
 //!
-//! Every write of the simulated clients carries a value that no other write carries.
+//! Every write of the simulated clients carries a value that no other write carries. A restore writes nothing of its own: what
+//! was there once is there again.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Generation, Key};
@@ -18,6 +19,18 @@ pub(super) struct ExactlyOnce {
 }
 
 impl ExactlyOnce {
+    fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
+        if !is_restore(changes) {
+            return changes.iter().try_for_each(|change| self.change(change));
+        }
+        let entries = changes.iter().filter_map(|change| match change {
+            Change::Entry(key, Some(entry)) => Some((key.clone(), entry.value.clone())),
+            _ => None,
+        });
+        self.present = entries.collect();
+        Ok(())
+    }
+
     fn change(&mut self, change: &Change) -> Result<(), String> {
         match change {
             Change::Agent(number, Some(agent)) => {
@@ -56,8 +69,8 @@ impl Invariant for ExactlyOnce {
 
     fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied(past) => past.changes.iter().try_for_each(|change| self.change(change)),
-            Fact::Strange { changes } => changes.iter().try_for_each(|change| self.change(change)),
+            Fact::Applied(past) => self.entry(&past.changes),
+            Fact::Strange { changes } => self.entry(changes),
             _ => Ok(()),
         }
     }

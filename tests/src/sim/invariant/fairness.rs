@@ -1,5 +1,5 @@
 //! Whoever waits for a lock gets it in turn: no lock that somebody waits for is given to anybody else, or lies free and open
-//! behind a log entry. A wait lasts as long as it says, counted by a leader's clock; an election may make it longer.
+//! behind a log entry. A restore ends all waiting. A wait lasts as long as it says, counted by a leader's clock; an election may make it longer.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
@@ -31,6 +31,7 @@ impl Fairness {
                     self.queues.entry(key.clone()).or_default().insert(*ticket, place);
                 }
                 Change::Waiter(key, ticket, None) => called = self.leave(past, scene, key, *ticket)?,
+                Change::Cleared => (self.queues, self.held, self.closed) = Default::default(),
                 Change::LockDelay(key, Some(_)) => drop(self.closed.insert(key.clone())),
                 Change::LockDelay(key, None) => drop(self.closed.remove(key)),
                 Change::TreeDeleted(prefix) => {

@@ -1,25 +1,40 @@
-//! Fencing tokens only go up: each grant has one that no grant before it had.
+//! Fencing tokens only go up: each grant has one that no grant before it had. A restore brings old grants back under their
+//! old tokens, but never gives one of them anew.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use std::collections::BTreeMap;
 
-/// The last token, and the token of each key's last grant.
+/// The last token, the token of each key's last grant, and what each token was given for.
 #[derive(Debug, Default)]
 pub(super) struct Fencing {
     last: Fence,
     grants: BTreeMap<Key, (Fence, Option<SessionId>)>,
+    given: BTreeMap<Fence, (Key, Option<SessionId>)>,
 }
 
 impl Fencing {
-    fn change(&mut self, change: &Change) -> Result<(), String> {
+    fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
+        let restores = is_restore(changes);
+        changes.iter().try_for_each(|change| self.change(change, restores))
+    }
+
+    fn change(&mut self, change: &Change, restores: bool) -> Result<(), String> {
         match change {
+            Change::Cleared => {
+                self.grants.clear();
+                Ok(())
+            }
             Change::Fence(fence) => {
                 let before = std::mem::replace(&mut self.last, *fence);
-                ensure(*fence > before, || format!("the token went from {before} to {fence}"))
+                let goes_on = *fence > before || (restores && *fence == before);
+                ensure(goes_on, || format!("the token went from {before} to {fence}"))
             }
             Change::Entry(key, Some(entry)) if entry.session.is_some() => {
+                let owner = (key.clone(), entry.session.clone());
+                let first = self.given.entry(entry.fence).or_insert_with(|| owner.clone());
+                ensure(*first == owner, || format!("{} was given to {first:?} and {owner:?}", entry.fence))?;
                 let grant = (entry.fence, entry.session.clone());
                 let Some((fence, holder)) = self.grants.insert(key.clone(), grant) else { return Ok(()) };
                 ensure(entry.fence > fence || (entry.fence == fence && entry.session == holder), || {
@@ -38,8 +53,8 @@ impl Invariant for Fencing {
 
     fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied(past) => past.changes.iter().try_for_each(|change| self.change(change)),
-            Fact::Strange { changes } => changes.iter().try_for_each(|change| self.change(change)),
+            Fact::Applied(past) => self.entry(&past.changes),
+            Fact::Strange { changes } => self.entry(changes),
             _ => Ok(()),
         }
     }

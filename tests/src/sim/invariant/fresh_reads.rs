@@ -14,13 +14,13 @@ impl Invariant for FreshReads {
         "fresh_reads"
     }
 
-    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
         let Response::Answer(_) = given.response else { return Ok(()) };
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
         // What became of a place is a fact of the log's beginning: it need not be fresh, only late enough.
         let bound = match query {
-            Query::Place { ticket, .. } => *ticket,
+            Query::Place { ticket, .. } => scene.history.place_of_index(*ticket),
             _ => given.asked.ask.bound,
         };
         ensure(*consistency == Consistency::Stale || *applied >= bound, || {

@@ -19,6 +19,7 @@ impl LockDelays {
     fn entry(&mut self, past: &Past, scene: &Scene<'_>) -> Result<(), String> {
         for change in &past.changes {
             match change {
+                Change::Cleared => self.closed.clear(),
                 Change::LockDelay(key, Some(delay)) => {
                     self.closed.insert(key.clone(), (past.at, delay.duration));
                 }

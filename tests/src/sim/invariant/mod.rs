@@ -16,8 +16,10 @@
 //! | `raft` | one leader a term, one vote a term, logs that agree, nothing committed changes |
 //! | `durable` | nothing is promised before it is on disk |
 //! | `watches` | a watcher learns the last change |
+//! | `backups` | a backup is what the log made, and no index is given twice, whatever is restored |
 
 mod atomic_invalidation;
+mod backups;
 mod durable;
 mod exactly_once;
 mod fairness;
@@ -42,6 +44,7 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
 use lockmesh_protocol::query::{Answer, Query};
+use lockmesh_protocol::rpc::BackupPart;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -136,6 +139,11 @@ pub enum Fact<'a> {
         /// Which lock; none for all.
         key: Option<&'a Key>,
     },
+    /// A client has read a backup to its end.
+    BackedUp {
+        /// Its parts, in order.
+        parts: &'a [BackupPart],
+    },
     /// All is quiet.
     LastSeen {
         /// What a watcher asks for.
@@ -195,7 +203,13 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(raft::Raft::default()),
         Box::new(durable::NothingPromisedEarly),
         Box::new(watches::Watches),
+        Box::new(backups::Backups::default()),
     ]
+}
+
+/// Whether these changes are a restore's: everything begins anew with what the backup holds.
+fn is_restore(changes: &[Change]) -> bool {
+    changes.contains(&Change::Cleared)
 }
 
 /// Fails with words where something is not so.

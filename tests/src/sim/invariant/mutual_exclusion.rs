@@ -1,9 +1,10 @@
 //! A lock has one holder: by the log, and by what clients believe at any true time.
 //!
 //! A client believes in its lock from the moment it is told so until it lets go, and no longer than its session's lease:
-//! one TTL after it sent the last renewal that was acknowledged.
+//! one TTL after it sent the last renewal that was acknowledged. Whoever restores a backup takes all locks from their
+//! holders; the fencing token tells what was granted before.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use lockmesh_protocol::time::Time;
@@ -15,10 +16,27 @@ pub(super) struct MutualExclusion {
     holders: BTreeMap<Key, (SessionId, Fence)>,
     beliefs: BTreeMap<(Key, SessionId), Fence>,
     leases: BTreeMap<SessionId, Time>,
+    /// Grants up to this one were before the last restore.
+    restored_at: Fence,
 }
 
 impl MutualExclusion {
+    fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
+        if is_restore(changes) {
+            self.beliefs.clear();
+            let fences = changes.iter().filter_map(|change| match change {
+                Change::Fence(fence) => Some(*fence),
+                _ => None,
+            });
+            self.restored_at = fences.max().unwrap_or(self.restored_at);
+        }
+        changes.iter().try_for_each(|change| self.change(change))
+    }
+
     fn change(&mut self, change: &Change) -> Result<(), String> {
+        if *change == Change::Cleared {
+            self.holders.clear();
+        }
         if let Change::TreeDeleted(prefix) = change {
             self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
         }
@@ -37,6 +55,9 @@ impl MutualExclusion {
     }
 
     fn believe(&mut self, session: &SessionId, key: &Key, fence: Fence, now: Time) -> Result<(), String> {
+        if fence <= self.restored_at {
+            return Ok(());
+        }
         let others = self.beliefs.iter().filter(|((of, who), _)| of == key && who != session);
         for ((_, other), held) in others {
             let lease = self.leases.get(other).copied().unwrap_or_default();
@@ -59,8 +80,8 @@ impl Invariant for MutualExclusion {
 
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied(past) => past.changes.iter().try_for_each(|change| self.change(change)),
-            Fact::Strange { changes } => changes.iter().try_for_each(|change| self.change(change)),
+            Fact::Applied(past) => self.entry(&past.changes),
+            Fact::Strange { changes } => self.entry(changes),
             Fact::Believes { session, key, fence } => self.believe(session, key, *fence, scene.now),
             Fact::Leased { session, until } => {
                 self.leases.insert((*session).clone(), *until);

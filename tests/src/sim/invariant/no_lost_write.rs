@@ -20,7 +20,7 @@ impl NoLostWrite {
         else {
             return Ok(());
         };
-        let past = scene.history.at(applied.index);
+        let past = scene.history.answered(applied.index);
         let past = past.ok_or_else(|| format!("index {} was answered and is not there", applied.index))?;
         let proposal = past.proposal.as_ref();
         let is_its_own = proposal.is_some_and(|proposal| {
@@ -36,10 +36,10 @@ impl NoLostWrite {
         ensure(is_its_own, || {
             format!("{command:?} was answered with index {}, which is {proposal:?}", applied.index)
         })?;
-        self.answered.insert(applied.index, *request);
+        self.answered.insert(past.entry.index, *request);
         let replies: Vec<_> = match request {
             Some(request) => scene.history.places_of(request).to_vec(),
-            None => vec![applied.index],
+            None => vec![past.entry.index],
         };
         let follows = replies.iter().filter_map(|index| scene.history.at(*index)?.reply.as_deref());
         ensure(follows.into_iter().any(|reply| is_same(reply, applied)), || {

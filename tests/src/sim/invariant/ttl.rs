@@ -1,7 +1,7 @@
 //! No session expires sooner than its window after a renewal that was acknowledged: in true time, allowing for the
 //! fastest clock. A renewal counts from when it came to the server.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::SessionId;
@@ -20,12 +20,14 @@ pub(super) struct Ttl {
 
 impl Ttl {
     fn entry(&mut self, past: &Past, scene: &Scene<'_>) -> Result<(), String> {
+        // What a backup tells of sessions that ended is long past.
+        let restores = is_restore(&past.changes);
         for change in &past.changes {
             match change {
                 Change::Session(id, Some(session)) if !session.ttl.is_zero() => {
                     self.promised.insert(id.clone(), (past.at, session.ttl));
                 }
-                Change::Loss(_, Some(loss)) => {
+                Change::Loss(_, Some(loss)) if !restores => {
                     let promise = self.promised.remove(&loss.session);
                     if loss.cause == LossCause::TtlExpired {
                         let why = || format!("{} has no TTL and expired", loss.session);

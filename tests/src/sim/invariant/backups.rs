@@ -1,0 +1,66 @@
+//! A backup is what the log made of the state at one index, and one that is not stale holds all that was answered before it
+//! was asked for. Whatever is restored, no index that is given is given again.
+
+use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_core::State;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::rpc::{BackupPart, Request, Response};
+
+/// The index that was given last.
+#[derive(Debug, Default)]
+pub(super) struct Backups {
+    last: LogIndex,
+}
+
+/// Whether a backup holds a row: what a restore has gathered so far and the replies that are kept stay where they are.
+fn is_backed_up(row: &Change) -> bool {
+    !matches!(row, Change::RestorePart(..) | Change::Reply(..))
+}
+
+fn state_of(rows: impl Iterator<Item = Change>) -> State {
+    let mut state = State::default();
+    rows.for_each(|row| state.load(row));
+    state
+}
+
+fn is_whole(parts: &[BackupPart], scene: &Scene<'_>) -> Result<(), String> {
+    let Some(first) = parts.first() else { return Ok(()) };
+    let (index, term) = (first.index, first.term);
+    let one = parts.iter().all(|part| (part.index, part.term) == (index, term));
+    ensure(one, || format!("a backup's parts stand for different indexes: {index} and others"))?;
+    let expected = scene.history.state_at(index);
+    let expected = expected.ok_or_else(|| format!("a backup stands for {index}, where nobody has been"))?;
+    let expected = state_of(expected.rows().filter(is_backed_up));
+    let found = state_of(parts.iter().flat_map(|part| part.rows.iter().cloned()));
+    ensure(found == expected, || {
+        let lost: Vec<Change> = expected.rows().filter(|row| !found.rows().any(|r| r == *row)).collect();
+        let added: Vec<Change> = found.rows().filter(|row| !expected.rows().any(|r| r == *row)).collect();
+        format!("a backup of {index} lacks {lost:?} and has {added:?}")
+    })
+}
+
+impl Invariant for Backups {
+    fn name(&self) -> &'static str {
+        "backups"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::BackedUp { parts } => is_whole(parts, scene),
+            Fact::Given { given, .. } => {
+                let Response::BackupPart(part) = &given.response else { return Ok(()) };
+                let fresh = Request::BackupPart { backup: None, number: 0, stale: false };
+                let bound = given.asked.ask.bound;
+                ensure(given.asked.ask.request != fresh || part.index >= bound, || {
+                    format!("a backup stands for {}, but {bound} was answered before", part.index)
+                })
+            }
+            Fact::Applied(past) => {
+                let before = std::mem::replace(&mut self.last, past.index);
+                ensure(past.index > before, || format!("the index went from {before} to {}", past.index))
+            }
+            _ => Ok(()),
+        }
+    }
+}
