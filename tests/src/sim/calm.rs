@@ -38,6 +38,7 @@ impl World {
 
     /// Whether all is well by now.
     pub fn look(&mut self) {
+        self.waits_for_refusal();
         let wrong = self.wrong();
         if wrong.is_empty() {
             self.judge_end();

@@ -48,6 +48,8 @@ pub enum Kind {
     Wipe,
     /// A follower's disk is given a row that no entry has made.
     Corruption,
+    /// A disk is copied, or put back to an older copy of itself.
+    SetBack,
 }
 
 /// The end of a fault.
@@ -87,6 +89,7 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
         (Kind::Removal, plan.removal),
         (Kind::Arrival, plan.arrival),
         (Kind::Wipe, plan.wipe),
+        (Kind::SetBack, plan.set_back),
     ];
     all.into_iter().filter_map(|(kind, mean)| Some((kind, mean?))).collect()
 }
@@ -101,6 +104,9 @@ impl World {
         if let Some((_, mean)) = rhythm {
             let wait = self.stage.around(mean);
             self.stage.after(wait, Event::Fault(kind));
+        }
+        if self.waits_for_refusal() {
+            return;
         }
         match kind {
             Kind::Crash => self.crash_some(),
@@ -120,6 +126,7 @@ impl World {
             Kind::Arrival => self.order_arrival(),
             Kind::Wipe => self.wipe(),
             Kind::Corruption => self.corrupt_some(),
+            Kind::SetBack => self.copy_or_set_back(),
         }
     }
 

@@ -11,7 +11,7 @@ use lockmesh_core::State;
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
-use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;
@@ -27,6 +27,8 @@ pub enum DiskEvent {
     Log,
     /// The commit of the image.
     Image,
+    /// The note that the server was removed.
+    Removal,
 }
 
 /// What the store tells the driver.
@@ -68,6 +70,8 @@ pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
+    /// Whether it says that the server was removed from the quorum.
+    pub removed: bool,
     queue: WriteQueue<DirtyRows>,
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
@@ -151,6 +155,7 @@ impl Disk {
             server,
             queue: WriteQueue::new(durable.hard_state.commit, durable.mark.index),
             durable,
+            removed: false,
             writing: None,
             imaging: None,
             stalled_until: Time(0),
@@ -236,6 +241,10 @@ impl Disk {
         let writer = match event {
             DiskEvent::Log => Writer::Log,
             DiskEvent::Image => Writer::Checkpoint,
+            DiskEvent::Removal => {
+                self.removed |= stage.now >= self.refuses_until;
+                return told;
+            }
         };
         if stage.now < self.refuses_until {
             stage.hit(Mark::DiskRefused);
@@ -258,6 +267,7 @@ impl Disk {
                 told.push(Told::Image(mark));
                 told.extend(is_exact.then(|| Told::Summed(index, Checksum::of(self.durable.state.rows()))));
             }
+            DiskEvent::Removal => {}
         }
         self.go_on(stage, life);
         told
@@ -310,9 +320,28 @@ impl Disk {
         if stage.sabotage == Sabotage::ForgetVote {
             self.durable.hard_state.vote = ServerId(0);
         }
-        let (stalled, refused) = (self.stalled_until, self.refuses_until);
+        let (stalled, refused, removed) = (self.stalled_until, self.refuses_until, self.removed);
         *self = Self::holding(self.server, self.durable.clone());
-        (self.stalled_until, self.refuses_until) = (stalled, refused);
+        (self.stalled_until, self.refuses_until, self.removed) = (stalled, refused, removed);
+    }
+
+    /// The disk as it would be found if the power failed now.
+    pub fn copy(&self, stage: &mut Stage) -> Self {
+        let mut copy = self.clone();
+        copy.crash(stage);
+        copy
+    }
+
+    /// How far a server has come that starts on it.
+    pub fn position(&self) -> LogPosition {
+        let last_index = self.durable.last_index().max(self.durable.mark.index);
+        LogPosition { term: self.durable.hard_state.term, last_index }
+    }
+
+    /// Notes that the server was removed: beside all else, and only once.
+    pub fn note_removal(&mut self, stage: &mut Stage, life: u64) {
+        let wait = self.latency(stage, stage.plan.disk.commit);
+        stage.after(wait, Event::Disk(self.server, life, DiskEvent::Removal));
     }
 
     /// What a process finds when it starts.

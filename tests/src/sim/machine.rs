@@ -23,10 +23,12 @@ pub struct Machine {
     pub lives: u64,
     /// It will never run again: its disk is lost.
     pub gone: bool,
-    /// Its disk says that it was removed from the quorum: no process starts on it any more.
-    pub removed: bool,
     /// Its disk says that its state is corrupt.
     pub found_corrupt: bool,
+    /// An older copy of its disk.
+    pub copy: Option<Box<Disk>>,
+    /// Its disk was set back to an older copy of itself.
+    pub set_back: bool,
     /// A snapshot that its process fetches.
     pub fetch: Option<Fetch>,
 }
@@ -48,13 +50,24 @@ impl Machine {
     /// A machine whose disk begins with an image.
     pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
         let disk = Disk::new(id, mark);
-        let (gone, removed, found_corrupt) = (false, false, false);
-        Self { id, node, folder, disk, process: None, lives: 0, gone, removed, found_corrupt, fetch: None }
+        Self {
+            id,
+            node,
+            folder,
+            disk,
+            process: None,
+            lives: 0,
+            gone: false,
+            found_corrupt: false,
+            copy: None,
+            set_back: false,
+            fetch: None,
+        }
     }
 
-    /// Whether it is no server of the quorum any more.
+    /// Whether it is no server of the quorum any more: what its disk says, no process starts against.
     pub fn is_out(&self) -> bool {
-        self.gone || self.removed
+        self.gone || self.disk.removed
     }
 
     /// Whether a process runs that leads and serves.

@@ -12,9 +12,10 @@
 //! | `world` | the loop: one event after the other |
 //! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
 //! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
+//! | `greetings` | how servers meet, and what they compare |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
 //! | `agent`, `client`, `locker`, `writer`, `cataloguer`, `archivist` | who asks, for what, and how often |
-//! | `operator`, `chaos` | changes of the membership; faults and their rhythm |
+//! | `operator`, `chaos`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
 //! | `calm` | what must be well in the end |
@@ -32,6 +33,7 @@ pub mod clock;
 pub mod corruption;
 pub mod disk;
 pub mod draw;
+pub mod greetings;
 pub mod history;
 pub mod invariant;
 pub mod judge;
@@ -46,6 +48,7 @@ pub mod process;
 pub mod readers;
 pub mod run;
 pub mod sabotage;
+mod setback;
 pub mod snapshots;
 pub mod stage;
 pub mod world;

@@ -28,6 +28,8 @@ pub struct Network {
     plan: NetworkPlan,
     calm: bool,
     cut: BTreeSet<Link>,
+    /// What stays cut, whatever is mended.
+    shut: BTreeSet<Link>,
     clogged: BTreeMap<Link, Time>,
     /// When the last message of a link arrives: what is not reordered must not come before it.
     last_arrivals: BTreeMap<Link, Time>,
@@ -40,6 +42,7 @@ impl Network {
             plan,
             calm: false,
             cut: BTreeSet::new(),
+            shut: BTreeSet::new(),
             clogged: BTreeMap::new(),
             last_arrivals: BTreeMap::new(),
         }
@@ -47,7 +50,7 @@ impl Network {
 
     /// When a message arrives that is sent now; not at all, once, or twice.
     pub fn arrivals(&mut self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Vec<Time> {
-        if self.cut.contains(&link) || (!self.calm && draw.once_in(self.plan.loses_one_in)) {
+        if !self.carries(link) || (!self.calm && draw.once_in(self.plan.loses_one_in)) {
             marks.hit(Mark::Lost);
             return Vec::new();
         }
@@ -93,7 +96,17 @@ impl Network {
 
     /// Whether a direction works.
     pub fn carries(&self, link: Link) -> bool {
-        !self.cut.contains(&link)
+        !self.cut.contains(&link) && !self.shut.contains(&link)
+    }
+
+    /// Shuts one direction, until it is opened.
+    pub fn shut(&mut self, link: Link) {
+        self.shut.insert(link);
+    }
+
+    /// Opens one direction that was shut.
+    pub fn open(&mut self, link: Link) {
+        self.shut.remove(&link);
     }
 
     /// Holds everything back that is sent in one direction, until then.

@@ -6,7 +6,7 @@ use super::network::Place;
 use super::process::newcomer;
 use super::stage::{Ask, Asker, Event};
 use super::world::World;
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::{ImageMark, Membership};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -194,22 +194,30 @@ impl World {
 
     /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
     pub fn wipe(&mut self) {
-        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
+        let Some(members) = self.members_without_loss() else { return };
+        let id = *self.stage.draw.pick(&members.voters);
+        self.stage.hit(Mark::Wiped);
+        self.stage.say(|| format!("server {id} loses its disk"));
+        self.lose_disk(id);
+    }
+
+    /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds.
+    pub(super) fn members_without_loss(&self) -> Option<Membership> {
+        let leader = self.machines.values().find(|machine| machine.serves())?;
         let core = leader.process.as_ref().expect("it serves").core();
         let members = core.membership().clone();
         let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
         let lost = members.voters.iter().filter(|id| is_gone(id)).count();
-        let candidates: Vec<_> = members.voters.iter().copied().filter(|id| !is_gone(id)).collect();
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
-        if !core.is_membership_settled() || members.voters.len() < 3 || lost > 0 || removing {
-            return;
-        }
+        let is_safe = core.is_membership_settled() && members.voters.len() >= 3 && lost == 0 && !removing;
+        is_safe.then_some(members)
+    }
+
+    /// What a server's disk held is gone for good: with an empty folder it comes back as another one.
+    pub(super) fn lose_disk(&mut self, id: ServerId) {
         self.operator.lost = self.stage.now;
-        let id = *self.stage.draw.pick(&candidates);
-        self.stage.hit(Mark::Wiped);
-        self.stage.say(|| format!("server {id} loses its disk"));
         self.crash(id);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         machine.gone = true;

@@ -107,6 +107,8 @@ pub struct FaultPlan {
     pub arrival: Option<Duration>,
     /// A server loses its disk, and comes back as another one.
     pub wipe: Option<Duration>,
+    /// Somebody copies a disk, or puts a copy back.
+    pub set_back: Option<Duration>,
     /// How long eight parts of a checkpoint take to be read.
     pub fetch: Duration,
     /// How far clocks run wrong, at most.
@@ -247,6 +249,7 @@ impl FaultPlan {
             removal: kind(6 * SECOND),
             arrival: kind(6 * SECOND),
             wipe: kind(10 * SECOND),
+            set_back: kind(2 * SECOND),
             fetch: draw.duration(5 * MS, slowest_fetch),
             downtime: draw.duration(100 * MS, 3 * SECOND),
             pause_length: draw.duration(100 * MS, 4 * SECOND),

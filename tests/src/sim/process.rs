@@ -15,6 +15,7 @@ use lockmesh_core::frontend::{
 use lockmesh_core::raft::Election;
 use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_core::setback::LogPosition;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
 use lockmesh_protocol::change::Change;
@@ -47,6 +48,8 @@ pub enum Mail {
     Unreachable(ServerId),
     /// Another server says that this one was removed.
     Removed,
+    /// Another server remembers that this one had come so far.
+    SetBack(ServerId, LogPosition),
 }
 
 /// A request that waits for its answer.
@@ -124,6 +127,10 @@ pub struct Process {
     pub shadow: Shadow,
     /// Checkpoints that others read.
     pub readers: Readers,
+    /// The servers that answered its hello, each with the life in which it did.
+    pub links: BTreeMap<ServerId, u64>,
+    /// When it said hello last to each server.
+    pub hellos: BTreeMap<ServerId, Time>,
     frontend: Frontend,
     mail: Vec<Mail>,
     /// Calls that are not answered, as connections keep them.
@@ -131,6 +138,7 @@ pub struct Process {
     last_call: u64,
     unwritten: Unwritten<DirtyRows>,
     applied: LogIndex,
+    removed: bool,
     failing: bool,
     /// The servers that it knows.
     roster: BTreeSet<ServerId>,
@@ -251,11 +259,14 @@ impl Process {
             stands_until: None,
             shadow,
             readers: Readers::default(),
+            links: BTreeMap::new(),
+            hellos: BTreeMap::new(),
             mail: Vec::new(),
             calls: BTreeMap::new(),
             last_call: 0,
             unwritten: Unwritten::default(),
             applied,
+            removed: false,
             failing: false,
             roster: BTreeSet::new(),
             wakes: None,
@@ -387,6 +398,7 @@ impl Process {
             })),
             Mail::Unreachable(server) => Input::Unreachable(server),
             Mail::Removed => Input::Removed,
+            Mail::SetBack(by, known) => Input::SetBack(by, known),
             Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
             Mail::Store(Told::Image(mark)) => Input::Checkpointed(mark),
             Mail::Store(Told::Summed(index, checksum)) => Input::Summed(index, checksum),
@@ -437,6 +449,7 @@ impl Process {
         }
         turn.removed |= std::mem::take(&mut actions.removed);
         turn.found_corrupt |= std::mem::take(&mut actions.corrupt);
+        self.removed |= turn.removed;
         self.actions = actions;
     }
 
@@ -456,6 +469,11 @@ impl Process {
     pub fn reader_failed(&mut self, stage: &mut Stage) {
         self.readers.failed();
         self.wake(stage, stage.now);
+    }
+
+    /// Whether it knows that it was removed itself.
+    pub fn is_removed(&self) -> bool {
+        self.removed
     }
 
     /// Whether it knows that a server was removed.

@@ -3,6 +3,7 @@
 use super::chronicle::{Chronicle, Detail};
 use super::disk::DiskEvent;
 use super::draw::Draw;
+use super::greetings::Hello;
 use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
 use super::plan::Plan;
@@ -24,10 +25,10 @@ pub enum Event {
     Resume(ServerId, u64),
     /// A server's disk has done something; the number is the life that began it.
     Disk(ServerId, u64, DiskEvent),
-    /// A message between servers arrives.
-    Peer(ServerId, ServerId, Box<PeerMessage>),
-    /// A server says hello to another one: who hears it, who says it.
-    Hello(ServerId, ServerId),
+    /// A message between servers arrives: at whom, in which of its lives, and of whom.
+    Peer(ServerId, u64, ServerId, Box<PeerMessage>),
+    /// A server says hello to another one, or answers.
+    Hello(Box<Hello>),
     /// A server says hello to all others, as its links do when they are made anew; the number is its life.
     Reconnect(ServerId, u64),
     /// A server is told that it was removed.
@@ -50,6 +51,8 @@ pub enum Event {
     Mend(super::chaos::Mend),
     /// A server that was dead starts.
     Restart(ServerId),
+    /// The operator empties the folder of a server whose disk was set back.
+    EmptyFolder(ServerId),
     /// Faults end for good.
     Calm,
     /// The operator looks after what is not finished.

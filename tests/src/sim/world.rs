@@ -10,6 +10,7 @@ use super::marks::Mark;
 use super::network::Place;
 use super::operator::Operator;
 use super::process::{Given, Mail, Process, Turn, newcomer};
+use super::setback::Planned;
 use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_core::Core;
 use lockmesh_core::raft::message::PeerMessage;
@@ -21,9 +22,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// How often a link that was cut is made anew.
-const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Everything.
 #[derive(Debug)]
@@ -46,6 +44,8 @@ pub struct World {
     pub(super) compared: LogIndex,
     /// The server that renewed each session last.
     pub(super) renewers: BTreeMap<SessionId, ServerId>,
+    /// A disk that was set back, until its folder is emptied.
+    pub(super) planned: Option<Planned>,
     /// Whether all is as it should be at last.
     pub done: bool,
 }
@@ -75,6 +75,7 @@ impl World {
             voters: voters.clone(),
             compared: LogIndex(0),
             renewers: BTreeMap::new(),
+            planned: None,
             done: false,
         };
         voters.into_iter().for_each(|id| world.start(id));
@@ -89,8 +90,8 @@ impl World {
             Event::Turn(id, life) => self.turn(id, life),
             Event::Resume(id, life) => self.resume(id, life),
             Event::Disk(id, life, event) => self.disk_event(id, life, event),
-            Event::Peer(to, from, message) => self.post(to, Mail::Peer(from, message)),
-            Event::Hello(to, from) => self.hello(to, from),
+            Event::Peer(to, life, from, message) => self.peer(to, life, from, message),
+            Event::Hello(hello) => self.hello(*hello),
             Event::Reconnect(id, life) => self.reconnect(id, life),
             Event::ToldRemoved(id) if self.machines.contains_key(&id) => self.post(id, Mail::Removed),
             Event::ToldRemoved(_) => {}
@@ -117,6 +118,7 @@ impl World {
             Event::Fault(kind) => self.fault(kind),
             Event::Mend(mend) => self.mend(mend),
             Event::Restart(id) => self.start(id),
+            Event::EmptyFolder(id) => self.empty_folder(id),
             Event::Operator => self.operate(),
             Event::Calm => self.calm(),
             Event::Look => self.look(),
@@ -148,33 +150,10 @@ impl World {
         self.judge_memories(id);
     }
 
-    /// Links to other servers are made anew: when it starts, and again after a cut.
-    fn reconnect(&mut self, id: ServerId, life: u64) {
-        let machine = &self.machines[&id];
-        let Some(process) = machine.process.as_ref().filter(|process| process.life == life) else { return };
-        let others: Vec<_> =
-            process.core().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
-        for to in others {
-            self.stage.send(Place::Server(id), Place::Server(to), Event::Hello(to, id));
-        }
-        self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
-    }
-
-    /// Who was removed hears that as soon as it says hello.
-    fn hello(&mut self, to: ServerId, from: ServerId) {
-        let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
-        if process.is_some_and(|process| process.knows_removed(from)) {
-            self.tell_removed(to, from);
-        }
-    }
-
-    fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
-        self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
-    }
-
-    /// No disk is ever set back here: whoever starts holds all that the others remember of it.
+    /// Whoever starts on a disk that was not set back holds all that the others remember of it.
     fn judge_memories(&mut self, id: ServerId) {
-        let Some(started) = &self.machines[&id].process else { return };
+        let machine = &self.machines[&id];
+        let Some(started) = machine.process.as_ref().filter(|_| !machine.set_back) else { return };
         let holds = started.core().log_position();
         let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let remembered = running.map(|other| (other.id, other.core().peer_memory().of(id)));
@@ -194,6 +173,9 @@ impl World {
             self.stage.hit(Mark::LeaderCrash);
         }
         self.stage.say(|| format!("server {id}, {role}, crashes"));
+        if process.is_removed() && !machine.disk.removed {
+            self.stage.hit(Mark::RemovalForgotten);
+        }
         machine.fetch = None;
         machine.disk.crash(&mut self.stage);
         self.judge.see(&self.stage, &Fact::Crashed { server: id, durable: &machine.disk.durable });
@@ -259,8 +241,12 @@ impl World {
         if turn.removed {
             self.stage.hit(Mark::KnewOwnRemoval);
             self.stage.say(|| format!("server {id} knows that it was removed"));
-            self.machines.get_mut(&id).expect("the machine exists").removed = true;
+            let machine = self.machines.get_mut(&id).expect("the machine exists");
+            machine.disk.note_removal(&mut self.stage, life);
+            self.expect_no_refusal(id);
+            self.crash_soon(id, self.stage.plan.disk.commit.1);
         }
+        self.judge_set_back(id);
         if let Some(fetch) = turn.fetch {
             self.begin_fetch(id, fetch);
         }
@@ -282,12 +268,6 @@ impl World {
         }
         if let Some(mark) = &turn.installed {
             self.stage.marks.hit(Mark::Installed);
-            let crashes = self.stage.plan.faults.crash.is_some() && !self.stage.calm;
-            if crashes && self.stage.draw.once_in(4) {
-                let wait = self.stage.plan.disk.image.1;
-                let wait = self.stage.draw.duration(Duration::ZERO, wait);
-                self.stage.after(wait, Event::Fault(chaos::Kind::CrashOf(id)));
-            }
             self.stage
                 .life
                 .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
@@ -295,6 +275,16 @@ impl World {
                 let state = process.core().state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
             }
+            self.crash_soon(id, self.stage.plan.disk.image.1);
+        }
+    }
+
+    /// Lets a server crash now and then while its disk has something to write that takes so long.
+    fn crash_soon(&mut self, id: ServerId, within: Duration) {
+        let crashes = self.stage.plan.faults.crash.is_some() && !self.stage.calm;
+        if crashes && self.stage.draw.once_in(4) {
+            let wait = self.stage.draw.duration(Duration::ZERO, within);
+            self.stage.after(wait, Event::Fault(chaos::Kind::CrashOf(id)));
         }
     }
 
@@ -333,9 +323,24 @@ impl World {
         if !self.machines.contains_key(&to) {
             return;
         }
-        let event = Event::Peer(to, from, Box::new(on_the_wire(&message)));
+        let Some(life) = self.linked(from, to) else { return self.lose(from, to) };
+        let event = Event::Peer(to, life, from, Box::new(on_the_wire(&message)));
         let sent = self.stage.send(Place::Server(from), Place::Server(to), event);
-        if !sent && self.stage.draw.once_in(4) {
+        if !sent {
+            self.lose(from, to);
+        }
+    }
+
+    /// A message arrives at the process that it was sent to, if that one runs still.
+    fn peer(&mut self, to: ServerId, life: u64, from: ServerId, message: Box<PeerMessage>) {
+        if self.process(to).is_some_and(|process| process.life == life) {
+            self.post(to, Mail::Peer(from, message));
+        }
+    }
+
+    /// A message was lost on its way, which its sender may notice.
+    fn lose(&mut self, from: ServerId, to: ServerId) {
+        if self.stage.draw.once_in(4) {
             self.post(from, Mail::Unreachable(to));
         }
     }
@@ -369,7 +374,7 @@ impl World {
         }
         let holds = |id: &&ServerId| {
             self.machines.get(id).is_some_and(|machine| {
-                machine.gone || machine.disk.durable.holds(index, past.entry.term)
+                machine.gone || machine.set_back || machine.disk.durable.holds(index, past.entry.term)
             })
         };
         (members.voters.iter().filter(holds).count(), members.voters.len())

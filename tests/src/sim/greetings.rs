@@ -1,0 +1,117 @@
+//! How servers meet: no message passes between two processes before one has said hello and the other has answered, and both
+//! have compared what they hold and remember of each other.
+
+use super::network::Place;
+use super::process::{Mail, Process};
+use super::stage::Event;
+use super::world::World;
+use lockmesh_core::setback::{LogPosition, SetBack};
+use lockmesh_protocol::id::ServerId;
+use std::time::Duration;
+
+/// How often a server says hello to all others, as its links do when they are made anew.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after a hello that was not answered comes the next, where there is something to send.
+const HELLO_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A hello, or the answer to one.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    /// Who speaks, and in which of its lives.
+    pub from: (ServerId, u64),
+    /// To whom.
+    pub to: ServerId,
+    /// How far the speaker has come.
+    position: LogPosition,
+    /// How far it knows the other one to have come.
+    remembers: Option<LogPosition>,
+    /// Of an answer: how far the other one had known the speaker to have come when it said hello.
+    answers: Option<Option<LogPosition>>,
+}
+
+impl World {
+    /// Links to other servers are made anew: when a process starts, and again after a cut.
+    pub(super) fn reconnect(&mut self, id: ServerId, life: u64) {
+        let Some(process) = self.process(id).filter(|process| process.life == life) else { return };
+        let others: Vec<_> =
+            process.core().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
+        others.into_iter().for_each(|to| self.say_hello(id, to, None));
+        self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
+    }
+
+    /// To which life of another server messages pass; where to none, it says hello now and then.
+    pub(super) fn linked(&mut self, from: ServerId, to: ServerId) -> Option<u64> {
+        let life = self.process(to).map(|process| process.life);
+        let now = self.stage.now;
+        let process = self.process_mut(from)?;
+        if life.is_some() && process.links.get(&to) == life.as_ref() {
+            return life;
+        }
+        let is_due = process.hellos.get(&to).is_none_or(|last| now.since(*last) >= HELLO_INTERVAL);
+        if is_due {
+            self.say_hello(from, to, None);
+        }
+        None
+    }
+
+    fn say_hello(&mut self, from: ServerId, to: ServerId, answers: Option<Option<LogPosition>>) {
+        let now = self.stage.now;
+        let Some(process) = self.process_mut(from) else { return };
+        process.hellos.insert(to, now);
+        let (position, remembers) = (process.core().log_position(), process.core().peer_memory().of(to));
+        let hello = Hello { from: (from, process.life), to, position, remembers, answers };
+        self.stage.send(Place::Server(from), Place::Server(to), Event::Hello(Box::new(hello)));
+    }
+
+    /// A hello, or its answer, is heard.
+    pub(super) fn hello(&mut self, hello: Hello) {
+        let Hello { from: (from, life), to, position, remembers, answers } = hello;
+        let Some(process) = self.process(to) else { return };
+        if let Some(until) = process.stands_until.filter(|until| *until > self.stage.now) {
+            return self.stage.at(until, Event::Hello(Box::new(hello)));
+        }
+        if process.knows_removed(from) {
+            return self.tell_removed(to, from);
+        }
+        let (own, memory) = (process.core().log_position(), process.core().peer_memory().of(from));
+        let is_linked = process.links.get(&from) == Some(&life);
+        if let Some(SetBack { known, .. }) = SetBack::find(to, own, from, remembers) {
+            return self.post(to, Mail::SetBack(from, known));
+        }
+        // What the other one acknowledged after its hello is no part of it.
+        let known = answers.unwrap_or(memory);
+        let is_welcome = SetBack::find(from, position, to, known).is_none();
+        match answers {
+            Some(_) if is_welcome => self.link(to, from, life),
+            Some(_) => {}
+            None if is_welcome => {
+                self.say_hello(to, from, Some(remembers));
+                if !is_linked {
+                    self.say_hello(to, from, None);
+                }
+            }
+            // It learns by this one's own hello what is remembered of it.
+            None => self.say_hello(to, from, None),
+        }
+    }
+
+    fn link(&mut self, from: ServerId, to: ServerId, life: u64) {
+        if let Some(process) = self.process_mut(from) {
+            process.links.insert(to, life);
+        }
+    }
+
+    /// Whoever was removed is told so.
+    pub(super) fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
+        self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
+    }
+
+    /// A server's process, if one runs.
+    pub(super) fn process(&self, id: ServerId) -> Option<&Process> {
+        self.machines.get(&id)?.process.as_ref()
+    }
+
+    fn process_mut(&mut self, id: ServerId) -> Option<&mut Process> {
+        self.machines.get_mut(&id)?.process.as_mut()
+    }
+}

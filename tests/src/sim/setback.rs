@@ -1,0 +1,148 @@
+//! Disks that are set back: a machine's disk is put back to an older copy of itself, as whoever restores a virtual machine
+//! does, and the server on it has forgotten what it voted and acknowledged since.
+//!
+//! That is done only where another server can betray it, and to that one it must speak first: consensus cannot bear what
+//! only the server itself and a dead one knew. It must then be refused in words before it has done any harm, and nobody may
+//! be refused whose disk was not set back. The operator empties its folder, and it joins as a new server.
+
+use super::marks::Mark;
+use super::network::{Link, Place};
+use super::stage::Event;
+use super::world::World;
+use lockmesh_core::raft::log::Membership;
+use lockmesh_core::setback::{LogPosition, SetBack};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Within this time a server whose disk was set back must be refused.
+const BOUND: Duration = Duration::from_secs(8);
+/// For so long, at most, a server that was refused runs on before the operator empties its folder.
+const LEAVE_RUNNING: Duration = Duration::from_millis(300);
+
+/// A disk that was set back, until its folder is emptied.
+#[derive(Debug)]
+pub(super) struct Planned {
+    server: ServerId,
+    since: Time,
+    /// Whether it was refused.
+    is_found: bool,
+    /// What keeps those from it that know nothing.
+    shut: Vec<Link>,
+}
+
+impl World {
+    /// Somebody takes a copy of a disk, or puts one back.
+    pub(super) fn copy_or_set_back(&mut self) {
+        if self.stage.draw.once_in(2) || !self.set_back_some() {
+            self.copy_some_disk();
+        }
+    }
+
+    fn copy_some_disk(&mut self) {
+        let running = self.running();
+        let Some(id) = self.stage.draw.any(&running) else { return };
+        let machine = self.machines.get_mut(&id).expect("the machine exists");
+        let copy = machine.disk.copy(&mut self.stage);
+        machine.copy = Some(Box::new(copy));
+        self.stage.say(|| format!("somebody copies the disk of server {id}"));
+    }
+
+    /// Sets a server back whose copy another one can betray; false where there is none.
+    fn set_back_some(&mut self) -> bool {
+        let Some(members) = self.members_without_loss() else { return false };
+        let could: Vec<(ServerId, ServerId)> = self.traitors(&members);
+        let Some((server, by)) = self.stage.draw.any(&could) else { return false };
+        self.stage.hit(Mark::SetBack);
+        self.stage.say(|| format!("the disk of server {server} is set back, as server {by} can tell"));
+        self.crash(server);
+        let machine = self.machines.get_mut(&server).expect("the machine exists");
+        machine.disk = *machine.copy.take().expect("it was just looked at");
+        machine.set_back = true;
+        let others: Vec<_> =
+            self.machines.keys().filter(|id| **id != server && **id != by).copied().collect();
+        let (here, there) = (Place::Server(server), Place::Server);
+        let shut: Vec<Link> =
+            others.into_iter().flat_map(|id| [(here, there(id)), (there(id), here)]).collect();
+        shut.iter().for_each(|link| self.stage.network.shut(*link));
+        self.planned = Some(Planned { server, since: self.stage.now, is_found: false, shut });
+        self.remember_over_a_restart(server, by);
+        self.start(server);
+        true
+    }
+
+    /// What one knows of the other is on its disk too, if its last checkpoint is not too old.
+    fn remember_over_a_restart(&mut self, server: ServerId, by: ServerId) {
+        let holds = self.machines[&server].disk.position();
+        let durable = self.machines[&by].disk.durable.peers.of(server);
+        if SetBack::find(server, holds, by, durable).is_some() && self.stage.draw.once_in(2) {
+            self.stage.hit(Mark::SetBackRemembered);
+            self.crash(by);
+            self.start(by);
+        }
+    }
+
+    /// Pairs of a server with an old copy of its disk and another one that remembers more and reaches it.
+    fn traitors(&self, members: &Membership) -> Vec<(ServerId, ServerId)> {
+        let mut pairs = Vec::new();
+        for server in &members.voters {
+            let Some(copy) = self.machines.get(server).and_then(|machine| machine.copy.as_ref()) else {
+                continue;
+            };
+            let knowing = members.all().into_iter().filter(|by| by != server);
+            pairs.extend(knowing.filter(|by| self.knows(*by, *server, copy.position())).map(|by| (*server, by)));
+        }
+        pairs
+    }
+
+    fn knows(&self, by: ServerId, server: ServerId, holds: LogPosition) -> bool {
+        let Some(process) = self.process(by).filter(|process| process.stands_until.is_none()) else {
+            return false;
+        };
+        let (one, other) = (Place::Server(by), Place::Server(server));
+        let network = &self.stage.network;
+        let remembered = process.core().peer_memory().of(server);
+        network.carries((one, other))
+            && network.carries((other, one))
+            && SetBack::find(server, holds, by, remembered).is_some()
+    }
+
+    /// Looks whether a server was refused since its disk was set back.
+    pub(super) fn judge_set_back(&mut self, id: ServerId) {
+        let Some(process) = self.process(id) else { return };
+        let Some(set_back) = process.core().set_back().copied() else { return };
+        if !self.machines[&id].set_back {
+            return self.judge.object("set_back", format!("nothing was set back, but: {set_back}"));
+        }
+        let Some(planned) = self.planned.as_mut().filter(|planned| !planned.is_found) else { return };
+        planned.is_found = true;
+        planned.shut.drain(..).for_each(|link| self.stage.network.open(link));
+        self.stage.hit(Mark::SetBackFound);
+        self.stage.say(|| set_back.to_string());
+        let wait = self.stage.draw.duration(Duration::ZERO, LEAVE_RUNNING);
+        self.stage.after(wait, Event::EmptyFolder(id));
+    }
+
+    /// The operator does as the refusal says.
+    pub(super) fn empty_folder(&mut self, id: ServerId) {
+        self.planned = None;
+        self.lose_disk(id);
+    }
+
+    /// Whether a disk was set back and nobody has emptied its folder yet: until then nothing else goes wrong.
+    pub(super) fn waits_for_refusal(&mut self) -> bool {
+        let Some(planned) = &self.planned else { return false };
+        if !planned.is_found && self.stage.now.since(planned.since) > BOUND {
+            let what = format!("the disk of server {} was set back, and nobody says so", planned.server);
+            self.judge.object("set_back", what);
+        }
+        true
+    }
+
+    /// A server that was removed needs no other refusal.
+    pub(super) fn expect_no_refusal(&mut self, id: ServerId) {
+        if let Some(planned) = self.planned.take_if(|planned| planned.server == id && !planned.is_found) {
+            planned.shut.into_iter().for_each(|link| self.stage.network.open(link));
+        }
+    }
+}
