@@ -113,6 +113,12 @@ impl Archivist {
         server: ServerId,
         (mut parts, part): (Vec<BackupPart>, BackupPart),
     ) -> Work {
+        // Servers count their readers each process for itself, so another backup may have the same number.
+        let of = |part: &BackupPart| (part.backup, part.index, part.term);
+        if parts.first().is_some_and(|first| of(first) != of(&part)) {
+            stage.hit(Mark::BackupInterrupted);
+            return Work::Rests;
+        }
         // What repeats an earlier part answers an earlier question.
         if part.number as usize == parts.len() {
             parts.push(part);

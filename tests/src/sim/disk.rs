@@ -1,23 +1,21 @@
 //! A server's disk: the log and the image as they would be found after a power cut, and what is on its way there.
 //!
 //! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
-//! what the disk refuses, and what a power cut leaves.
+//! what the disk refuses, and what a power cut leaves. Most seeds have no more than that for a store; the others write with
+//! the real one: see [`Medium`].
 
-use super::corruption::without_stray_row;
+use super::durable::Durable;
 use super::marks::Mark;
+use super::medium::Medium;
 use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
-use lockmesh_core::State;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::raft::log::{HardState, ImageMark, LogWrite, Recovered};
 use lockmesh_core::sabotage::Rule;
-use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
-use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
-use lockmesh_server::store::testing::backup_of;
 use lockmesh_server::store::{Backup, DirtyRows};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Something that the disk has done, or refused.
@@ -44,32 +42,16 @@ pub enum Told {
     Failing(bool),
 }
 
-/// What is there after a power cut.
-#[derive(Clone, Debug)]
-pub struct Durable {
-    /// The entry before the log's first.
-    pub base: (LogIndex, Term),
-    /// The log.
-    pub entries: VecDeque<LogEntry>,
-    /// The hard state.
-    pub hard_state: HardState,
-    /// What the image stands for.
-    pub mark: ImageMark,
-    /// The image.
-    pub state: State,
-    /// How far other servers had come when it was made.
-    pub peers: PeerMemory,
-}
-
 /// A checkpoint on its way.
 pub type Checkpoint = write_queue::Checkpoint<DirtyRows>;
 
 /// The disk with what is on its way to it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Disk {
     server: ServerId,
     /// What is there after a power cut.
     pub durable: Durable,
+    medium: Medium,
     /// Whether it says that the server was removed from the quorum.
     pub removed: bool,
     queue: WriteQueue<DirtyRows>,
@@ -83,84 +65,30 @@ pub struct Disk {
     refuses_until: Time,
 }
 
-impl Durable {
-    /// The term of an entry that is on disk, or that the image stands for.
-    pub fn term(&self, index: LogIndex) -> Option<Term> {
-        match index.0.checked_sub(self.base.0.0)? {
-            0 => Some(self.base.1),
-            distance => self.entries.get(distance as usize - 1).map(|entry| entry.term),
-        }
-    }
-
-    /// The last index in the log.
-    pub fn last_index(&self) -> LogIndex {
-        LogIndex(self.base.0.0 + self.entries.len() as u64)
-    }
-
-    /// Whether an entry would survive a power cut.
-    pub fn holds(&self, index: LogIndex, term: Term) -> bool {
-        index <= self.mark.index || self.term(index) == Some(term)
-    }
-
-    fn write(&mut self, write: LogWrite) {
-        if let Some(mark) = write.reset {
-            self.base = (mark.index, mark.term);
-            self.hard_state.commit = self.hard_state.commit.max(mark.index);
-            self.entries.clear();
-        }
-        if let Some(first) = write.entries.first() {
-            assert!(first.index > self.base.0, "an entry would replace what was cut off the log");
-            assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
-            self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
-        }
-        self.entries.extend(write.entries);
-        if let Some(hard_state) = write.hard_state {
-            let commit = hard_state.commit.max(self.hard_state.commit);
-            self.hard_state = HardState { commit, ..hard_state };
-        }
-    }
-
-    fn cut(&mut self, up_to: LogIndex) {
-        while self.base.0 < up_to {
-            let Some(gone) = self.entries.pop_front() else { return };
-            self.base = (gone.index, gone.term);
-        }
-    }
-
-    fn image(&mut self, checkpoint: Checkpoint) {
-        if let Some(peers) = checkpoint.rows.peers() {
-            self.peers.clone_from(peers);
-        }
-        checkpoint.rows.into_changes().into_iter().for_each(|change| self.state.load(change));
-        self.mark = checkpoint.mark;
-    }
-}
-
 impl Disk {
-    /// Begins to read the image.
-    pub fn backup(&self) -> Result<Backup, String> {
-        Ok(backup_of(self.durable.mark.clone(), &without_stray_row(self.durable.state.clone())))
-    }
-
     /// A new store that begins with an image.
-    pub fn new(server: ServerId, mark: ImageMark) -> Self {
-        let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
-        let base = (mark.index, mark.term);
-        let (entries, state, peers) = (VecDeque::new(), State::default(), PeerMemory::default());
-        Self::holding(server, Durable { base, entries, hard_state, mark, state, peers })
+    pub fn new(stage: &Stage, server: ServerId, mark: ImageMark) -> Self {
+        let medium = Medium::new(stage, server, &mark);
+        Self::holding(server, Durable::new(mark), medium)
     }
 
-    fn holding(server: ServerId, durable: Durable) -> Self {
+    fn holding(server: ServerId, durable: Durable, medium: Medium) -> Self {
         Self {
             server,
             queue: WriteQueue::new(durable.hard_state.commit, durable.mark.index),
             durable,
+            medium,
             removed: false,
             writing: None,
             imaging: None,
             stalled_until: Time(0),
             refuses_until: Time(0),
         }
+    }
+
+    /// Begins to read the image.
+    pub fn backup(&self) -> Result<Backup, String> {
+        self.medium.backup(&self.durable)
     }
 
     /// Queues a write of the log.
@@ -171,11 +99,6 @@ impl Disk {
     /// Makes a checkpoint, as soon as it may be made.
     pub fn hand_over(&mut self, checkpoint: Checkpoint) {
         self.queue.hand_over(checkpoint);
-    }
-
-    /// Whether no image waits to be made or is being made.
-    pub fn image_is_idle(&self) -> bool {
-        self.queue.is_checkpoint_idle()
     }
 
     /// Lets the log go up to an index, or up to the durable image if that is less.
@@ -208,7 +131,7 @@ impl Disk {
         } else {
             ready as u64
         };
-        let can_compact = self.queue.compact_to() > self.durable.base.0 && !self.durable.entries.is_empty();
+        let can_compact = self.medium.can_compact(&self.durable, self.queue.compact_to());
         self.writing = self.queue.begin_commit(most as usize, can_compact);
         if self.writing.is_some() {
             let wait = self.latency(stage, stage.plan.disk.commit);
@@ -246,9 +169,9 @@ impl Disk {
                 return told;
             }
         };
-        if stage.now < self.refuses_until {
+        if let Err(reason) = self.attempt(stage, writer) {
             stage.hit(Mark::DiskRefused);
-            let (backoff, is_news) = self.queue.refused(writer, "it is full".into());
+            let (backoff, is_news) = self.queue.refused(writer, reason);
             stage.after(backoff, Event::Disk(self.server, life, event));
             told.extend(is_news.then_some(Told::Failing(true)));
             return told;
@@ -256,21 +179,35 @@ impl Disk {
         if self.queue.accepted(writer) {
             told.push(Told::Failing(self.queue.failure().is_some()));
         }
-        match event {
-            DiskEvent::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
-            DiskEvent::Image => {
+        match writer {
+            Writer::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
+            Writer::Checkpoint => {
                 let checkpoint = self.imaging.take().expect("an image was under way");
                 let (mark, is_exact) = (checkpoint.mark.clone(), checkpoint.is_exact);
                 self.durable.image(checkpoint);
                 self.queue.checkpointed();
                 let index = mark.index;
                 told.push(Told::Image(mark));
-                told.extend(is_exact.then(|| Told::Summed(index, Checksum::of(self.durable.state.rows()))));
+                told.extend(is_exact.then(|| Told::Summed(index, self.medium.checksum(&self.durable))));
             }
-            DiskEvent::Removal => {}
         }
         self.go_on(stage, life);
         told
+    }
+
+    /// Writes what is under way.
+    fn attempt(&mut self, stage: &mut Stage, writer: Writer) -> Result<(), String> {
+        let refuses = stage.now < self.refuses_until;
+        match writer {
+            Writer::Log => {
+                let commit = self.writing.as_ref().expect("a commit was under way");
+                self.medium.commit(stage, commit, refuses)
+            }
+            Writer::Checkpoint => {
+                let checkpoint = self.imaging.as_mut().expect("an image was under way");
+                self.medium.checkpoint(stage, checkpoint, refuses)
+            }
+        }
     }
 
     fn log_done(&mut self, stage: &mut Stage) -> Option<u64> {
@@ -278,28 +215,37 @@ impl Disk {
         commit.writes.into_iter().for_each(|write| self.durable.write(write));
         let hard_state = &mut self.durable.hard_state;
         hard_state.commit = hard_state.commit.max(commit.least_commit);
-        let compact_to = self.queue.compact_to();
-        if compact_to > self.durable.base.0 {
-            let before = self.durable.base.0;
-            // Entries lie in rows, and a row is cut off whole or not at all.
-            let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
-            self.durable.cut(LogIndex(compact_to.0.saturating_sub(spared)));
-            if self.durable.base.0 > before {
-                stage.hit(Mark::LogCut);
-            }
+        let before = self.durable.base.0;
+        self.medium.cut(stage, &mut self.durable, self.queue.compact_to());
+        if self.durable.base.0 > before {
+            stage.hit(Mark::LogCut);
         }
         self.queue.committed(self.durable.hard_state.commit)
     }
 
     /// The power fails: what is on its way is lost, or was just durable.
     pub fn crash(&mut self, stage: &mut Stage) {
-        let begun = self.writing.take().map(|commit| commit.writes).unwrap_or_default();
+        let refuses = stage.now < self.refuses_until;
+        let (writing, imaging) = (self.writing.take(), self.imaging.take());
+        if self.medium.is_model() {
+            self.keep_some_writes(stage, writing, refuses);
+            self.keep_image_or_not(stage, imaging.filter(|_| !refuses));
+        } else {
+            self.durable = self.medium.lose_power(stage, &self.durable, (writing, imaging), refuses);
+        }
+        if stage.sabotage == Sabotage::ForgetVote {
+            self.durable.hard_state.vote = ServerId(0);
+        }
+        self.queue = WriteQueue::new(self.durable.hard_state.commit, self.durable.mark.index);
+    }
+
+    fn keep_some_writes(&mut self, stage: &mut Stage, writing: Option<LogCommit>, refuses: bool) {
+        let begun = writing.map(|commit| commit.writes).unwrap_or_default();
         let mut queue: Vec<LogWrite> = begun.into_iter().chain(self.queue.clone().into_waiting()).collect();
         let queued = queue.len();
         let resets =
             |write: &LogWrite| write.reset.as_ref().is_some_and(|mark| mark.index > self.durable.mark.index);
         let possible = queue.iter().position(resets).unwrap_or(queued);
-        let refuses = stage.now < self.refuses_until;
         let kept = if refuses { 0 } else { stage.draw.within(0, possible as u64) as usize };
         if kept < queued {
             stage.hit(Mark::CrashLostWrites);
@@ -310,32 +256,29 @@ impl Disk {
         for write in queue.drain(..kept) {
             self.durable.write(write);
         }
-        if let Some(checkpoint) = self.imaging.take().filter(|_| !refuses) {
-            stage.hit(Mark::CrashDuringCheckpoint);
-            if stage.draw.once_in(2) {
-                stage.hit(Mark::CrashKeptCheckpoint);
-                self.durable.image(checkpoint);
-            }
+    }
+
+    fn keep_image_or_not(&mut self, stage: &mut Stage, imaging: Option<Checkpoint>) {
+        let Some(checkpoint) = imaging else { return };
+        stage.hit(Mark::CrashDuringCheckpoint);
+        if stage.draw.once_in(2) {
+            stage.hit(Mark::CrashKeptCheckpoint);
+            self.durable.image(checkpoint);
         }
-        if stage.sabotage == Sabotage::ForgetVote {
-            self.durable.hard_state.vote = ServerId(0);
-        }
-        let (stalled, refused, removed) = (self.stalled_until, self.refuses_until, self.removed);
-        *self = Self::holding(self.server, self.durable.clone());
-        (self.stalled_until, self.refuses_until, self.removed) = (stalled, refused, removed);
     }
 
     /// The disk as it would be found if the power failed now.
     pub fn copy(&self, stage: &mut Stage) -> Self {
-        let mut copy = self.clone();
+        let mut copy = Self {
+            queue: self.queue.clone(),
+            removed: self.removed,
+            writing: self.writing.clone(),
+            imaging: self.imaging.clone(),
+            refuses_until: self.refuses_until,
+            ..Self::holding(self.server, self.durable.clone(), self.medium.copy())
+        };
         copy.crash(stage);
         copy
-    }
-
-    /// How far a server has come that starts on it.
-    pub fn position(&self) -> LogPosition {
-        let last_index = self.durable.last_index().max(self.durable.mark.index);
-        LogPosition { term: self.durable.hard_state.term, last_index }
     }
 
     /// Notes that the server was removed: beside all else, and only once.
@@ -346,8 +289,18 @@ impl Disk {
 
     /// What a process finds when it starts.
     pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
-        let sabotage = stage.sabotage;
-        let durable = &mut self.durable;
+        if self.medium.is_model() {
+            self.fit_log_to_image(stage)?;
+        } else {
+            self.medium.found()?;
+        }
+        self.queue = WriteQueue::new(self.durable.hard_state.commit, self.durable.mark.index);
+        Ok(self.durable.recovered())
+    }
+
+    /// A log that does not lead to its image begins anew behind it.
+    fn fit_log_to_image(&mut self, stage: &mut Stage) -> Result<(), String> {
+        let (sabotage, durable) = (stage.sabotage, &mut self.durable);
         let mark = durable.mark.clone();
         if mark.index < durable.base.0 {
             return Err(format!("the log begins at {} and the image ends at {}", durable.base.0, mark.index));
@@ -362,14 +315,6 @@ impl Disk {
         } else if sabotage != Sabotage::Core(Rule::CheckpointsWaitForTheirCommit) {
             durable.hard_state.commit = durable.hard_state.commit.max(mark.index);
         }
-        self.queue = WriteQueue::new(durable.hard_state.commit, mark.index);
-        Ok(Recovered {
-            hard_state: durable.hard_state,
-            image: mark,
-            entries: durable.entries.iter().cloned().collect(),
-            base: durable.base,
-            state: durable.state.clone(),
-            peers: durable.peers.clone(),
-        })
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::disk::Disk;
 use super::process::Process;
+use super::stage::Stage;
 use lockmesh_core::raft::log::ImageMark;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_server::images::Download;
@@ -48,8 +49,8 @@ pub struct Fetch {
 
 impl Machine {
     /// A machine whose disk begins with an image.
-    pub fn new(id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
-        let disk = Disk::new(id, mark);
+    pub fn new(stage: &Stage, id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
+        let disk = Disk::new(stage, id, mark);
         Self {
             id,
             node,

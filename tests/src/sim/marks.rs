@@ -34,6 +34,8 @@ marks! {
     CheckpointWaited: "an image waited for its commit index to be durable",
     LogCut: "the log on disk was cut",
     DiskRefused: "a disk refused a commit",
+    StoreRefused: "the real store was refused a commit, or lost what it had synced",
+    StoreTorn: "the power failed while the real store made a commit",
     ProposalRefused: "a proposal was refused because the disk failed",
     DiskStalled: "a disk stalled",
     Pause: "a process stood still",

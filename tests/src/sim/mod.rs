@@ -10,7 +10,8 @@
 //! | `plan`, `draw` | what a seed stands for; chance |
 //! | `stage` | the time, the event queue, what everybody shares |
 //! | `world` | the loop: one event after the other |
-//! | `machine`, `process`, `disk`, `clock` | a server: the core, what the driver does around it, its disk, its clock |
+//! | `machine`, `process`, `clock` | a server: the core, what the driver does around it, its clock |
+//! | `disk`, `durable`, `medium` | its disk: what is on its way, what is there, and what it is written to |
 //! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
 //! | `greetings` | how servers meet, and what they compare |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
@@ -33,6 +34,7 @@ pub mod clock;
 pub mod corruption;
 pub mod disk;
 pub mod draw;
+pub mod durable;
 pub mod greetings;
 pub mod history;
 pub mod invariant;
@@ -40,6 +42,7 @@ pub mod judge;
 pub mod locker;
 pub mod machine;
 pub mod marks;
+pub mod medium;
 pub mod network;
 pub mod notice;
 pub mod operator;

@@ -158,7 +158,8 @@ impl World {
         if self.machines.contains_key(&id) {
             return;
         }
-        self.machines.insert(id, Machine::new(id, node, folder, ImageMark::default()));
+        let machine = Machine::new(&self.stage, id, node, folder, ImageMark::default());
+        self.machines.insert(id, machine);
         self.start(id);
     }
 

@@ -62,6 +62,8 @@ pub struct DiskPlan {
     pub commit: (Duration, Duration),
     /// How long an image takes.
     pub image: (Duration, Duration),
+    /// Whether servers keep their state in the real store.
+    pub is_real: bool,
     /// A part of a checkpoint that is read has about so many bytes.
     pub part_bytes: usize,
 }
@@ -187,6 +189,10 @@ impl Plan {
             clients: ClientPlan::draw(draw),
             corruption: CorruptionPlan::draw(draw),
         };
+        if plan.disk.is_real {
+            // What the real store gives to others is its file, and the stray row with it: it would spread.
+            plan.corruption.comes = None;
+        }
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
             plan.faults.jump = None;
@@ -224,6 +230,7 @@ impl DiskPlan {
         Self {
             commit: (least, least + draw.duration(MS / 10, spread)),
             image: (image, image * 4),
+            is_real: draw.once_in(16),
             part_bytes: *draw.pick(&[2_000, 20_000, 1 << 20]),
         }
     }

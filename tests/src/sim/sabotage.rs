@@ -112,6 +112,7 @@ impl Sabotage {
             _ => {}
         }
         if self != Self::None {
+            plan.disk.is_real = false;
             plan.voters = plan.voters.max(3);
         }
     }

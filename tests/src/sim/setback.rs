@@ -73,7 +73,7 @@ impl World {
 
     /// What one knows of the other is on its disk too, if its last checkpoint is not too old.
     fn remember_over_a_restart(&mut self, server: ServerId, by: ServerId) {
-        let holds = self.machines[&server].disk.position();
+        let holds = self.machines[&server].disk.durable.position();
         let durable = self.machines[&by].disk.durable.peers.of(server);
         if SetBack::find(server, holds, by, durable).is_some() && self.stage.draw.once_in(2) {
             self.stage.hit(Mark::SetBackRemembered);
@@ -89,8 +89,16 @@ impl World {
             let Some(copy) = self.machines.get(server).and_then(|machine| machine.copy.as_ref()) else {
                 continue;
             };
+            // One that was alone then leads alone again before anybody can say a word.
+            if copy.durable.mark.membership.voters == [*server] {
+                continue;
+            }
             let knowing = members.all().into_iter().filter(|by| by != server);
-            pairs.extend(knowing.filter(|by| self.knows(*by, *server, copy.position())).map(|by| (*server, by)));
+            pairs.extend(
+                knowing
+                    .filter(|by| self.knows(*by, *server, copy.durable.position()))
+                    .map(|by| (*server, by)),
+            );
         }
         pairs
     }
@@ -102,7 +110,9 @@ impl World {
         let (one, other) = (Place::Server(by), Place::Server(server));
         let network = &self.stage.network;
         let remembered = process.core().peer_memory().of(server);
-        network.carries((one, other))
+        // One that has no state yet knows nobody to say hello to.
+        process.core().state().server(server).is_some()
+            && network.carries((one, other))
             && network.carries((other, one))
             && SetBack::find(server, holds, by, remembered).is_some()
     }

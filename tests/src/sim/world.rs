@@ -55,7 +55,7 @@ impl World {
     pub fn new(mut stage: Stage) -> Self {
         let voters: Vec<_> = (1..=stage.plan.voters).map(ServerId).collect();
         let image = Core::bootstrap_image(&voters);
-        let machine = |id: &ServerId| (*id, Machine::new(*id, format!("s{id}"), 1, image.clone()));
+        let machine = |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, image.clone()));
         let machines = voters.iter().map(machine).collect();
         let count = stage.plan.clients.agents;
         let agents = (0..count).map(|place| Agent::start(&mut stage, place, voters.clone())).collect();

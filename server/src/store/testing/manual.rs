@@ -4,6 +4,7 @@ use super::disk::FaultyDisk;
 use crate::store::image::ImageStore;
 use crate::store::log::LogStore;
 use crate::store::{Backup, DirtyRows, Store, StoreError, StoreOptions, open};
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{HardState, ImageMark, Recovered};
 use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -42,15 +43,15 @@ impl ManualStore {
         Ok(())
     }
 
-    /// Makes a checkpoint durable.
-    pub fn checkpoint(&mut self, mark: &ImageMark, rows: &mut DirtyRows) -> Result<(), StoreError> {
+    /// Makes a checkpoint durable; the checksum of all its rows.
+    pub fn checkpoint(&mut self, mark: &ImageMark, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
         if std::mem::replace(&mut self.image_failed, true) {
             self.image.file().reopen()?;
         }
         rows.sort();
-        self.image.checkpoint(mark, rows, || ())?;
+        let checksum = self.image.checkpoint(mark, rows, || ())?;
         self.image_failed = false;
-        Ok(())
+        Ok(checksum)
     }
 
     /// The hard state that is durable.

@@ -2,7 +2,7 @@
 //! could forget, and no answer to a client before a majority's disks hold the write.
 
 use super::{Fact, Invariant, Scene, ensure};
-use crate::sim::disk::Durable;
+use crate::sim::durable::Durable;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::Response;

@@ -34,7 +34,7 @@ mod replicas;
 mod ttl;
 mod watches;
 
-use super::disk::Durable;
+use super::durable::Durable;
 use super::history::{History, Past};
 use super::plan::Plan;
 use super::process::{Given, Shadow};

@@ -1,0 +1,142 @@
+//! What a server finds on its disk after a power cut: the log, the hard state, the image.
+//!
+//! For most seeds this is the disk. For the others it is what the real store has said that it holds, and must hold still
+//! when the power is back.
+
+use super::disk::Checkpoint;
+use lockmesh_core::State;
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::setback::{LogPosition, PeerMemory};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use std::collections::VecDeque;
+
+/// What is there after a power cut.
+#[derive(Clone, Debug)]
+pub struct Durable {
+    /// The entry before the log's first.
+    pub base: (LogIndex, Term),
+    /// The log.
+    pub entries: VecDeque<LogEntry>,
+    /// The hard state.
+    pub hard_state: HardState,
+    /// What the image stands for.
+    pub mark: ImageMark,
+    /// The image.
+    pub state: State,
+    /// How far other servers had come when it was made.
+    pub peers: PeerMemory,
+}
+
+impl Durable {
+    /// The term of an entry that is on disk, or that the image stands for.
+    pub fn term(&self, index: LogIndex) -> Option<Term> {
+        match index.0.checked_sub(self.base.0.0)? {
+            0 => Some(self.base.1),
+            distance => self.entries.get(distance as usize - 1).map(|entry| entry.term),
+        }
+    }
+
+    /// The last index in the log.
+    pub fn last_index(&self) -> LogIndex {
+        LogIndex(self.base.0.0 + self.entries.len() as u64)
+    }
+
+    /// Whether an entry would survive a power cut.
+    pub fn holds(&self, index: LogIndex, term: Term) -> bool {
+        index <= self.mark.index || self.term(index) == Some(term)
+    }
+
+    /// Takes over a write.
+    pub fn write(&mut self, write: LogWrite) {
+        if let Some(mark) = write.reset {
+            self.base = (mark.index, mark.term);
+            self.hard_state.commit = self.hard_state.commit.max(mark.index);
+            self.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            assert!(first.index > self.base.0, "an entry would replace what was cut off the log");
+            assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
+            self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
+        }
+        self.entries.extend(write.entries);
+        if let Some(hard_state) = write.hard_state {
+            let commit = hard_state.commit.max(self.hard_state.commit);
+            self.hard_state = HardState { commit, ..hard_state };
+        }
+    }
+
+    /// Loses what lies before an index, and that.
+    pub fn cut(&mut self, up_to: LogIndex) {
+        while self.base.0 < up_to {
+            let Some(gone) = self.entries.pop_front() else { return };
+            self.base = (gone.index, gone.term);
+        }
+    }
+
+    /// Takes over a checkpoint.
+    pub fn image(&mut self, checkpoint: Checkpoint) {
+        if let Some(peers) = checkpoint.rows.peers() {
+            self.peers.clone_from(peers);
+        }
+        checkpoint.rows.into_changes().into_iter().for_each(|change| self.state.load(change));
+        self.mark = checkpoint.mark;
+    }
+
+    /// What a new store begins with.
+    pub fn new(mark: ImageMark) -> Self {
+        let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
+        let base = (mark.index, mark.term);
+        let (entries, state, peers) = (VecDeque::new(), State::default(), PeerMemory::default());
+        Self { base, entries, hard_state, mark, state, peers }
+    }
+
+    /// What a process begins with.
+    pub fn recovered(&self) -> Recovered {
+        Recovered {
+            hard_state: self.hard_state,
+            image: self.mark.clone(),
+            entries: self.entries.iter().cloned().collect(),
+            base: self.base,
+            state: self.state.clone(),
+            peers: self.peers.clone(),
+        }
+    }
+
+    /// How far a server has come that starts on it.
+    pub fn position(&self) -> LogPosition {
+        let last_index = self.last_index().max(self.mark.index);
+        LogPosition { term: self.hard_state.term, last_index }
+    }
+
+    /// What is missing in what was found, though it was told as durable; `begun` may have taken its place.
+    pub fn lost_in(&self, found: &Self, begun: &[LogWrite]) -> Option<String> {
+        let (mine, theirs) = (self.hard_state, found.hard_state);
+        let forgets_vote = mine.vote != ServerId(0) && theirs.term == mine.term && theirs.vote != mine.vote;
+        if theirs.term < mine.term || forgets_vote || theirs.commit < mine.commit {
+            return Some(format!("it held {mine:?}, and {theirs:?} was found"));
+        }
+        if found.mark.index < self.mark.index {
+            return Some(format!(
+                "its image was of {}, and one of {} was found",
+                self.mark.index, found.mark.index
+            ));
+        }
+        let replaced = begun.iter().filter_map(|write| write.entries.first()).map(|entry| entry.index).min();
+        let must_be = |entry: &&LogEntry| replaced.is_none_or(|from| entry.index < from);
+        let lost = self.entries.iter().filter(must_be).find(|entry| !found.holds(entry.index, entry.term));
+        lost.map(|entry| format!("the entry at {} of term {} is gone", entry.index, entry.term))
+    }
+}
+
+impl From<&Recovered> for Durable {
+    fn from(found: &Recovered) -> Self {
+        Self {
+            base: found.base,
+            entries: found.entries.iter().cloned().collect(),
+            hard_state: found.hard_state,
+            mark: found.image.clone(),
+            state: found.state.clone(),
+            peers: found.peers.clone(),
+        }
+    }
+}

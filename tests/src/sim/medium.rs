@@ -1,0 +1,256 @@
+//! What a server's disk writes to: for most seeds a model that keeps whole what was begun, or nothing of it; for the others
+//! the real store over a disk that loses sectors, syncs and space.
+//!
+//! The real store is written in virtual time without its threads. **Invariant:** what it said was durable is there when the
+//! power is back; that is compared with the model whenever the power fails.
+
+use super::corruption::without_stray_row;
+use super::disk::Checkpoint;
+use super::durable::Durable;
+use super::marks::Mark;
+use super::stage::Stage;
+use lockmesh_core::checksum::Checksum;
+use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::write_queue::LogCommit;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_server::store::testing::{Failure, FaultyDisk, ManualStore, Survival, backup_of};
+use lockmesh_server::store::{Backup, StoreError, StoreOptions};
+
+/// How much of each file the real store keeps in memory.
+const CACHE_BYTES: usize = 1 << 20;
+/// A commit of the real store takes about so many operations of its disk.
+const OPERATIONS: u64 = 24;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub enum Medium {
+    /// What was begun is there or not.
+    Model,
+    /// The real store.
+    Store(Box<RealStore>),
+}
+
+/// The real store on a disk of its own.
+#[derive(Debug)]
+pub struct RealStore {
+    disk: FaultyDisk,
+    options: StoreOptions,
+    /// The store, or why it cannot be opened.
+    store: Result<ManualStore, String>,
+    /// The checksum of the newest checkpoint.
+    checksum: Checksum,
+}
+
+impl Medium {
+    /// What a new server's disk writes to.
+    pub fn new(stage: &Stage, server: ServerId, mark: &ImageMark) -> Self {
+        if !stage.plan.disk.is_real {
+            return Self::Model;
+        }
+        let options =
+            StoreOptions { server, first_image: mark.clone(), cache_bytes: CACHE_BYTES, accept_loss: false };
+        let mut store = RealStore::switched_off(FaultyDisk::default(), options);
+        store.switch_on();
+        Self::Store(Box::new(store))
+    }
+
+    /// Whether there is nothing but the model.
+    pub fn is_model(&self) -> bool {
+        matches!(self, Self::Model)
+    }
+
+    /// Whether a commit could cut something off the log, up to an index.
+    pub fn can_compact(&mut self, model: &Durable, up_to: LogIndex) -> bool {
+        match self {
+            Self::Model => up_to > model.base.0 && !model.entries.is_empty(),
+            Self::Store(real) => real.store.as_mut().is_ok_and(|store| store.compact(up_to)),
+        }
+    }
+
+    /// Makes a commit of the log durable.
+    pub fn commit(&mut self, stage: &mut Stage, commit: &LogCommit, refuses: bool) -> Result<(), String> {
+        self.write(stage, refuses, |store| store.commit(commit))
+    }
+
+    /// Makes a checkpoint durable.
+    pub fn checkpoint(
+        &mut self,
+        stage: &mut Stage,
+        checkpoint: &mut Checkpoint,
+        refuses: bool,
+    ) -> Result<(), String> {
+        let mut checksum = Checksum::default();
+        let written = self.write(stage, refuses, |store| {
+            checksum = store.checkpoint(&checkpoint.mark, &mut checkpoint.rows)?;
+            Ok(())
+        });
+        if let Self::Store(real) = self {
+            real.checksum = checksum;
+        }
+        written
+    }
+
+    /// The checksum of the checkpoint that was just made, which the model holds too.
+    pub fn checksum(&self, model: &Durable) -> Checksum {
+        match self {
+            Self::Model => Checksum::of(model.state.rows()),
+            Self::Store(real) => real.checksum,
+        }
+    }
+
+    fn write(
+        &mut self,
+        stage: &mut Stage,
+        refuses: bool,
+        write: impl FnOnce(&mut ManualStore) -> Result<(), StoreError>,
+    ) -> Result<(), String> {
+        match self {
+            Self::Model if refuses => Err("it is full".into()),
+            Self::Model => Ok(()),
+            Self::Store(real) => {
+                let always = (0, u64::MAX);
+                let failure = refuses.then(|| match stage.draw.once_in(2) {
+                    true => Failure::Full(always.0, always.1),
+                    false => Failure::LostSync(always.0, always.1),
+                });
+                let done = real.write(failure, write);
+                if done.is_err() {
+                    stage.hit(Mark::StoreRefused);
+                }
+                done
+            }
+        }
+    }
+
+    /// The log was cut off with a commit, up to an index at most.
+    pub fn cut(&self, stage: &mut Stage, model: &mut Durable, up_to: LogIndex) {
+        match self {
+            // Entries lie in rows, and a row is cut off whole or not at all.
+            Self::Model if up_to > model.base.0 => {
+                let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
+                model.cut(LogIndex(up_to.0.saturating_sub(spared)));
+            }
+            Self::Model => {}
+            Self::Store(real) => {
+                let (base, _) = real.store.as_ref().map(ManualStore::base).unwrap_or_default();
+                model.cut(base);
+            }
+        }
+    }
+
+    /// Begins to read the durable image.
+    pub fn backup(&self, model: &Durable) -> Result<Backup, String> {
+        match self {
+            Self::Model => Ok(backup_of(model.mark.clone(), &without_stray_row(model.state.clone()))),
+            Self::Store(real) => {
+                let store = real.store.as_ref().map_err(Clone::clone)?;
+                store.backup().map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// The same disk, to be looked at after a power cut.
+    pub fn copy(&self) -> Self {
+        match self {
+            Self::Model => Self::Model,
+            Self::Store(real) => {
+                let copy = RealStore::switched_off(real.disk.clone(), real.options.clone());
+                Self::Store(Box::new(copy))
+            }
+        }
+    }
+
+    /// The power fails while these are being written, and is back; what is there then.
+    pub fn lose_power(
+        &mut self,
+        stage: &mut Stage,
+        model: &Durable,
+        (writing, imaging): (Option<LogCommit>, Option<Checkpoint>),
+        refuses: bool,
+    ) -> Durable {
+        let Self::Store(real) = self else { return model.clone() };
+        let begun: Vec<LogWrite> = writing.iter().flat_map(|commit| commit.writes.clone()).collect();
+        if !refuses {
+            real.write_until_power_fails(stage, writing, imaging);
+        }
+        let survival = match stage.draw.below(4) {
+            0 => Survival::Nothing,
+            1 => Survival::Everything,
+            _ => Survival::Torn(stage.draw.bits()),
+        };
+        real.disk = real.disk.after_power_cut(survival);
+        let Some(found) = real.switch_on() else { return model.clone() };
+        if let Some(lost) = model.lost_in(&found, &begun) {
+            real.store = Err(lost);
+        }
+        found
+    }
+
+    /// Whether the store was found well.
+    pub fn found(&self) -> Result<(), String> {
+        match self {
+            Self::Model => Ok(()),
+            Self::Store(real) => real.store.as_ref().map(|_| ()).map_err(Clone::clone),
+        }
+    }
+}
+
+impl RealStore {
+    fn switched_off(disk: FaultyDisk, options: StoreOptions) -> Self {
+        Self { disk, options, store: Err("it is switched off".into()), checksum: Checksum::default() }
+    }
+
+    /// Opens the store, and tells what it holds; nothing where it cannot be opened.
+    fn switch_on(&mut self) -> Option<Durable> {
+        // The one before is closed first, as by its end.
+        self.store = Err("it is switched off".into());
+        match ManualStore::open(&self.disk, &self.options) {
+            Ok((store, recovered)) => {
+                self.store = Ok(store);
+                Some(Durable::from(&recovered))
+            }
+            Err(error) => {
+                self.store = Err(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        failure: Option<Failure>,
+        write: impl FnOnce(&mut ManualStore) -> Result<(), StoreError>,
+    ) -> Result<(), String> {
+        let store = self.store.as_mut().map_err(|reason| reason.clone())?;
+        self.disk.fail(failure);
+        let done = write(store).map_err(|error| error.to_string());
+        self.disk.fail(None);
+        done
+    }
+
+    /// What is under way is written as far as it comes.
+    fn write_until_power_fails(
+        &mut self,
+        stage: &mut Stage,
+        writing: Option<LogCommit>,
+        imaging: Option<Checkpoint>,
+    ) {
+        let mut last_gasp = || {
+            let at = stage.draw.below(OPERATIONS * 2);
+            (at < OPERATIONS).then_some(Failure::PowerCut(at))
+        };
+        let (of_log, of_image) = (last_gasp(), last_gasp());
+        let mut torn = false;
+        if let Some(commit) = writing {
+            torn |= self.write(of_log, |store| store.commit(&commit)).is_err();
+        }
+        if let Some(mut checkpoint) = imaging.filter(|_| !torn) {
+            torn |= self
+                .write(of_image, |store| store.checkpoint(&checkpoint.mark, &mut checkpoint.rows).map(|_| ()))
+                .is_err();
+        }
+        if torn {
+            stage.hit(Mark::StoreTorn);
+        }
+    }
+}
