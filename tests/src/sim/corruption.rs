@@ -33,7 +33,9 @@ impl World {
         if voters.len() < 3 || members.is_joint() {
             return;
         }
-        let id = *self.stage.draw.pick(&voters);
+        // A leader that is corrupt is the rarer case, and the harder one.
+        let leader = leader.id;
+        let id = if self.stage.draw.once_in(2) { leader } else { *self.stage.draw.pick(&voters) };
         self.stage.hit(Mark::Corrupted);
         self.stage.say(|| format!("the state of server {id} is corrupted"));
         self.judge.corrupted.insert(id);
