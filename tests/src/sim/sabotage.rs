@@ -86,22 +86,36 @@ impl Sabotage {
                 plan.faults.arrival = often;
                 plan.faults.transfer = often;
             }
+            // A server must stand for election while it installs a snapshot: it lags behind the others' logs often, it is
+            // slow to install, and quick to miss its leader.
+            Self::Core(Rule::TimeStandsStillForImages) => {
+                plan.faults.crash = often;
+                plan.faults.split = often;
+                plan.faults.fetch = Duration::from_millis(20);
+                plan.disk.image = (Duration::from_millis(200), Duration::from_millis(800));
+                plan.core.log_keep_bytes = 0;
+                plan.core.checkpoint_changes = 10;
+                plan.core.election_ticks = 5;
+            }
             Self::Core(
-                Rule::TimeStandsStillForImages
-                | Rule::EngineIsToldFirst
-                | Rule::ResetsWaitForTheirCheckpoint
-                | Rule::InstalledRowsStandAlone,
+                Rule::EngineIsToldFirst | Rule::ResetsWaitForTheirCheckpoint | Rule::InstalledRowsStandAlone,
             )
             | Self::KeepLogThatParts => {
                 plan.faults.crash = often;
                 plan.faults.split = often;
                 plan.core.log_keep_bytes = 0;
             }
-            // A deposed leader acknowledges renewals that another one never hears of.
+            // A deposed leader must acknowledge a renewal while another one counts, and the session must end before that
+            // one hears of it: a cut lasts longer than a TTL, and nothing ends it, or the deposed leader, before its time.
             Self::Core(Rule::RenewalsWaitForTheirRound) => {
-                plan.faults.split = often;
-                plan.faults.one_way = often;
+                plan.faults.split = Some(Duration::from_secs(4));
                 plan.faults.cut_length = Duration::from_secs(4);
+                (plan.faults.one_way, plan.faults.crash, plan.faults.blackout) = (None, None, None);
+                (plan.faults.removal, plan.faults.arrival, plan.faults.wipe) = (None, None, None);
+                plan.core.election_ticks = 20;
+                plan.core.ttl_multiplier = 1;
+                plan.clients.ttl = Duration::from_millis(800);
+                (plan.clients.agents, plan.clients.lockers) = (4, 3);
             }
             // A vote is lost where a voter crashes between two candidates of one term.
             Self::ForgetVote => {
@@ -113,6 +127,9 @@ impl Sabotage {
         }
         if self != Self::None {
             plan.disk.is_real = false;
+            // Nothing else goes wrong while a set-back disk waits for its refusal: seeds are spent where the rule matters.
+            plan.faults.set_back = None;
+            plan.corruption.comes = None;
             plan.voters = plan.voters.max(3);
         }
     }
