@@ -2,13 +2,13 @@
 //!
 //! It tells which of several survivors has the most, before one of them begins anew alone.
 
-use crate::forming::{Record, RecordError};
-use crate::store::{Formats, Inspected, Store, StoreError};
+use crate::stopped::{self, FolderError};
+use crate::store::{Formats, Inspected, Store};
 use lockmesh_core::raft::log::{HardState, ImageMark, Membership};
 use lockmesh_core::raft::membership_after;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Server;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How much of each file is kept in memory meanwhile.
 const CACHE_BYTES: usize = 16 << 20;
@@ -40,37 +40,16 @@ pub struct Inspection {
     pub record_format: u32,
 }
 
-/// Why there is nothing to tell. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum InspectError {
-    /// The files cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// What the folder says of the cluster cannot be used.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// There is nothing to look at.
-    #[error("{folder}: {problem}")]
-    Nothing {
-        /// The data folder.
-        folder: PathBuf,
-        /// What is missing.
-        problem: &'static str,
-    },
-}
-
 /// Looks into the data folder of a server that is stopped.
 ///
 /// # Errors
 /// Nothing is changed whatever happens.
-pub fn inspect(folder: &Path) -> Result<Inspection, InspectError> {
-    let nothing = |problem| InspectError::Nothing { folder: folder.into(), problem };
-    let record = Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"))?;
-    let membership = record.membership();
-    let membership = membership.ok_or_else(|| nothing("its server never belonged to a cluster"))?;
+pub fn inspect(folder: &Path) -> Result<Inspection, FolderError> {
+    let record = stopped::record(folder)?;
+    let membership = record.membership().ok_or_else(|| FolderError::never_a_member(folder))?;
     let found = Store::inspect(folder, membership.server, CACHE_BYTES)?;
     let Inspected { recovered, formats, lost_commits } =
-        found.ok_or_else(|| nothing("its log and its state are gone"))?;
+        found.ok_or_else(|| FolderError::no_store(folder))?;
     let ImageMark { index, term, .. } = recovered.image;
     let last = recovered.entries.last().map_or(recovered.base, |entry| (entry.index, entry.term));
     let rows: Vec<Server> = recovered.state.servers().map(|row| (**row).clone()).collect();

@@ -17,6 +17,7 @@
 //! | [`inspect`] | what a stopped server's data folder holds |
 //! | [`moved`] | takes a folder that was moved for the original |
 //! | [`recover`] | begins anew from one server that survived |
+//! | [`stopped`] | what may be wrong with a stopped server's data folder |
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
 
@@ -36,6 +37,7 @@ pub mod recover;
 pub mod rpc;
 mod said;
 pub mod server;
+pub mod stopped;
 pub mod store;
 
 pub use server::{Server, ServerError, ServerOptions};

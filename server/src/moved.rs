@@ -3,8 +3,8 @@
 //! **Nothing here can know whether anything ran on the original since**: if it did, the server has forgotten what it voted
 //! and acknowledged there.
 
-use crate::forming::{Membership, Place, Record};
-use crate::recover::RecoverError;
+use crate::forming::{Membership, Place};
+use crate::stopped::{self, FolderError};
 use crate::store::Store;
 use std::path::Path;
 
@@ -23,16 +23,14 @@ pub struct Moved {
 ///
 /// # Errors
 /// Nothing was changed.
-pub fn moved(folder: &Path) -> Result<Moved, RecoverError> {
-    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
-    let read = || Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"));
-    read()?;
+pub fn moved(folder: &Path) -> Result<Moved, FolderError> {
+    stopped::record(folder)?;
     let held = Store::hold(folder)?;
-    let mut record = read()?;
+    let mut record = stopped::record(folder)?;
     let Place::Member(Membership { server, cluster_id, .. }) = record.place.clone() else {
-        return Err(nothing("its server never belonged to a cluster"));
+        return Err(FolderError::never_a_member(folder));
     };
-    let found = held.origins()?.ok_or_else(|| nothing("its log and its state are gone"))?;
+    let found = held.origins()?.ok_or_else(|| FolderError::no_store(folder))?;
     let was_moved = record.copied(Some(found)).is_some();
     record.files = Some(found);
     record.write(folder)?;

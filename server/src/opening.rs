@@ -5,7 +5,8 @@ use crate::driver::{Driver, DriverLimits, DriverParts};
 use crate::forming::{Membership, Place, Record, RecordError};
 use crate::mailbox::{Inbox, Mail, Mailbox};
 use crate::peers::{Me, Peers};
-use crate::recover::{RecoverError, begin_anew};
+use crate::recover::begin_anew;
+use crate::stopped::FolderError;
 use crate::store::{HeldFolder, Origins, StoreError, StoreOptions};
 use lockmesh_core::raft::log::{self, ImageMark};
 use lockmesh_core::raft::{Election, membership_after};
@@ -108,7 +109,7 @@ pub enum OpeningError {
     },
     /// A lone server's folder was copied, and cannot begin anew.
     #[error("the data folder is a copy, and cannot begin anew: {0}")]
-    Copy(Box<RecoverError>),
+    Copy(Box<FolderError>),
     /// No thread could be had.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -4,10 +4,9 @@
 //! may have been acknowledged; so indexes and fencing tokens go on far above all that may have been given. **Nothing
 //! here can know whether the others are really lost**: if they still run, or are started again, there are two clusters.
 
-use crate::forming::{self, Place, Record, RecordError};
-use crate::store::{
-    DirtyRows, HeldFolder, Store, StoreError, StoreEvent, StoreHandle, StoreHealth, StoreOptions,
-};
+use crate::forming::{self, Place};
+use crate::stopped::{self, FolderError};
+use crate::store::{DirtyRows, HeldFolder, Store, StoreEvent, StoreHandle, StoreHealth, StoreOptions};
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
@@ -16,8 +15,7 @@ use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 
 /// How far indexes go on above the survivor's: more than a log can hold that nobody else has.
@@ -42,53 +40,19 @@ pub struct Recovery {
     pub removed: Vec<Server>,
 }
 
-/// Why nothing was recovered. The data folder is as it was, unless the disk failed half-way: then try again.
-#[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
-    /// The data folder cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// What the folder says of the cluster cannot be used.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// There is nothing to recover from.
-    #[error("{folder}: {problem}")]
-    Nothing {
-        /// The data folder.
-        folder: PathBuf,
-        /// What is missing.
-        problem: &'static str,
-    },
-    /// An entry of the log cannot be read.
-    #[error("entry {index} of the log cannot be read ({reason}): was it written by a newer version?")]
-    Entry {
-        /// Which entry.
-        index: LogIndex,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The disk refused.
-    #[error("the disk refused, so try again: {0}")]
-    Disk(String),
-    /// No thread could be had.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-}
-
 /// Makes a stopped server the only voter of its cluster, and keeps its id. Blocks while it works.
 ///
 /// The other servers' data folders must be emptied before they are started again; then they join as new ones.
 ///
 /// With `accept_loss` also where the newest commits of its log are gone, which it had acknowledged.
-pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, RecoverError> {
-    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
+pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError> {
     let held = Store::hold(folder)?;
-    let mut record = Record::read(folder)?.ok_or_else(|| nothing("there is no server's data in it"))?;
+    let mut record = stopped::record(folder)?;
     let Place::Member(membership) = &mut record.place else {
-        return Err(nothing("its server never belonged to a cluster"));
+        return Err(FolderError::never_a_member(folder));
     };
     if !held.has_store()? {
-        return Err(nothing("its log and its state are gone"));
+        return Err(FolderError::no_store(folder));
     }
     let recovery = begin_anew(&held, folder, membership, accept_loss)?;
     tracing::warn!("{recovery}");
@@ -111,8 +75,7 @@ pub(crate) fn begin_anew(
     folder: &Path,
     membership: &forming::Membership,
     accept_loss: bool,
-) -> Result<Recovery, RecoverError> {
-    let nothing = |problem| RecoverError::Nothing { folder: folder.into(), problem };
+) -> Result<Recovery, FolderError> {
     let id = membership.server;
     let first_image = ImageMark::default();
     let options = StoreOptions { server: id, first_image, cache_bytes: CACHE_BYTES, accept_loss };
@@ -121,7 +84,7 @@ pub(crate) fn begin_anew(
     let known = survivor.state.server(id).map(|row| (**row).clone());
     let known = known.or_else(|| membership.servers.iter().find(|server| server.id == id).cloned());
     let (true, Some(server)) = (survivor.mark.index.0 > 0, known) else {
-        return Err(nothing("its server has learned nothing of its cluster yet"));
+        return Err(FolderError::nothing(folder, "its server has learned nothing of its cluster yet"));
     };
     let others = survivor.state.servers().filter(|row| row.id != id);
     let recovery = Recovery {
@@ -163,7 +126,7 @@ struct Survivor {
 }
 
 impl Survivor {
-    fn of_log(recovered: Recovered) -> Result<Self, RecoverError> {
+    fn of_log(recovered: Recovered) -> Result<Self, FolderError> {
         let Recovered { hard_state, image: mut mark, entries, mut state, .. } = recovered;
         let mut changes = Vec::new();
         for entry in entries.iter().filter(|entry| entry.index > mark.index) {
@@ -180,7 +143,7 @@ impl Survivor {
 
     /// Writes the image of a cluster of one, and an empty log behind it. May be repeated after a crash: until the log
     /// is empty it leads to the image.
-    fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), RecoverError> {
+    fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), FolderError> {
         let id = recovery.server.id;
         for other in &recovery.removed {
             self.state.load(Change::Server(other.id, None));
@@ -201,7 +164,7 @@ impl Survivor {
             // Nobody waits any more where writing was given up.
             let _ = sender.send(event);
         });
-        let store = store.map_err(RecoverError::Thread)?;
+        let store = store.map_err(FolderError::Thread)?;
         store.install(mark.clone(), rows);
         store.write([LogWrite {
             number: 1,
@@ -213,25 +176,25 @@ impl Survivor {
     }
 }
 
-fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Result<(), RecoverError> {
+fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Result<(), FolderError> {
     let (mut has_image, mut has_log) = (false, false);
     while !(has_image && has_log) {
         match events.recv() {
             Ok(StoreEvent::Image(_)) => has_image = true,
             Ok(StoreEvent::Persisted(_)) => has_log = true,
-            Ok(StoreEvent::Health(StoreHealth::Failing(reason))) => return Err(RecoverError::Disk(reason)),
+            Ok(StoreEvent::Health(StoreHealth::Failing(reason))) => return Err(FolderError::Disk(reason)),
             Ok(StoreEvent::Health(StoreHealth::Good) | StoreEvent::Summed(..)) => {}
-            Err(_) => return Err(RecoverError::Disk("the store has ended".into())),
+            Err(_) => return Err(FolderError::Disk("the store has ended".into())),
         }
     }
     store.close();
     Ok(())
 }
 
-fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, RecoverError> {
+fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, FolderError> {
     if entry.kind != EntryKind::Normal || entry.data.is_empty() {
         return Ok(None);
     }
     let proposal = wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data);
-    proposal.map(Some).map_err(|error| RecoverError::Entry { index: entry.index, reason: error.to_string() })
+    proposal.map(Some).map_err(|error| FolderError::Entry { index: entry.index, reason: error.to_string() })
 }
