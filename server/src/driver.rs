@@ -292,8 +292,8 @@ impl Driver {
     /// Hands over to the store, in order; false when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
-        let peers = self.frontend.core().peer_memory();
-        for order in storage.drain(..).filter_map(|action| self.unwritten.take(action, peers)) {
+        let own = self.frontend.core().own_memory();
+        for order in storage.drain(..).filter_map(|action| self.unwritten.take(action, own)) {
             match order {
                 StoreOrder::Write(write) => writes.push(write),
                 StoreOrder::Checkpoint(checkpoint) => self.store.hand_over(checkpoint),

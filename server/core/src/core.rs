@@ -6,7 +6,7 @@ use crate::input::{Input, Proposal, Ticket};
 use crate::outbox::Outbox;
 use crate::quorum::Quorum;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, Recovered};
+use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, OwnMemory, Recovered};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{Election, Progress};
 use crate::readers::{Reader, Readers};
@@ -70,8 +70,7 @@ pub struct Core {
     pub(crate) engine: Engine,
     pub(crate) state: State,
     pub(crate) quorum: Quorum,
-    /// How far the other servers have certainly come.
-    peer_memory: PeerMemory,
+    pub(crate) own: OwnMemory,
     /// That this server holds less than it acknowledged: then it is silent.
     set_back: Option<SetBack>,
     pub(crate) corruption: CorruptionChecks,
@@ -118,7 +117,7 @@ struct Pending {
 impl Core {
     /// Opens a server on what its disk held.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
-        let Recovered { hard_state, image, entries, base, state, peers } = recovered;
+        let Recovered { hard_state, image, entries, base, state, own } = recovered;
         let mut engine =
             Engine::new(config.id, hard_state, &image, base, entries, (config.seed, config.election));
         if engine.is_alone() {
@@ -131,7 +130,7 @@ impl Core {
             engine,
             state,
             quorum: Quorum::default(),
-            peer_memory: peers,
+            own,
             set_back: None,
             corruption: CorruptionChecks::default(),
             readers: Readers::default(),
@@ -314,7 +313,12 @@ impl Core {
 
     /// How far the other servers have certainly come.
     pub fn peer_memory(&self) -> &PeerMemory {
-        &self.peer_memory
+        &self.own.peers
+    }
+
+    /// What this server knows for itself: it belongs into each of its checkpoints.
+    pub fn own_memory(&self) -> &OwnMemory {
+        &self.own
     }
 
     /// That this server's disk was set back, so that it must be silent.
@@ -339,7 +343,7 @@ impl Core {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
                 if !self.corruption_message(&message, outbox) {
-                    self.peer_memory.note(&message);
+                    self.own.peers.note(&message);
                     self.engine.step(message);
                 }
             }
@@ -424,6 +428,7 @@ impl Core {
         tracing::info!(index = %mark.index, "an image of the leader took the place of log and state");
         self.state = *state;
         self.state.seam = self.engine.seam.clone();
+        self.copy_state_of(mark.index);
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
         while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
@@ -634,7 +639,7 @@ impl Core {
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
         if let Command::ForgetServer(server) = proposal.command {
-            self.peer_memory.forget(server);
+            self.own.peers.forget(server);
         }
         if self.is_serving() {
             // Timers learn what became true; after a restore they start afresh.

@@ -3,15 +3,20 @@
 //! ```text
 //! leader ── CorruptionCheck, an entry ──> every server: a checkpoint of exactly that index, and its checksum
 //!        ── Checksum ──────────────────> each member, until it has answered
-//!        <───────── ChecksumResponse ── its checksum there, and the format of it
+//!        <───────── ChecksumResponse ── its checksum there, the format of it, and whether it is a copy
 //!        ── Corrupt ───────────────────> whoever differs from a majority of the voters
 //! ```
+//!
+//! A snapshot carries whatever its giver holds. So the state of a server that took one in bears witness of nothing: it is a
+//! copy, and is not counted, until a check has confirmed it. Otherwise a corrupt leader and the servers that it gave its
+//! state would be the majority that condemns a server that is right. `Checksum` also says up to which check the receiver is
+//! confirmed: where a majority that is no copy holds the same, or all members do, from where on each goes on by itself.
 //!
 //! Whoever is told leads no more and answers no agent, but stores and votes on: its log is as good as ever. The way back is
 //! an emptied data folder. Where no majority agrees nobody knows who is right, and people must decide: that is an alarm.
 //!
 //! **Invariants:** only a leader finds, and whoever is found differs from more than half of the voters, who agree with each
-//! other. Checksums of another format, or of another index, are never compared. A server that tells none is not judged.
+//! other, and none of whom is a copy. Checksums of another format, or of another index, are never compared. A server that tells none is not judged.
 
 use crate::checksum::{Checksum, FORMAT};
 use crate::core::Core;
@@ -42,6 +47,18 @@ pub struct Report {
     pub format: u32,
     /// The checksum of its checkpoint.
     pub checksum: Checksum,
+    /// Whether its state came from another server, and no check has confirmed it yet.
+    pub is_copy: bool,
+}
+
+impl Report {
+    fn is_same(&self, other: &Self) -> bool {
+        (self.format, self.checksum) == (other.format, other.checksum)
+    }
+
+    fn differs(&self, other: &Self) -> bool {
+        self.format == other.format && self.checksum != other.checksum
+    }
 }
 
 /// What a comparison has shown.
@@ -64,15 +81,20 @@ impl Finding {
 
 /// Compares what servers told of one index.
 pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Finding {
-    let votes = |report| voters.iter().filter(|voter| reports.get(voter) == Some(report)).count();
-    let differ = |one: &Report, other: &Report| one.format == other.format && one.checksum != other.checksum;
-    if let Some(right) = reports.values().find(|report| votes(report) > voters.len() / 2) {
-        let wrong = reports.iter().filter(|(_, report)| differ(report, right));
+    if let Some(right) = majority(voters, reports) {
+        let wrong = reports.iter().filter(|(_, report)| report.differs(right));
         let wrong: BTreeSet<_> = wrong.map(|(server, _)| *server).collect();
         return if wrong.is_empty() { Finding::Alike } else { Finding::Corrupt(wrong) };
     }
-    let differs_from_some = |one| reports.values().any(|other| differ(one, other));
+    let differs_from_some = |one: &Report| reports.values().any(|other| one.differs(other));
     if reports.values().any(differs_from_some) { Finding::Undecided } else { Finding::Alike }
+}
+
+/// What more than half of the voters hold, each by its own work.
+fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) -> Option<&'a Report> {
+    let own = || voters.iter().filter_map(|voter| reports.get(voter)).filter(|report| !report.is_copy);
+    let votes = |report: &Report| own().filter(|other| other.is_same(report)).count();
+    reports.values().find(|report| votes(report) > voters.len() / 2)
 }
 
 /// What a server knows of the checks.
@@ -81,9 +103,11 @@ pub struct CorruptionChecks {
     /// The index of the newest check that was applied here, and when.
     last: (LogIndex, Time),
     /// What this server's newest checkpoints at such indexes came to.
-    own: BTreeMap<LogIndex, Report>,
+    own: BTreeMap<LogIndex, Checksum>,
     /// The comparison that this leader makes.
     comparison: Option<Comparison>,
+    /// The newest check at which each server's state was confirmed, as far as this server knows as a leader.
+    confirmed: BTreeMap<ServerId, LogIndex>,
     /// At which check a leader found this server's state to be another one than the majority's.
     found_corrupt: Option<LogIndex>,
     /// Whether this leader begins no check.
@@ -96,6 +120,8 @@ struct Comparison {
     began: Time,
     asked: Option<Time>,
     reports: BTreeMap<ServerId, Report>,
+    /// Whether something came in since it was looked at.
+    has_news: bool,
     /// Whether every member has answered.
     are_all: bool,
     /// That of the check before, until this one has its own.
@@ -136,10 +162,11 @@ impl CorruptionChecks {
 
     /// The checkpoint at the index of a check is on disk.
     pub(crate) fn summed(&mut self, index: LogIndex, checksum: Checksum) {
-        self.own.insert(index, Report { format: FORMAT, checksum });
+        self.own.insert(index, checksum);
         while self.own.len() > CHECKSUMS_KEPT {
             self.own.pop_first();
         }
+        self.comparison.iter_mut().for_each(|comparison| comparison.has_news = true);
     }
 
     /// This server no longer leads.
@@ -151,6 +178,7 @@ impl CorruptionChecks {
     fn take_report(&mut self, server: ServerId, index: LogIndex, report: Report) {
         if let Some(comparison) = self.comparison.as_mut().filter(|comparison| comparison.index == index) {
             comparison.reports.insert(server, report);
+            comparison.has_news = true;
         }
     }
 }
@@ -158,7 +186,8 @@ impl CorruptionChecks {
 impl Comparison {
     fn of(index: LogIndex, now: Time, former: Option<Self>) -> Self {
         let finding = former.map_or(Finding::Alike, |former| former.finding);
-        Self { index, began: now, asked: None, reports: BTreeMap::new(), are_all: false, finding }
+        let reports = BTreeMap::new();
+        Self { index, began: now, asked: None, reports, has_news: false, are_all: false, finding }
     }
 
     /// What these members' answers show that was not known before. Before all have answered only a majority counts.
@@ -173,6 +202,19 @@ impl Comparison {
         }
         self.finding = finding;
         Some(&self.finding)
+    }
+
+    /// Whose states are right as far as anybody can know, so that they can bear witness from here on: those that a majority
+    /// holds too, or all where all hold the same.
+    fn confirmed(&self, voters: &[ServerId]) -> impl Iterator<Item = ServerId> {
+        let all = self
+            .reports
+            .values()
+            .next()
+            .filter(|first| self.are_all && self.reports.values().all(|report| report.is_same(first)));
+        let right = majority(voters, &self.reports).or(all);
+        let is_right = move |report: &Report| right.is_some_and(|right| report.is_same(right));
+        self.reports.iter().filter(move |(_, report)| is_right(report)).map(|(server, _)| *server)
     }
 
     /// Whether it is time to ask and to tell.
@@ -207,41 +249,69 @@ impl Core {
 
     /// Once a tick, where this server leads and serves.
     pub(crate) fn check_for_corruption(&mut self, now: Time, outbox: &mut Outbox) {
-        let members = self.engine.membership().all();
         let (last, applied_at) = self.corruption.last;
         let is_due = now.since(applied_at) >= self.config.corruption_check_interval && self.applied.0 > last;
-        let may_begin = members.len() > 1 && !self.corruption.is_paused;
-        if is_due && may_begin && !self.is_on_its_way(&Command::CorruptionCheck) {
+        let may_begin = || {
+            let is_alone = self.engine.membership().each().all(|member| member == self.config.id);
+            !is_alone && !self.corruption.is_paused && !self.is_on_its_way(&Command::CorruptionCheck)
+        };
+        if is_due && may_begin() {
             self.gather_own(Command::CorruptionCheck);
         }
         if last != LogIndex(0) {
-            self.compare_checksums(now, last, &members, outbox);
+            self.compare_checksums(now, last, outbox);
         }
     }
 
     /// Goes on with the comparison of the newest check, or begins it.
-    fn compare_checksums(&mut self, now: Time, last: LogIndex, members: &[ServerId], outbox: &mut Outbox) {
+    fn compare_checksums(&mut self, now: Time, last: LogIndex, outbox: &mut Outbox) {
         let me = self.config.id;
         let checks = &mut self.corruption;
+        let is_copy = self.own.copy_of != LogIndex(0);
         let former = checks.comparison.take_if(|comparison| comparison.index != last);
         let comparison = checks.comparison.get_or_insert_with(|| Comparison::of(last, now, former));
-        comparison.reports.extend(checks.own.get(&last).map(|report| (me, *report)));
-        let membership = self.engine.membership();
-        if !membership.is_joint()
-            && let Some(finding) = comparison.judge(now, &membership.voters, members)
-        {
-            tell_people(last, finding);
-            if finding.is_corrupt(me) {
-                checks.found_corrupt = Some(last);
-            }
+        let asks = comparison.may_ask(now);
+        if !std::mem::take(&mut comparison.has_news) && !asks {
+            return;
         }
-        if comparison.may_ask(now) {
+        comparison.reports.extend(checks.own.get(&last).map(|checksum| (me, report(*checksum, is_copy))));
+        let membership = self.engine.membership();
+        let members = membership.all();
+        if !membership.is_joint() {
+            if let Some(finding) = comparison.judge(now, &membership.voters, &members) {
+                tell_people(last, finding);
+                if finding.is_corrupt(me) {
+                    checks.found_corrupt = Some(last);
+                }
+            }
+            checks.confirmed.retain(|server, _| members.contains(server));
+            checks.confirmed.extend(comparison.confirmed(&membership.voters).map(|server| (server, last)));
+        }
+        if asks {
             let others = members.iter().copied().filter(|member| *member != me);
             let said = others.flat_map(|to| comparison.messages_for(now, to));
             let term = self.applied.1;
-            let message =
-                |(to, kind)| (to, PeerMessage { term, index: last, ..PeerMessage::new(kind, me, to) });
+            let message = |(to, kind)| {
+                let commit = checks.confirmed.get(&to).copied().unwrap_or_default();
+                (to, PeerMessage { term, index: last, commit, ..PeerMessage::new(kind, me, to) })
+            };
             outbox.messages.extend(said.map(message));
+        }
+        if let Some(check) = self.corruption.confirmed.get(&me).copied() {
+            self.state_confirmed(check);
+        }
+    }
+
+    /// A snapshot took the place of this server's state: what was summed up before is of another one.
+    pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
+        self.own.copy_of = snapshot;
+        self.corruption.own.clear();
+    }
+
+    /// A check has shown that this server's state is right.
+    fn state_confirmed(&mut self, check: LogIndex) {
+        if self.own.copy_of <= check {
+            self.own.copy_of = LogIndex(0);
         }
     }
 
@@ -251,8 +321,10 @@ impl Core {
         let is_of_leader = self.engine.leader() == Some(from);
         match message.kind {
             MessageKind::Checksum if is_of_leader => {
-                if let Some(report) = self.corruption.own.get(&index) {
-                    let context = Bytes::from(wire::encode(report));
+                self.state_confirmed(message.commit);
+                if let Some(checksum) = self.corruption.own.get(&index) {
+                    let report = report(*checksum, self.own.copy_of != LogIndex(0));
+                    let context = Bytes::from(wire::encode(&report));
                     let answer = PeerMessage::new(MessageKind::ChecksumResponse, self.config.id, from);
                     outbox
                         .messages
@@ -265,13 +337,20 @@ impl Core {
                 Err(error) => tracing::warn!(%from, "a checksum that cannot be read: {error}"),
             },
             MessageKind::Corrupt if is_of_leader && self.corruption.found_corrupt.is_none() => {
-                self.corruption.found_corrupt = Some(index);
+                // A snapshot may have taken the place of what was found.
+                if index >= self.own.copy_of {
+                    self.corruption.found_corrupt = Some(index);
+                }
             }
             MessageKind::Checksum | MessageKind::Corrupt => {}
             _ => return false,
         }
         true
     }
+}
+
+fn report(checksum: Checksum, is_copy: bool) -> Report {
+    Report { format: FORMAT, checksum, is_copy }
 }
 
 fn tell_people(index: LogIndex, finding: &Finding) {
@@ -289,9 +368,10 @@ fn tell_people(index: LogIndex, finding: &Finding) {
         Finding::Undecided => {
             tracing::error!(
                 %index,
-                "corruption check: the states of the servers differ, and no majority agrees, so nobody knows whose is right: \
-                 all go on. Save a backup of each (`lockmesh operator snapshot save --stale` beside it), decide for one, \
-                 and empty the data folders of the others, one after the other: they join as new servers"
+                "corruption check: the states of the servers differ, and nobody knows whose is right: no majority agrees, \
+                 or only one of servers that fetched the state from each other. All go on. Save a backup of each \
+                 (`lockmesh operator snapshot save --stale` beside it), decide for one, and empty the data \
+                 folders of the others, one after the other: they join as new servers"
             );
         }
     }
@@ -311,7 +391,11 @@ mod tests {
     fn report(format: u32, row: &str) -> Report {
         let mut checksum = Checksum::default();
         checksum.add(row.as_bytes());
-        Report { format, checksum }
+        Report { format, checksum, is_copy: false }
+    }
+
+    fn copy_of(report: Report) -> Report {
+        Report { is_copy: true, ..report }
     }
 
     /// What comes of these reports, of servers 1, 2 and so on.
@@ -352,10 +436,41 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_judged_and_bears_no_witness() {
+        let (a, b) = (report(1, "a"), report(1, "b"));
+        assert_eq!(finding(&THREE, &[b, copy_of(b), a]), Finding::Undecided, "the two are one witness");
+        assert_eq!(finding(&THREE, &[a, a, copy_of(b)]), corrupt(&[3]));
+        assert_eq!(finding(&THREE, &[a, copy_of(a), copy_of(a)]), Finding::Alike);
+        assert_eq!(finding(&THREE, &[b, copy_of(b), a, a]), Finding::Undecided);
+    }
+
+    #[test]
+    fn whoever_agrees_with_a_majority_or_with_all_others_is_confirmed() {
+        let (a, b) = (report(1, "a"), report(1, "b"));
+        let confirmed = |reports: &[Report]| -> Vec<u64> {
+            let reports: BTreeMap<_, _> = THREE.into_iter().zip(reports.iter().copied()).collect();
+            let are_all = reports.len() == 3;
+            let comparison = Comparison { reports, are_all, ..Comparison::of(LogIndex(7), Time(0), None) };
+            comparison.confirmed(&THREE).map(|server| server.0).collect()
+        };
+        assert_eq!(confirmed(&[a, a]), [1, 2], "that is a majority already");
+        assert_eq!(confirmed(&[a, a, copy_of(a)]), [1, 2, 3]);
+        assert_eq!(confirmed(&[a, b, a]), [1, 3]);
+        assert_eq!(confirmed(&[a, copy_of(a), copy_of(a)]), [1, 2, 3], "from here on each goes on by itself");
+        assert!(confirmed(&[a, copy_of(a)]).is_empty(), "the third may differ");
+        assert!(confirmed(&[a, copy_of(a), b]).is_empty());
+    }
+
+    #[test]
     fn another_format_is_compared_with_its_own_kind_only() {
         let (old, new, other) = (report(1, "a"), report(2, "a"), report(2, "b"));
         assert_eq!(finding(&THREE, &[old, old, new]), Finding::Alike);
         assert_eq!(finding(&THREE, &[old, new, new]), Finding::Alike);
+        assert_eq!(
+            finding(&THREE, &[old, old, other]),
+            Finding::Alike,
+            "the third says nothing of the others'"
+        );
         assert_eq!(finding(&THREE, &[old, new, other]), Finding::Undecided);
     }
 

@@ -11,9 +11,8 @@
 //! a snapshot was installed is written over it never.
 
 use crate::frontend::Storage;
-use crate::raft::log::{ImageMark, LogWrite};
+use crate::raft::log::{ImageMark, LogWrite, OwnMemory};
 use crate::sabotage::{Rule, Seam};
-use crate::setback::PeerMemory;
 use crate::write_queue::{Checkpoint, CheckpointRows};
 use lockmesh_protocol::id::LogIndex;
 
@@ -60,30 +59,30 @@ impl<R: CheckpointRows> Unwritten<R> {
         self.arrived = None;
     }
 
-    /// Takes an action; what the store is to be given now. `peers` is how far the other servers have come: it goes with
-    /// each checkpoint of the own state.
-    pub fn take(&mut self, action: Storage, peers: &PeerMemory) -> Option<StoreOrder<R>> {
+    /// Takes an action; what the store is to be given now. `own` goes with each checkpoint.
+    pub fn take(&mut self, action: Storage, own: &OwnMemory) -> Option<StoreOrder<R>> {
         match action {
             Storage::Write(write) => Some(StoreOrder::Write(write)),
             Storage::Record(changes) => {
                 self.dirty.record_all(changes);
                 None
             }
-            Storage::Checkpoint(mark) => Some(self.checkpoint(mark, peers, false)),
-            Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, peers, true)),
+            Storage::Checkpoint(mark) => Some(self.checkpoint(mark, own, false)),
+            Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, own, true)),
             Storage::Install(mark) => {
                 if !self.seam.breaks(Rule::InstalledRowsStandAlone) {
                     drop(self.dirty.take());
                 }
-                let rows = self.arrived.take().expect("what is installed has arrived in this turn");
+                let mut rows = self.arrived.take().expect("what is installed has arrived in this turn");
+                rows.remember(own);
                 Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: true, is_exact: false }))
             }
             Storage::Compact(index) => Some(StoreOrder::Compact(index)),
         }
     }
 
-    fn checkpoint(&mut self, mark: ImageMark, peers: &PeerMemory, is_exact: bool) -> StoreOrder<R> {
-        self.dirty.remember_peers(peers);
+    fn checkpoint(&mut self, mark: ImageMark, own: &OwnMemory, is_exact: bool) -> StoreOrder<R> {
+        self.dirty.remember(own);
         let rows = self.dirty.take();
         StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: false, is_exact })
     }
@@ -98,12 +97,12 @@ mod tests {
     fn unwritten(fences: &[u64]) -> Unwritten<Vec<Change>> {
         let mut unwritten = Unwritten::default();
         let changes = fences.iter().map(|fence| Change::Fence(Fence(*fence))).collect();
-        assert!(unwritten.take(Storage::Record(changes), &PeerMemory::default()).is_none());
+        assert!(unwritten.take(Storage::Record(changes), &OwnMemory::default()).is_none());
         unwritten
     }
 
     fn checkpoint(unwritten: &mut Unwritten<Vec<Change>>, action: Storage) -> (Vec<Change>, bool) {
-        match unwritten.take(action, &PeerMemory::default()) {
+        match unwritten.take(action, &OwnMemory::default()) {
             Some(StoreOrder::Checkpoint(checkpoint)) => (checkpoint.rows, checkpoint.installed),
             other => panic!("no checkpoint: {other:?}"),
         }

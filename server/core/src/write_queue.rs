@@ -13,9 +13,8 @@
 //! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken. A checkpoint of
 //! exactly one index is joined with none that is newer, but for another server's snapshot, which makes it useless.
 
-use crate::raft::log::{ImageMark, LogWrite};
+use crate::raft::log::{ImageMark, LogWrite, OwnMemory};
 use crate::sabotage::{Rule, Seam};
-use crate::setback::PeerMemory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use std::collections::VecDeque;
@@ -37,8 +36,8 @@ const MAX_QUEUED_CHECKPOINTS: usize = 4;
 pub trait CheckpointRows {
     /// Takes what changed later, in log order.
     fn record_all(&mut self, changes: Vec<Change>);
-    /// Takes how far the other servers have come. That alone is no reason to write.
-    fn remember_peers(&mut self, peers: &PeerMemory);
+    /// Takes what the server knows for itself. That alone is no reason to write.
+    fn remember(&mut self, own: &OwnMemory);
     /// Takes all out.
     #[must_use]
     fn take(&mut self) -> Self;
@@ -54,7 +53,7 @@ impl CheckpointRows for Vec<Change> {
         self.extend(changes);
     }
 
-    fn remember_peers(&mut self, _: &PeerMemory) {}
+    fn remember(&mut self, _: &OwnMemory) {}
 
     fn take(&mut self) -> Self {
         std::mem::take(self)

@@ -9,11 +9,11 @@ use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
 use lockmesh_core::checksum::{self, Checksum};
-use lockmesh_core::raft::log::ImageMark;
-use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::raft::log::{ImageMark, OwnMemory};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::wire;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::ops::Range;
 
 const ROWS: TableName = TableName::new("rows");
@@ -21,6 +21,8 @@ const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
 /// How far other servers had come; absent where none was ever heard.
 const PEERS_KEY: &[u8] = b"peers";
+/// The snapshot that the rows are a copy of; absent in images of versions that did not keep it.
+const COPY_KEY: &[u8] = b"copy of";
 
 /// The checksum of the rows, and its format; absent in images of versions that kept none.
 const CHECKSUM_KEY: &[u8] = b"checksum";
@@ -99,8 +101,9 @@ impl ImageStore {
             write_rows(&mut writing.table(ROWS)?, dirty, &mut sum, &mut rest)?;
             let mut marks = writing.table(MARKS)?;
             marks.put(CHECKSUM_KEY, &encode(&(checksum::FORMAT, sum)))?;
-            if let Some(peers) = dirty.peers() {
-                marks.put(PEERS_KEY, &encode(peers))?;
+            if let Some(own) = dirty.own() {
+                marks.put(PEERS_KEY, &encode(&own.peers))?;
+                marks.put(COPY_KEY, &encode(&own.copy_of))?;
             }
             drop(marks);
             Self::fill(writing, mark)
@@ -108,11 +111,16 @@ impl ImageStore {
         Ok(sum)
     }
 
-    /// How far other servers had come when the image was made.
-    pub(super) fn peers(&self) -> Result<PeerMemory, StoreError> {
-        let bytes = self.file.read()?.get(MARKS, PEERS_KEY).map_err(|fault| self.file.fault(fault))?;
-        let peers = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
-        Ok(peers.map_err(|error| self.file.damaged(error.to_string()))?.unwrap_or_default())
+    /// What the server knew for itself when the image was made.
+    pub(super) fn own(&self) -> Result<OwnMemory, StoreError> {
+        Ok(OwnMemory { peers: self.kept(PEERS_KEY)?, copy_of: self.kept(COPY_KEY)? })
+    }
+
+    /// What is kept beside the rows; as empty as can be where it never was.
+    fn kept<T: DeserializeOwned + Default>(&self, key: &[u8]) -> Result<T, StoreError> {
+        let bytes = self.file.read()?.get(MARKS, key).map_err(|fault| self.file.fault(fault))?;
+        let kept = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
+        Ok(kept.map_err(|error| self.file.damaged(error.to_string()))?.unwrap_or_default())
     }
 
     /// Makes the file ready to be closed. What was committed stays, ready or not.

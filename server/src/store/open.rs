@@ -69,8 +69,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         folder = %disk.path("").display(), image = %mark.index, log_from = %base.0.next(),
         entries = entries.len(), term = %hard_state.term, commit = %hard_state.commit, "opened the store"
     );
-    let peers = image.peers()?;
-    let recovered = Recovered { hard_state, image: mark, entries, base, state, peers };
+    let own = image.own()?;
+    let recovered = Recovered { hard_state, image: mark, entries, base, state, own };
     Ok((Store { log, image, durable_image: recovered.image.index }, recovered))
 }
 
@@ -93,8 +93,8 @@ pub(super) fn inspect(
         entries.clear();
     }
     let hard_state = HardState { commit: head.hard_state.commit.max(mark.index), ..head.hard_state };
-    let peers = image.peers()?;
-    let recovered = Recovered { hard_state, image: mark, entries, base: head.base, state, peers };
+    let own = image.own()?;
+    let recovered = Recovered { hard_state, image: mark, entries, base: head.base, state, own };
     Ok(Some(Inspected { recovered, formats, lost_commits }))
 }
 

@@ -3,7 +3,7 @@
 //! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a letter for its
 //! kind, then the parts of its name. Keys never change their form within a format version.
 
-use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::raft::log::OwnMemory;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, LogIndex};
@@ -210,8 +210,8 @@ pub struct DirtyRows {
     unsorted: Vec<Vec<Change>>,
     /// How many changes these are.
     unsorted_len: usize,
-    /// How far other servers had come. No row: every server remembers its own.
-    peers: Option<PeerMemory>,
+    /// What the server knew for itself. No row: it differs from server to server.
+    own: Option<OwnMemory>,
 }
 
 /// The newest content of a row. It stands for the row itself: another content of the same row is its equal.
@@ -267,8 +267,8 @@ impl CheckpointRows for DirtyRows {
         }
     }
 
-    fn remember_peers(&mut self, peers: &PeerMemory) {
-        self.peers = Some(peers.clone());
+    fn remember(&mut self, own: &OwnMemory) {
+        self.own = Some(own.clone());
     }
 
     /// Keeps room for as much again.
@@ -284,12 +284,12 @@ impl CheckpointRows for DirtyRows {
 
     fn absorb(&mut self, mut later: Self) {
         later.sort();
-        later.peers = later.peers.or(self.peers.take());
+        later.own = later.own.or(self.own.take());
         if later.cleared {
             *self = later;
             return;
         }
-        self.peers = later.peers;
+        self.own = later.own;
         self.sort();
         let before = self.taken;
         self.taken += later.taken;
@@ -346,9 +346,9 @@ impl DirtyRows {
         self.row_count() == 0
     }
 
-    /// How far other servers have come, if that is to be kept.
-    pub fn peers(&self) -> Option<&PeerMemory> {
-        self.peers.as_ref()
+    /// What the server knows for itself, if that is to be kept.
+    pub fn own(&self) -> Option<&OwnMemory> {
+        self.own.as_ref()
     }
 
     /// Whether the image is emptied before the rows are written.

@@ -79,6 +79,7 @@ impl World {
         if process.applied() < self.judge.history.last() {
             wrong.push("the leader is behind".into());
         }
+        wrong.extend(self.unfound(process));
         wrong.extend(self.unseen());
         wrong
     }

@@ -1,25 +1,36 @@
 //! A server whose state is another one than the log has made, and what the corruption checks make of it.
 //!
-//! At most one server of a run is given a row that no entry has made, as a flaw in its state machine would. From then on
-//! its own state is not judged. **Invariant:** nobody else is ever found to be corrupt, and where no server is, all that
-//! are compared are alike.
+//! At most one server of a run is given a row that no entry has made, as a flaw in its state machine would. Its snapshots
+//! carry the row to others. From then on the state of whoever has it is not judged.
+//!
+//! **Invariants:** nobody else is ever found to be corrupt, however many have the row; where no server has it, all that are
+//! compared are alike. In the end every server that has it knows so, where a majority bears witness of something else, and
+//! the leader says at least that states differ, where no majority does.
 
+use super::machine::Machine;
 use super::marks::Mark;
-use super::process::Turn;
+use super::process::{Process, Turn};
 use super::world::World;
 use lockmesh_core::State;
 use lockmesh_core::corruption::Finding;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 
-/// The row that nobody made: it is older than everything, so that no answer shows it.
-fn stray_row(is_there: bool) -> Change {
-    Change::Tombstone("nobody deleted this".into(), is_there.then_some(LogIndex(1)))
+/// The key of the row that nobody made.
+const STRAY_KEY: &str = "nobody deleted this";
+
+/// The row: it is older than everything, so that no answer shows it.
+fn stray_row() -> Change {
+    Change::Tombstone(STRAY_KEY.into(), Some(LogIndex(1)))
 }
 
-/// What a corrupt server gives to others: if it spread, a majority would soon agree on what is wrong.
+fn has_stray_row(state: &State) -> bool {
+    state.tombstones().any(|(key, _)| key.as_str() == STRAY_KEY)
+}
+
+/// A state without the row: a backup that a corrupt server gives holds it, and nobody can know.
 pub fn without_stray_row(mut state: State) -> State {
-    state.load(stray_row(false));
+    state.load(Change::Tombstone(STRAY_KEY.into(), None));
     state
 }
 
@@ -40,7 +51,41 @@ impl World {
         self.stage.say(|| format!("the state of server {id} is corrupted"));
         self.judge.corrupted.insert(id);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
-        machine.process.as_mut().expect("it runs").record(stray_row(true));
+        machine.process.as_mut().expect("it runs").record(stray_row());
+    }
+
+    /// A server took over a snapshot.
+    pub(super) fn note_spread(&mut self, id: ServerId) {
+        let process = self.machines[&id].process.as_ref().expect("it has just installed it");
+        if has_stray_row(process.core().state()) && self.judge.corrupted.insert(id) {
+            self.stage.hit(Mark::CorruptionSpread);
+            self.stage.say(|| format!("the state of server {id} is a copy of one that is corrupt"));
+        }
+    }
+
+    /// What should be known by now of the states of this leader's servers, and is not.
+    pub(super) fn unfound(&self, leader: &Process) -> Vec<String> {
+        let members = leader.core().membership();
+        let machines: Vec<_> = members.all().iter().filter_map(|id| self.machines.get(id)).collect();
+        let (wrong, right): (Vec<_>, Vec<_>) =
+            machines.into_iter().partition(|machine| has_stray_row(&machine.disk.durable.state));
+        let is_witness = |machine: &&&Machine| {
+            let process = machine.process.as_ref();
+            members.voters.contains(&machine.id)
+                && process.is_some_and(|process| process.core().own_memory().copy_of == LogIndex(0))
+        };
+        if right.iter().filter(is_witness).count() > members.voters.len() / 2 {
+            let unfound = wrong.iter().filter(|machine| !machine.found_corrupt && !machine.gone);
+            return unfound
+                .map(|machine| format!("server {} does not know that it is corrupt", machine.id))
+                .collect();
+        }
+        let all_answer = right.iter().chain(&wrong).all(|machine| machine.process.is_some());
+        let is_said = *leader.core().corruption_checks().finding() != Finding::Alike;
+        if wrong.is_empty() || right.is_empty() || !all_answer || is_said {
+            return Vec::new();
+        }
+        vec!["the states of servers differ, and their leader does not say so".into()]
     }
 
     /// Judges what a server found of the others, or learned of itself.
@@ -63,6 +108,9 @@ impl World {
             Finding::Corrupt(servers) => !servers.is_subset(&self.judge.corrupted),
             Finding::Undecided => self.judge.corrupted.is_empty(),
         };
+        if *checks.finding() == Finding::Undecided {
+            self.stage.hit(Mark::CorruptUndecided);
+        }
         if is_wrong {
             let what = format!("server {id} found that the states differ: {:?}", checks.finding());
             self.judge.object("corruption", what);

@@ -5,8 +5,8 @@
 
 use super::disk::Checkpoint;
 use lockmesh_core::State;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
-use lockmesh_core::setback::{LogPosition, PeerMemory};
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
+use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::collections::VecDeque;
 
@@ -23,8 +23,8 @@ pub struct Durable {
     pub mark: ImageMark,
     /// The image.
     pub state: State,
-    /// How far other servers had come when it was made.
-    pub peers: PeerMemory,
+    /// What the server knew for itself when it was made.
+    pub own: OwnMemory,
 }
 
 impl Durable {
@@ -75,8 +75,8 @@ impl Durable {
 
     /// Takes over a checkpoint.
     pub fn image(&mut self, checkpoint: Checkpoint) {
-        if let Some(peers) = checkpoint.rows.peers() {
-            self.peers.clone_from(peers);
+        if let Some(own) = checkpoint.rows.own() {
+            self.own.clone_from(own);
         }
         checkpoint.rows.into_changes().into_iter().for_each(|change| self.state.load(change));
         self.mark = checkpoint.mark;
@@ -86,8 +86,8 @@ impl Durable {
     pub fn new(mark: ImageMark) -> Self {
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         let base = (mark.index, mark.term);
-        let (entries, state, peers) = (VecDeque::new(), State::default(), PeerMemory::default());
-        Self { base, entries, hard_state, mark, state, peers }
+        let (entries, state, own) = (VecDeque::new(), State::default(), OwnMemory::default());
+        Self { base, entries, hard_state, mark, state, own }
     }
 
     /// What a process begins with.
@@ -98,7 +98,7 @@ impl Durable {
             entries: self.entries.iter().cloned().collect(),
             base: self.base,
             state: self.state.clone(),
-            peers: self.peers.clone(),
+            own: self.own.clone(),
         }
     }
 
@@ -136,7 +136,7 @@ impl From<&Recovered> for Durable {
             hard_state: found.hard_state,
             mark: found.image.clone(),
             state: found.state.clone(),
-            peers: found.peers.clone(),
+            own: found.own.clone(),
         }
     }
 }

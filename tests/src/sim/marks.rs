@@ -107,6 +107,8 @@ marks! {
     Compared: "the checksums of several servers were compared, and all were alike",
     Corrupted: "a server's disk was given a row that no entry had made",
     FoundCorrupt: "a server learned that its state is corrupt, and answered nobody any more",
+    CorruptionSpread: "a server took over a snapshot of one whose state is corrupt",
+    CorruptUndecided: "the states of servers differed, and no majority bore witness",
     CorruptLeader: "a leader learned that its own state is corrupt",
     BackedUp: "a backup was read to its end",
     BackupInterrupted: "a backup was begun anew, since its reader or its server was gone",

@@ -4,7 +4,6 @@
 //! The real store is written in virtual time without its threads. **Invariant:** what it said was durable is there when the
 //! power is back; that is compared with the model whenever the power fails.
 
-use super::corruption::without_stray_row;
 use super::disk::Checkpoint;
 use super::durable::Durable;
 use super::marks::Mark;
@@ -141,7 +140,7 @@ impl Medium {
     /// Begins to read the durable image.
     pub fn backup(&self, model: &Durable) -> Result<Backup, String> {
         match self {
-            Self::Model => Ok(backup_of(model.mark.clone(), &without_stray_row(model.state.clone()))),
+            Self::Model => Ok(backup_of(model.mark.clone(), &model.state)),
             Self::Store(real) => {
                 let store = real.store.as_ref().map_err(Clone::clone)?;
                 store.backup().map_err(|error| error.to_string())

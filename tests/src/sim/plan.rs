@@ -189,10 +189,6 @@ impl Plan {
             clients: ClientPlan::draw(draw),
             corruption: CorruptionPlan::draw(draw),
         };
-        if plan.disk.is_real {
-            // What the real store gives to others is its file, and the stray row with it: it would spread.
-            plan.corruption.comes = None;
-        }
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
             plan.faults.jump = None;

@@ -287,7 +287,7 @@ impl Process {
 
     /// Lets its disk have a row, whatever the log says.
     pub fn record(&mut self, row: Change) {
-        let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().peer_memory());
+        let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().own_memory());
         debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
@@ -486,7 +486,7 @@ impl Process {
             turn.changes.extend(changes.iter().cloned());
             stage.sabotage.forget_rows(changes);
         }
-        match self.unwritten.take(action, self.frontend.core().peer_memory()) {
+        match self.unwritten.take(action, self.frontend.core().own_memory()) {
             None => {}
             Some(StoreOrder::Write(write)) => {
                 if self.shadow.write(&write) > 0 {

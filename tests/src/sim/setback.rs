@@ -74,7 +74,7 @@ impl World {
     /// What one knows of the other is on its disk too, if its last checkpoint is not too old.
     fn remember_over_a_restart(&mut self, server: ServerId, by: ServerId) {
         let holds = self.machines[&server].disk.durable.position();
-        let durable = self.machines[&by].disk.durable.peers.of(server);
+        let durable = self.machines[&by].disk.durable.own.peers.of(server);
         if SetBack::find(server, holds, by, durable).is_some() && self.stage.draw.once_in(2) {
             self.stage.hit(Mark::SetBackRemembered);
             self.crash(by);

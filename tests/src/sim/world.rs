@@ -271,6 +271,8 @@ impl World {
             self.stage
                 .life
                 .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
+            self.note_spread(id);
+            let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {
                 let state = process.core().state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });

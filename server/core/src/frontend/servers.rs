@@ -73,7 +73,7 @@ impl Frontend {
                  it, it helps them where they need it"
             );
             self.removal = Removal::Applied;
-            self.end_service(actions);
+            self.end_service(&Unavailable::Removed, actions);
         }
     }
 
@@ -89,16 +89,7 @@ impl Frontend {
         );
         self.removal = Removal::Settled;
         actions.removed = true;
-        self.end_service(actions);
-    }
-
-    /// From now on this server refuses everybody, so that they ask another one, and whoever waits here is told at once.
-    fn end_service(&mut self, actions: &mut Actions) {
-        self.send_away(
-            &Unavailable::Removed,
-            "this server was removed from the quorum before it heard what became of the request",
-            actions,
-        );
+        self.end_service(&Unavailable::Removed, actions);
     }
 
     /// Looks whether a leader has found this server's state to be corrupt: from now on it refuses everybody, but stores and
@@ -115,17 +106,13 @@ impl Frontend {
         );
         self.corrupt = true;
         actions.corrupt = true;
-        self.send_away(
-            &Unavailable::Corrupt,
-            "the state of this server was found to be corrupt before it answered",
-            actions,
-        );
+        self.end_service(&Unavailable::Corrupt, actions);
     }
 
     /// Whether a member runs, or may run, another version of the program than this server.
     pub(super) fn versions_differ(&self) -> bool {
         let own = self.versions.get(&self.config.own_record.id);
-        self.core.membership().all().iter().any(|member| self.versions.get(member) != own)
+        self.core.membership().each().any(|member| self.versions.get(&member) != own)
     }
 
     /// Why this server answers nobody any more.
@@ -134,14 +121,15 @@ impl Frontend {
         removed.or_else(|| self.corrupt.then_some(Unavailable::Corrupt))
     }
 
-    /// Whoever waits here is told why at once; what becomes of a write on its way is not known.
-    fn send_away(&mut self, why: &Unavailable, unknown: &str, actions: &mut Actions) {
+    /// From now on this server refuses everybody, so that they ask another one, and whoever waits here is told at once. What
+    /// becomes of a write on its way is not known.
+    fn end_service(&mut self, why: &Unavailable, actions: &mut Actions) {
         let parked: Vec<_> = self.watches.take_all().into_iter().map(|parked| parked.from).collect();
         for from in parked.into_iter().chain(self.pending.take_reads()) {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
         for from in self.pending.take_writes() {
-            let unknown = Unavailable::Unknown(unknown.into());
+            let unknown = Unavailable::Unknown(format!("before it heard what became of the request: {why}"));
             actions.answer(from, Response::Unavailable(unknown), AnswerKind::Write);
         }
     }

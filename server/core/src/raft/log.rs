@@ -1,5 +1,6 @@
 //! What the log is made of, as the disk sees it: our own mirror of the engine's types.
 
+use crate::setback::PeerMemory;
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
@@ -71,8 +72,7 @@ impl Membership {
 
     /// Everybody who votes or follows, now or until a change is done, in order and once.
     pub fn all(&self) -> Vec<ServerId> {
-        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
-        let mut all: Vec<_> = lists.into_iter().flatten().copied().collect();
+        let mut all: Vec<_> = self.each().collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -80,8 +80,13 @@ impl Membership {
 
     /// Whether a server takes part.
     pub fn contains(&self, server: ServerId) -> bool {
+        self.each().any(|member| member == server)
+    }
+
+    /// The same as [`Membership::all`], in no order, and perhaps more than once.
+    pub(crate) fn each(&self) -> impl Iterator<Item = ServerId> {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
-        lists.into_iter().any(|list| list.contains(&server))
+        lists.into_iter().flatten().copied()
     }
 }
 
@@ -122,6 +127,16 @@ pub struct Recovered {
     pub base: (LogIndex, Term),
     /// The state of the image.
     pub state: crate::State,
-    /// How far other servers had come by then.
-    pub peers: crate::setback::PeerMemory,
+    /// What the server knew for itself by then.
+    pub own: OwnMemory,
+}
+
+/// What a server knows for itself: no part of the replicated state, but kept with its checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnMemory {
+    /// How far the other servers have certainly come.
+    pub peers: PeerMemory,
+    /// The snapshot of another server that took the place of its state, until a corruption check has confirmed that; 0 where
+    /// the state is its own work.
+    pub copy_of: LogIndex,
 }

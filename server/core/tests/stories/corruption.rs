@@ -5,6 +5,7 @@ use crate::solo::CORRUPTION_CHECK_INTERVAL;
 use lockmesh_core::corruption::Finding;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
@@ -192,7 +193,6 @@ fn while_servers_run_different_versions_nothing_is_checked() {
 
 #[test]
 fn only_the_leader_is_believed() {
-    use lockmesh_core::raft::message::{MessageKind, PeerMessage};
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let other = ServerId(6 - leader.0 - follower.0);
@@ -201,4 +201,69 @@ fn only_the_leader_is_believed() {
     assert!(matches!(says(&mut cluster, follower), Response::Answer(_)));
     cluster.turn(follower, Some(Event::Peer(leader, told(leader))));
     assert_refused(&says(&mut cluster, follower));
+}
+
+/// A follower is away until it can only come back by a snapshot of the leader.
+fn let_copy(cluster: &mut Cluster, id: ServerId) {
+    cluster.down.insert(id);
+    for number in 0..50 {
+        cluster.put(&format!("key-{number}"));
+    }
+    cluster.run(3 * SECOND);
+    cluster.down.remove(&id);
+    cluster.run(2 * SECOND);
+    assert!(copy_of(cluster, id) > LogIndex(0), "it has fetched a snapshot");
+}
+
+fn copy_of(cluster: &Cluster, id: ServerId) -> LogIndex {
+    cluster.servers[&id].frontend.core().own_memory().copy_of
+}
+
+#[test]
+fn a_snapshot_of_a_corrupt_server_makes_no_majority_of_it() {
+    let mut cluster = Cluster::start(3);
+    check(&mut cluster);
+    check(&mut cluster);
+    let (leader, copy) = (cluster.leader(), cluster.follower());
+    let right = ServerId(6 - leader.0 - copy.0);
+    corrupt(&mut cluster, leader);
+    let_copy(&mut cluster, copy);
+    assert_eq!(cluster.servers[&copy].recorded, cluster.servers[&leader].recorded, "it spreads");
+    cluster.restart(copy);
+    check(&mut cluster);
+    assert_eq!((reported(&cluster), finding(&cluster)), (3, Finding::Undecided));
+    assert!(matches!(says(&mut cluster, right), Response::Answer(_)), "whoever is right is not condemned");
+    check(&mut cluster);
+    assert_eq!(finding(&cluster), Finding::Undecided, "it does not become true by being repeated");
+}
+
+#[test]
+fn a_copy_that_was_confirmed_bears_witness() {
+    let mut cluster = Cluster::start(3);
+    let (leader, copy) = (cluster.leader(), cluster.follower());
+    let wrong = ServerId(6 - leader.0 - copy.0);
+    let_copy(&mut cluster, copy);
+    check(&mut cluster);
+    assert_eq!((reported(&cluster), finding(&cluster)), (3, Finding::Alike));
+    corrupt(&mut cluster, wrong);
+    check(&mut cluster);
+    assert_eq!(finding(&cluster), Finding::Corrupt([wrong].into()));
+    assert_eq!(copy_of(&cluster, copy), LogIndex(0));
+}
+
+#[test]
+fn a_copy_of_what_a_majority_holds_takes_the_place_of_what_was_corrupt() {
+    let mut cluster = Cluster::start(3);
+    let wrong = cluster.follower();
+    corrupt(&mut cluster, wrong);
+    let_copy(&mut cluster, wrong);
+    let leader = cluster.leader();
+    let former = PeerMessage {
+        index: LogIndex(copy_of(&cluster, wrong).0 - 1),
+        ..PeerMessage::new(MessageKind::Corrupt, leader, wrong)
+    };
+    cluster.turn(wrong, Some(Event::Peer(leader, former)));
+    assert!(matches!(says(&mut cluster, wrong), Response::Answer(_)), "that was of what is gone");
+    check(&mut cluster);
+    assert_eq!((reported(&cluster), finding(&cluster)), (3, Finding::Alike));
 }

@@ -142,6 +142,9 @@ impl One {
 
     fn carry_out(&mut self, events: &mut Vec<Event>, images: &BTreeMap<ServerId, (ImageMark, State)>) {
         for action in std::mem::take(&mut self.actions.storage) {
+            if let Storage::Checkpoint(_) | Storage::ExactCheckpoint(_) | Storage::Install(_) = action {
+                self.disk.keep_own(self.frontend.core().own_memory());
+            }
             match action {
                 Storage::Write(write) => self.write(write, events),
                 Storage::Record(changes) => {

@@ -1,6 +1,6 @@
 //! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
 
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
 use lockmesh_core::raft::{Election, TICK};
 use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
@@ -27,6 +27,7 @@ pub(crate) struct Disk {
     state: State,
     base: (LogIndex, Term),
     entries: Vec<LogEntry>,
+    own: OwnMemory,
 }
 
 impl Disk {
@@ -34,7 +35,8 @@ impl Disk {
     pub(crate) fn new(image: ImageMark) -> Self {
         let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
         let base = (image.index, image.term);
-        Self { hard_state, image, state: State::default(), base, entries: Vec::new() }
+        let (state, entries, own) = (State::default(), Vec::new(), OwnMemory::default());
+        Self { hard_state, image, state, base, entries, own }
     }
 
     /// What the disk holds of the state.
@@ -46,6 +48,11 @@ impl Disk {
     pub(crate) fn keep_image(&mut self, mark: ImageMark, state: State) {
         self.hard_state.commit = self.hard_state.commit.max(mark.index);
         (self.image, self.state) = (mark, state);
+    }
+
+    /// Makes durable what the server knows for itself, as each of its checkpoints does.
+    pub(crate) fn keep_own(&mut self, own: &OwnMemory) {
+        self.own.clone_from(own);
     }
 
     /// Cuts the log off up to an index.
@@ -100,7 +107,7 @@ impl Disk {
             entries: self.entries.clone(),
             base: self.base,
             state: self.state.clone(),
-            peers: Default::default(),
+            own: self.own.clone(),
         };
         Core::new(config, recovered)
     }

@@ -8,7 +8,10 @@ use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, OwnMemory};
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_core::setback::PeerMemory;
+use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Agent;
@@ -141,6 +144,26 @@ fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
     assert_eq!(sums, [&StoreEvent::Summed(LogIndex(3), Checksum::of([first, exact.clone()]))]);
     assert_eq!(store.backup().expect("it is open").checksum(), Checksum::of([last, exact]));
     store.close();
+}
+
+#[test]
+fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
+    let disk = FaultyDisk::default();
+    let mut peers = PeerMemory::default();
+    peers.note(&PeerMessage::new(MessageKind::Heartbeat, ServerId(2), ServerId(1)));
+    let copy = OwnMemory { peers, copy_of: LogIndex(7) };
+    let own = OwnMemory { copy_of: LogIndex(0), ..copy.clone() };
+    let checkpoint = |index, changes: Vec<Change>, known: Option<&OwnMemory>| {
+        let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
+        let mut rows = dirty(changes);
+        known.into_iter().for_each(|known| rows.remember(known));
+        store.image.checkpoint(&mark(index), &rows, || ()).expect("the disk is good");
+        drop(store);
+        open_disk(&disk).expect("nothing is wrong with it").1.own
+    };
+    assert_eq!(checkpoint(7, vec![Change::Cleared, reply(1, 10)], Some(&copy)), copy);
+    assert_eq!(checkpoint(8, vec![reply(2, 10)], None), copy, "until something else is known");
+    assert_eq!(checkpoint(9, vec![reply(3, 10)], Some(&own)), own);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! was asked for. Whatever is restored, no index that is given is given again.
 
 use super::{Fact, Invariant, Scene, ensure};
+use crate::sim::corruption::without_stray_row;
 use lockmesh_core::State;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
@@ -31,8 +32,8 @@ fn is_whole(parts: &[BackupPart], scene: &Scene<'_>) -> Result<(), String> {
     ensure(one, || format!("a backup's parts stand for different indexes: {index} and others"))?;
     let expected = scene.history.state_at(index);
     let expected = expected.ok_or_else(|| format!("a backup stands for {index}, where nobody has been"))?;
-    let expected = state_of(expected.rows().filter(is_backed_up));
-    let found = state_of(parts.iter().flat_map(|part| part.rows.iter().cloned()));
+    let expected = without_stray_row(state_of(expected.rows().filter(is_backed_up)));
+    let found = without_stray_row(state_of(parts.iter().flat_map(|part| part.rows.iter().cloned())));
     ensure(found == expected, || {
         let lost: Vec<Change> = expected.rows().filter(|row| !found.rows().any(|r| r == *row)).collect();
         let added: Vec<Change> = found.rows().filter(|row| !expected.rows().any(|r| r == *row)).collect();
