@@ -10,8 +10,7 @@
 //!     StoreEvent::Persisted(number)       // -> Input::Persisted
 //!     StoreEvent::Health(health)          // Failing: answer new proposals with Unavailable::Disk
 //!
-//! dirty.record_all(changes);               // DirtyRows
-//! if store.image_is_idle() { store.checkpoint(mark, dirty.take()); }           // about once a second
+//! store.hand_over(Checkpoint { mark, rows, .. });      // about once a second, rows: DirtyRows
 //!     StoreEvent::Image(mark)             // durable: store.cut(min(its index, slowest follower))
 //!
 //! let mut backup = store.backup()?;       // what the newest durable image holds
@@ -19,7 +18,6 @@
 //!
 //! store.close();                          // writes what is queued, ends the threads
 //! ```
-
 //!
 //! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
 //! `image.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.

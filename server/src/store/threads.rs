@@ -109,38 +109,17 @@ impl StoreHandle {
         self.shared.desk().queue.queued_writes()
     }
 
-    /// Makes the image stand for an index that was applied, as soon as the image thread is free. What it has not
-    /// begun yet is joined to it, so this never waits.
-    pub fn checkpoint(&self, mark: ImageMark, rows: DirtyRows) {
-        self.hand_over(Checkpoint { mark, rows, installed: false, is_exact: false });
-    }
-
-    /// The same, but nothing newer is joined to it: [`StoreEvent::Summed`] tells the checksum of exactly this index.
-    pub fn checkpoint_exactly(&self, mark: ImageMark, rows: DirtyRows) {
-        self.hand_over(Checkpoint { mark, rows, installed: false, is_exact: true });
-    }
-
     /// Makes the image stand for an index of another server's, to which the own log does not lead. The rows begin
     /// with [`lockmesh_protocol::change::Change::Cleared`]; a [`LogWrite::reset`] to the same mark must follow.
     pub fn install(&self, mark: ImageMark, rows: DirtyRows) {
         self.hand_over(Checkpoint { mark, rows, installed: true, is_exact: false });
     }
 
-    /// Makes a checkpoint as soon as the image thread is free. What it has not begun yet is joined to it, so this never
-    /// waits.
+    /// Makes a checkpoint as soon as the image thread is free. What it has not begun yet is joined to it, but to one that
+    /// is exact nothing is, so this never waits.
     pub(crate) fn hand_over(&self, newer: Checkpoint) {
         self.shared.desk().queue.hand_over(newer);
         self.shared.image_news.notify_one();
-    }
-
-    /// Whether no image waits to be made or is being made.
-    pub fn image_is_idle(&self) -> bool {
-        self.shared.desk().queue.is_checkpoint_idle()
-    }
-
-    /// The index that the durable image stands for.
-    pub fn durable_image(&self) -> LogIndex {
-        self.shared.desk().queue.durable_checkpoint()
     }
 
     /// Lets the log go up to an index, or up to the durable image if that is less; a little with each commit.

@@ -3,8 +3,12 @@
 //! `cargo test --release -p lockmesh-server --lib store::tests::speed -- --ignored --nocapture`
 
 use super::script::options;
-use crate::store::{DirtyRows, Store};
+use crate::store::file::TableName;
+use crate::store::image::ImageStore;
+use crate::store::rows::{self, RowKey};
+use crate::store::{DirtyRows, Store, StoreError};
 use bytes::Bytes;
+use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
@@ -107,4 +111,70 @@ fn commits_checkpoints_and_opening() {
     let begun = Instant::now();
     let (_, recovered) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
     println!("opened with {} entries and 200,000 rows in {:?}", recovered.entries.len(), begun.elapsed());
+}
+
+/// A checkpoint as it would be if nobody kept a checksum.
+fn without_checksum(image: &ImageStore, mark: &ImageMark, dirty: &DirtyRows) -> Result<(), StoreError> {
+    image.file().write(|writing| {
+        let mut table = writing.table(TableName::new("rows"))?;
+        for (RowKey(key), change) in dirty.rows() {
+            let row = rows::encode(change.expect("no row is removed here"));
+            table.replace(&key, &row, |_| ())?;
+        }
+        drop(table);
+        ImageStore::fill(writing, mark)
+    })
+}
+
+#[test]
+#[ignore = "prints figures of this machine's disk"]
+fn what_the_checksum_costs() {
+    const ROWS: u64 = 100_000;
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder for the test"));
+    let stores = folders
+        .each_ref()
+        .map(|folder| Store::open(folder.path(), &options()).expect("nothing is wrong with it").0);
+    let mut index = 1;
+    for (rows, rounds) in [(ROWS, 11), (4_096, 51), (64, 101)] {
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..rounds {
+            let mut dirty = DirtyRows::default();
+            dirty.extend((0..rows).map(|row| reply((row * 7_919 + round * 104_729) % ROWS)));
+            dirty.sort();
+            index += 1;
+            let mark = ImageMark { index: LogIndex(index), ..options().first_image };
+            // Now this one first, now the other.
+            for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+                let (image, begun) = (&stores[place].image, Instant::now());
+                match place {
+                    0 => image.checkpoint(&mark, &dirty, || ()).map(drop),
+                    _ => without_checksum(image, &mark, &dirty),
+                }
+                .expect("the disk takes it");
+                times[place].push(begun.elapsed());
+            }
+        }
+        let [with, without] = times.map(|mut times| {
+            times.sort();
+            times[times.len() / 2].as_secs_f64() * 1e3
+        });
+        let ratio = with / without;
+        println!(
+            "checkpoint of {rows} of {ROWS} rows: {with:.1} ms, without checksum {without:.1} ms: {ratio:.2}"
+        );
+    }
+    drop(stores);
+    let begun = Instant::now();
+    let (store, recovered) = Store::open(folders[0].path(), &options()).expect("nothing is wrong with it");
+    let opened = begun.elapsed();
+    let rows: Vec<_> = recovered.state.rows().map(|row| rows::encode(&row)).collect();
+    let (begun, mut sum) = (Instant::now(), Checksum::default());
+    rows.iter().for_each(|row| sum.add(row));
+    let summed = begun.elapsed();
+    let share = summed.as_secs_f64() / opened.as_secs_f64();
+    println!(
+        "opened with {} rows in {opened:?}, of which {summed:?} for the checksum ({share:.2})",
+        rows.len()
+    );
+    drop((store, sum));
 }

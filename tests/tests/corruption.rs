@@ -1,0 +1,165 @@
+//! A server whose state came apart from the others' while it was stopped: it is found, answers no agent, and joins anew.
+
+use lockmesh_core::raft::log::ImageMark;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Fence, LogIndex, ServerId, WallTime};
+use lockmesh_protocol::record::Entry;
+use lockmesh_server::store::{DirtyRows, Store, StoreEvent, StoreOptions};
+use lockmesh_tests::dialect::let_pass;
+use lockmesh_tests::fleet::{Fleet, gone, shell, wait_until};
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::{Process, run};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The key that one server holds and nobody has ever written.
+const STRAY: &str = "nobody-wrote-this";
+const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
+
+/// Gives a stopped server's image a row, with the checksum that belongs to it: as good a file as any, of another state.
+fn corrupt(data: &Path) {
+    let record = fs::read_to_string(data.join("quorum.json")).expect("it belongs to a quorum");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    let id = record["place"]["member"]["server"].as_u64().expect("it is a member");
+    let options = StoreOptions {
+        server: ServerId(id),
+        first_image: ImageMark::default(),
+        cache_bytes: 4 << 20,
+        accept_loss: false,
+    };
+    let (store, recovered) = Store::open(data, &options).expect("the server is stopped");
+    let entry = Entry {
+        key: STRAY.into(),
+        value: "wrong".into(),
+        flags: 0,
+        lock_index: 0,
+        session: None,
+        fence: Fence(0),
+        granted_at: WallTime(0),
+        awaited: LogIndex(0),
+        create_index: LogIndex(1),
+        modify_index: LogIndex(1),
+    };
+    let mut rows = DirtyRows::default();
+    rows.record(Change::Entry(STRAY.into(), Some(Arc::new(entry))));
+    let (tell, told) = mpsc::sync_channel(16);
+    let store = store.start(move |event| drop(tell.send(event))).expect("there are threads enough");
+    store.checkpoint(recovered.image, rows);
+    while !matches!(told.recv().expect("the disk takes it"), StoreEvent::Image(_)) {}
+    store.close();
+}
+
+/// An agent that knows one server only.
+struct LonelyAgent {
+    _process: Process,
+    client: Client,
+}
+
+impl LonelyAgent {
+    fn of(fleet: &Fleet, server: &str) -> Self {
+        let place = |name: &str| fleet.folder.join(name).to_str().expect("it is text").to_owned();
+        let (ca, own) = (place("tls"), place("lonely"));
+        let issue = ["operator", "tls", "issue", "--role", "agent", "--node", "lonely"];
+        let (code, _, said) = run(&[&issue[..], &["--ca", &ca, "--out", &own]].concat());
+        assert_eq!(code, 0, "{said}");
+        let settings = [
+            format!("data_dir={own}/data"),
+            "node.name=lonely".to_owned(),
+            "http.tcp=".to_owned(),
+            format!("http.socket={own}/socket"),
+            format!("upstream.servers={}", address(fleet, server)),
+            format!("tls.ca={ca}/ca.pem"),
+            format!("tls.certificate={own}/agent.pem"),
+            format!("tls.key={own}/agent-key.pem"),
+        ];
+        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let process = Process::lockmesh(&[&["agent"], &settings[..]].concat());
+        let client = Client { address: Address::Unix(format!("{own}/socket").into()) };
+        wait_until(|| client.connect().is_ok());
+        Self { _process: process, client }
+    }
+}
+
+fn address(fleet: &Fleet, server: &str) -> String {
+    let config = fs::read_to_string(fleet.folder.join(server).join("server.toml")).expect("it has one");
+    let config: toml::Table = config.parse().expect("TOML");
+    config["rpc"]["listen"].as_str().expect("an address").to_owned()
+}
+
+fn log(fleet: &Fleet, server: &str) -> String {
+    fs::read_to_string(fleet.folder.join(server).join("log")).expect("it has said something")
+}
+
+/// A quorum that compares its servers every second, one of which was corrupted before.
+fn fleet_with_one_corrupt(folder: &Path) -> Fleet {
+    let fleet = Fleet::start(folder, "3");
+    fleet.client().set("kept", "by the others");
+    fleet.stop();
+    for server in SERVERS {
+        let file = folder.join(server).join("server.toml");
+        let config = fs::read_to_string(&file).expect("it has one");
+        let short = "\n[storage]\ncorruption_check_interval = \"1s\"\n";
+        fs::write(file, config + short).expect("the folder is ours");
+    }
+    corrupt(&folder.join("s1/data"));
+    Fleet::start(folder, "3")
+}
+
+#[test]
+fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fleet = fleet_with_one_corrupt(folder.path());
+    let client = fleet.client();
+    client.set("news", "so there is something to check");
+    let leader_said = "the state of these servers differs from that of a majority";
+    wait_until(|| {
+        log(&fleet, "s1").contains("the state of this server is corrupt: a corruption check found it")
+    });
+    wait_until(|| SERVERS.iter().any(|server| log(&fleet, server).contains(leader_said)));
+
+    // Another server leads, and tells of this one.
+    wait_until(|| {
+        let servers = fleet.servers();
+        servers.iter().any(|server| server["Leader"] == true && server["Node"] != "s1")
+            && servers.iter().all(|server| (server["Node"] == "s1") != (server["Healthy"] == true))
+    });
+    let (code, table, said) = fleet.command(&["operator", "autopilot", "health"]);
+    let row = table.lines().find(|line| line.starts_with("s1")).unwrap_or_else(|| panic!("{table} {said}"));
+    assert!(row.contains("false"), "exit code {code}: {table}");
+
+    // Agents went elsewhere; one that cannot is answered nothing.
+    assert_eq!(client.get("/v1/kv/kept?raw&stale").expect(200).text(), "by the others");
+    assert_eq!(client.get(&format!("/v1/kv/{STRAY}?stale")).status, 404);
+    let lonely = LonelyAgent::of(&fleet, "s1");
+    let refused = lonely.client.get(&format!("/v1/kv/{STRAY}?stale"));
+    assert_eq!(refused.status, 500, "{}", refused.text());
+
+    // It stays so over a restart, and the way back is an empty folder.
+    let pid = fleet.pid("s1");
+    assert!(shell(&format!("kill -9 {pid}")));
+    gone(&pid);
+    let (home, data) = (folder.path().join("s1"), folder.path().join("s1/data"));
+    let place = data.to_str().expect("it is text");
+    let (code, told, said) = run(&["operator", "raft", "inspect", "--data-dir", place]);
+    assert!(code == 0 && told.contains("corrupt: it differs from that of a majority"), "{told} {said}");
+    let config = home.join("server.toml");
+    let config = config.to_str().expect("it is text");
+    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    s1.says("the state of this server is corrupt, as a corruption check has found");
+    s1.kill();
+    assert!(shell(&format!("rm -r {place}")));
+    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    wait_until(|| {
+        let servers = fleet.servers();
+        servers.len() == 3
+            && servers.iter().all(|server| server["Voter"] == true && server["Healthy"] == true)
+    });
+    while lonely.client.get(&format!("/v1/kv/{STRAY}?stale")).status != 404 {
+        let_pass(Duration::from_millis(20));
+    }
+    s1.kill();
+    fleet.stop();
+}
