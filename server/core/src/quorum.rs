@@ -144,8 +144,11 @@ impl Core {
             return self.leader().is_some();
         }
         let Some(progress) = self.progress(server) else { return false };
+        // Where the log is short, one that holds nothing yet lags by few entries.
+        let holds_state = progress.matched > LogIndex(0) && progress.snapshot.is_none();
         let trailing = self.engine.commit_index().0.saturating_sub(progress.matched.0);
-        trailing <= trailing_allowed
+        holds_state
+            && trailing <= trailing_allowed
             && self.quorum.silence(now, server).is_some_and(|silence| silence <= silence_allowed)
     }
 

@@ -371,6 +371,23 @@ fn with_a_follower_that_fetches_slowly() -> (Cluster, ServerId) {
 }
 
 #[test]
+fn a_new_server_gets_no_vote_before_it_holds_a_state() {
+    let mut cluster = Cluster::start(3);
+    cluster.put("before");
+    cluster.fetches_slowly = true;
+    let id = cluster.join("d", "d-1");
+    cluster.run(10 * SECOND);
+    let leader = &cluster.servers[&cluster.leader()].core;
+    assert!(!leader.is_healthy(cluster.now, id), "it lags by few entries, but holds none of them");
+    assert_eq!(cluster.voters(), [1, 2, 3]);
+    cluster.fetches_slowly = false;
+    cluster.arrive();
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.voters(), [1, 2, 3, 4]);
+    cluster.assert_equal();
+}
+
+#[test]
 fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
     let (mut cluster, leader) = with_a_follower_that_fetches_slowly();
     let (_, _, image, _) = cluster.fetching.as_ref().expect("it fetches");
