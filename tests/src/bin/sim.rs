@@ -3,6 +3,8 @@
 
 use lockmesh_tests::sim::{Detail, Mark, Marks, Outcome, Sabotage, hunt, run, trace};
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED | --sabotage A..B";
@@ -109,16 +111,9 @@ fn missing(marks: &Marks) -> ExitCode {
 
 fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> Result<Marks, ExitCode> {
     let began = Instant::now();
-    let (mut marks, mut done, mut entries, mut micros) = (Marks::default(), 0, 0, 0);
-    for seed in seeds {
-        let outcome = run(seed, sabotage, Detail::Nothing);
-        done += 1;
-        marks.add(&outcome.marks);
-        entries += outcome.entries;
-        micros += outcome.micros;
-        if !outcome.violations.is_empty() {
-            return Err(verdict(&outcome));
-        }
+    let Sum { marks, done, entries, micros, failed } = on_every_core(&seeds, sabotage);
+    if let Some(outcome) = failed {
+        return Err(verdict(&outcome));
     }
     let seconds = began.elapsed().as_secs_f64();
     if json {
@@ -132,6 +127,51 @@ fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> Result<M
         done as f64 / seconds
     );
     Ok(marks)
+}
+
+/// What many runs came to.
+#[derive(Default)]
+struct Sum {
+    marks: Marks,
+    done: u64,
+    entries: u64,
+    micros: u64,
+    /// The first seed that showed something wrong.
+    failed: Option<Outcome>,
+}
+
+/// Runs seeds in their order, one on each core, until one shows something wrong. All that come before it are run to their
+/// end, so that it is the first one whatever the cores do.
+fn on_every_core(seeds: &std::ops::Range<u64>, sabotage: Sabotage) -> Sum {
+    let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
+    let work = || {
+        while sum.lock().expect("no run panics").failed.is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let outcome = run(seed, sabotage, Detail::Nothing);
+            sum.lock().expect("no run panics").add(outcome);
+        }
+    };
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..cores).for_each(|_| drop(scope.spawn(work)));
+    });
+    sum.into_inner().expect("no run panics")
+}
+
+impl Sum {
+    fn add(&mut self, outcome: Outcome) {
+        self.done += 1;
+        self.marks.add(&outcome.marks);
+        self.entries += outcome.entries;
+        self.micros += outcome.micros;
+        let is_first = self.failed.as_ref().is_none_or(|failed| outcome.seed < failed.seed);
+        if is_first && !outcome.violations.is_empty() {
+            self.failed = Some(outcome);
+        }
+    }
 }
 
 fn hunt_all(seeds: &std::ops::Range<u64>) -> ExitCode {
