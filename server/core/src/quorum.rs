@@ -441,7 +441,8 @@ impl Core {
             && self.quorum.settled_by.is_some_and(|index| index <= self.applied.0)
     }
 
-    fn may_change_membership(&self) -> bool {
+    /// Whether a change of the membership can begin: the one before is settled, and none is under way.
+    pub fn may_change_membership(&self) -> bool {
         self.is_membership_settled() && !self.engine.has_pending_membership()
     }
 

@@ -212,7 +212,8 @@ impl World {
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
-        let is_safe = core.is_membership_settled() && members.voters.len() >= 3 && lost == 0 && !removing;
+        // A removal that its operator gave up may be under way still.
+        let is_safe = core.may_change_membership() && members.voters.len() >= 3 && lost == 0 && !removing;
         is_safe.then_some(members)
     }
 
