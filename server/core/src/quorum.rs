@@ -330,6 +330,11 @@ impl Core {
                 self.quorum.fetching.remove(&server);
             }
             let Some(image) = snapshot else { continue };
+            // It has it already: a late refusal of what it had not yet took the engine back. It will not say so again.
+            if image <= matched {
+                self.engine.snapshot_failed(server);
+                continue;
+            }
             let fetching = self.quorum.fetching.entry(server).or_insert(Fetching { image, told: now });
             if now.since(fetching.told) > SNAPSHOT_TIMEOUT {
                 fetching.told = now;

@@ -6,7 +6,7 @@ use lockmesh_core::raft::log::{ImageMark, LogWrite};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, Input, Outbox, Proposal, State, Ticket};
 use lockmesh_protocol::command::{Command, KvCommand};
-use lockmesh_protocol::id::{ServerId, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -590,6 +590,38 @@ fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
         "two of three would be left: {refused:?}"
     );
     cluster.put("still there");
+}
+
+#[test]
+fn a_refusal_that_comes_late_stops_no_follower() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(follower);
+    (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
+    cluster.run(SECOND);
+    let server = cluster.servers.get_mut(&leader).expect("it runs");
+    server.checkpoint(cluster.now);
+    server.input(cluster.now, Input::Tick(WallTime(1)));
+    cluster.down.clear();
+    cluster.run(SECOND);
+    let core = &cluster.servers[&leader].core;
+    let (matched, term) = (core.progress(follower).expect("it leads").matched, core.log_status().term);
+    assert_eq!(matched, core.log_status().last_index, "it has the image, and nothing came behind");
+    // What it said of the first append, before it fetched the image.
+    let late = PeerMessage {
+        term,
+        index: matched,
+        reject: true,
+        reject_hint: LogIndex(2),
+        ..PeerMessage::new(MessageKind::AppendResponse, follower, leader)
+    };
+    cluster.input(leader, Input::Peer(follower, late));
+    let progress = cluster.servers[&leader].core.progress(follower);
+    assert_eq!(progress.expect("it leads").snapshot, Some(matched), "it is told of the image that it has");
+    cluster.put("after");
+    cluster.run(SECOND);
+    cluster.assert_equal();
 }
 
 #[test]
