@@ -7,6 +7,7 @@ use super::process::Process;
 use super::stage::Event;
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long it may take until all is well.
 const BOUND: Duration = Duration::from_secs(60);
+/// How much longer it may take until it is known whose state is corrupt: a comparison waits a minute for servers that tell
+/// no checksum, and the last one begins a while after the last write.
+const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 
 impl World {
     /// Faults end for good.
@@ -43,14 +47,21 @@ impl World {
         if wrong.is_empty() {
             self.judge_end();
             self.done = true;
-        } else if self.stage.now.since(lockmesh_protocol::time::Time(0)) > self.stage.plan.storm + BOUND {
-            if wrong == self.unseen() {
+        } else if self.calm_for() > BOUND {
+            if wrong == self.unfound() && self.calm_for() <= BOUND + COMPARISON_BOUND {
+                // The comparison is still under way.
+            } else if wrong == self.unseen() {
                 self.judge_watchers();
             } else {
                 self.judge.object("liveness", wrong.join("; "));
             }
         }
         self.stage.after(LOOK, Event::Look);
+    }
+
+    /// For how long nothing has gone wrong any more.
+    fn calm_for(&self) -> Duration {
+        self.stage.now.since(Time(0)).saturating_sub(self.stage.plan.storm)
     }
 
     /// What is not well yet.
@@ -79,7 +90,7 @@ impl World {
         if process.applied() < self.judge.history.last() {
             wrong.push("the leader is behind".into());
         }
-        wrong.extend(self.unfound(process));
+        wrong.extend(self.unfound());
         wrong.extend(self.unseen());
         wrong
     }

@@ -9,7 +9,7 @@
 
 use super::machine::Machine;
 use super::marks::Mark;
-use super::process::{Process, Turn};
+use super::process::Turn;
 use super::world::World;
 use lockmesh_core::State;
 use lockmesh_core::corruption::Finding;
@@ -63,8 +63,10 @@ impl World {
         }
     }
 
-    /// What should be known by now of the states of this leader's servers, and is not.
-    pub(super) fn unfound(&self, leader: &Process) -> Vec<String> {
+    /// What should be known by now of the servers' states, and is not.
+    pub(super) fn unfound(&self) -> Vec<String> {
+        let leader = self.machines.values().find(|machine| machine.serves());
+        let Some(leader) = leader.and_then(|machine| machine.process.as_ref()) else { return Vec::new() };
         let members = leader.core().membership();
         let machines: Vec<_> = members.all().iter().filter_map(|id| self.machines.get(id)).collect();
         let (wrong, right): (Vec<_>, Vec<_>) =
