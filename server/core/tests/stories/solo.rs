@@ -44,6 +44,11 @@ impl Disk {
         (self.image.clone(), self.state.clone())
     }
 
+    /// The last index that the disk knows to be committed.
+    pub(crate) fn commit(&self) -> LogIndex {
+        self.hard_state.commit
+    }
+
     /// Makes an image durable.
     pub(crate) fn keep_image(&mut self, mark: ImageMark, state: State) {
         self.hard_state.commit = self.hard_state.commit.max(mark.index);
