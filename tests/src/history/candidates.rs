@@ -46,6 +46,15 @@ pub(super) struct Parting {
     pub(super) leave: usize,
 }
 
+impl Parting {
+    /// Whether some of these leave the queue of a closed lock: it is not known then which of them were granted it.
+    pub(super) fn of(leavers: &[Leaver], model: &Model) -> Option<Self> {
+        let key = leavers.iter().map(|leaver| &leaver.key).find(|key| model.is_closed(key))?;
+        let leave = leavers.iter().filter(|leaver| leaver.key == *key).count();
+        Some(Self { key: key.clone(), leave })
+    }
+}
+
 impl<'h> Act<'h> {
     pub(super) fn operation(&self) -> Option<&'h Operation> {
         match self {
@@ -246,14 +255,6 @@ impl<'h> Candidates<'h> {
             asked,
         });
         waits.chain(held).collect()
-    }
-
-    /// Whether some of those leave the queue of a closed lock: it is not known then which of them were granted it.
-    pub(super) fn parting(&self, index: u64, model: &Model) -> Option<Parting> {
-        let leavers = self.have_left(index, model);
-        let key = leavers.iter().map(|leaver| &leaver.key).find(|key| model.is_closed(key))?;
-        let leave = leavers.iter().filter(|leaver| leaver.key == *key).count();
-        Some(Parting { key: key.clone(), leave })
     }
 
     /// The keys that are there in the model, but were seen to be absent right after an index.

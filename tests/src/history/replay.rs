@@ -8,7 +8,7 @@
 //!
 //! It takes linear time as long as clients are answered; each write that was not answered adds a small search.
 
-use super::candidates::{Act, Candidates, Concern, Leaver};
+use super::candidates::{Act, Candidates, Concern, Leaver, Parting};
 use super::evidence::{Evidence, Snapshot};
 use super::model::{Entry, Grant, Model, Place, Step, Undo};
 use super::operation::{Moment, Operation, Query};
@@ -164,7 +164,8 @@ impl<'h> Replay<'h> {
     /// Carries out what happened at an index, by the first explanation after `skipped` others that agrees with everything.
     fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
         let index = self.indexes[at];
-        let parting = self.candidates.parting(index, &self.model);
+        let leavers = self.candidates.have_left(index, &self.model);
+        let parting = Parting::of(&leavers, &self.model);
         if let Some(parting) = &parting {
             self.parted.insert(at, parting.key.clone());
         }
@@ -178,7 +179,7 @@ impl<'h> Replay<'h> {
                 break;
             }
             let opened_for = parting.as_ref().map(|parting| (parting.key.as_str(), number % ways));
-            let explained = self.let_go(index, opened_for);
+            let explained = self.let_go(index, &leavers, opened_for);
             let explained = explained.map_err(|error| self.violation(index, &error));
             match explained.and_then(|()| self.explain_rest(at, number / ways)) {
                 Ok(has_others) => {
@@ -222,31 +223,26 @@ impl<'h> Replay<'h> {
 
     /// Whoever was told before an index that it had waited in vain has left by then. A closed lock may have opened when
     /// so many of those who wait for it were still there: it is granted to one after the other as they leave.
-    fn let_go(&mut self, index: u64, opened_for: Option<(&str, usize)>) -> Result<(), String> {
-        let mut leavers = self.candidates.have_left(index, &self.model);
-        if let Some((key, still_there)) = opened_for {
-            let mut left = leavers.iter().filter(|leaver| leaver.key == key).count();
-            leavers.sort_by_key(|leaver| leaver.key == key);
-            for leaver in leavers {
-                if leaver.key == key {
-                    if left == still_there {
-                        let step = self.unseen_step(index, 0, Moment(0), None);
-                        self.carry_out(step, &Act::Open(key.to_owned()))?;
-                    }
-                    left -= 1;
-                }
-                self.leave(index, leaver);
-            }
-            return Ok(());
-        }
-        leavers.into_iter().for_each(|leaver| self.leave(index, leaver));
-        Ok(())
-    }
-
-    fn leave(&mut self, index: u64, leaver: Leaver) {
+    fn let_go(
+        &mut self,
+        index: u64,
+        leavers: &[Leaver],
+        opened_for: Option<(&str, usize)>,
+    ) -> Result<(), String> {
+        let leaves = |leaver: &Leaver| opened_for.is_some_and(|(key, _)| leaver.key == key);
+        let mut still_there = leavers.iter().filter(|leaver| leaves(leaver)).count();
         let step = self.unseen_step(index, 0, Moment(0), None);
-        // What it held is given back, and so changes.
-        let _ = self.carry_out(step, &Act::Leave(leaver));
+        for leaver in leavers {
+            if let Some((key, opened_for)) = opened_for.filter(|_| leaves(leaver)) {
+                if still_there == opened_for {
+                    self.carry_out(step, &Act::Open(key.to_owned()))?;
+                }
+                still_there -= 1;
+            }
+            // What it held is given back, and so changes.
+            let _ = self.carry_out(step, &Act::Leave(leaver.clone()));
+        }
+        Ok(())
     }
 
     /// Something unseen may have happened even before earlier indexes that bear on this one, though they agreed without.
