@@ -47,16 +47,19 @@ impl World {
         if wrong.is_empty() {
             self.judge_end();
             self.done = true;
-        } else if self.calm_for() > BOUND {
-            if wrong == self.unfound() && self.calm_for() <= BOUND + COMPARISON_BOUND {
-                // The comparison is still under way.
-            } else if wrong == self.unseen() {
+        } else if self.calm_for() > BOUND && !self.is_still_comparing(&wrong) {
+            if wrong == self.unseen() {
                 self.judge_watchers();
             } else {
                 self.judge.object("liveness", wrong.join("; "));
             }
         }
         self.stage.after(LOOK, Event::Look);
+    }
+
+    /// Whether nothing else is wrong but that it is not known yet whose state is.
+    fn is_still_comparing(&self, wrong: &[String]) -> bool {
+        wrong == self.unfound() && self.calm_for() <= BOUND + COMPARISON_BOUND
     }
 
     /// For how long nothing has gone wrong any more.
