@@ -426,8 +426,7 @@ impl Core {
     /// A change of the membership was applied; `before` are those who belonged to it. A learner goes with the first of
     /// its two steps, a voter with the last.
     pub(crate) fn notice_membership(&mut self, before: &[ServerId]) {
-        let members = self.engine.membership().clone();
-        let now_there = members.all();
+        let now_there = self.engine.membership().all();
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
             self.quorum.replaced.remove(gone);
             self.quorum.ready.remove(gone);
