@@ -9,7 +9,7 @@ logs=${CARGO_TARGET_DIR:-target}/flaky
 rm -rf "$logs" && mkdir -p "$logs"
 
 # Everything is built before anything is made busy.
-cargo test --quiet --workspace --locked --test failover --no-run
+cargo test --quiet --workspace --locked --test upstream --no-run
 cargo build --quiet --workspace --locked --bin lockmesh --bin chaos
 
 # Twice as many loops as there are cores take every core from those who are measured, half of the time.
@@ -37,6 +37,6 @@ again() {
   failed=$((failed + bad))
 }
 
-again failover "$failover" 300 cargo test --quiet --workspace --locked --test failover
+again failover "$failover" 300 cargo test --quiet --workspace --locked --test upstream failover::
 again chaos "$chaos" 600 "${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds 1 --seed RUN
 [ "$failed" -eq 0 ]

@@ -148,7 +148,7 @@ const SLEEPERS: &[(&str, &str)] = &[
         "tests/bench/compare/src/",
         "a program that measures for a while, and whose clients hold locks for a while",
     ),
-    ("tests/tests/upstream_figures.rs", "an election takes a while, and what comes after it is measured"),
+    ("tests/tests/upstream/figures.rs", "an election takes a while, and what comes after it is measured"),
     ("tests/clients/", "a contender must hold the lock for a while, so that another could break in"),
 ];
 

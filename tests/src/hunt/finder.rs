@@ -75,8 +75,7 @@ impl Finder {
 
     /// Whether it starts the real program.
     pub fn runs_the_program(&self) -> bool {
-        let own = ["direct", "failover", "upstream", "strangers", "hunt"];
-        self.package == "tests" && self.test().is_some_and(|test| !own.contains(&test))
+        self.package == "tests" && self.test() == Some("program")
     }
 
     fn is_sim(&self) -> bool {

@@ -114,20 +114,20 @@ fn assertion_62_what_is_no_check() {
     }
     for (body, text) in [
         (json!({"TTL": "10s"}), "Missing check name"),
-        (json!({"Name": "a62", "TTL": "10s", "Status": "unwell"}), "Bad check status"),
-        (json!({"Name": "a62", "TTL": "ten"}), "invalid duration"),
-        (json!({"Name": "a62"}), "Invalid check"),
+        (json!({"Name": "a62-bad", "TTL": "10s", "Status": "unwell"}), "Bad check status"),
+        (json!({"Name": "a62-bad", "TTL": "ten"}), "invalid duration"),
+        (json!({"Name": "a62-bad"}), "Invalid check"),
     ] {
         client.put("/v1/agent/check/register", body.to_string()).expect_text(400, text);
     }
-    client.put("/v1/agent/check/register", r#"{"Name":"a62","TTL":"10s","Colour":"red"}"#).expect(400);
-    let unbound = json!({"Name": "a62", "TTL": "10s", "ServiceID": "none"}).to_string();
+    client.put("/v1/agent/check/register", r#"{"Name":"a62-bad","TTL":"10s","Colour":"red"}"#).expect(400);
+    let unbound = json!({"Name": "a62-bad", "TTL": "10s", "ServiceID": "none"}).to_string();
     let unbound = client.put("/v1/agent/check/register", unbound);
     assert!(
         unbound.status >= 400 && unbound.text().contains("ServiceID \"none\" does not exist"),
         "{unbound:?}"
     );
-    assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62"), None);
+    assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62-bad"), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How fast calls travel between an agent and a server's QUIC service, and what a waiter costs: figures, no verdicts.
 //!
-//! `cargo test --release -p lockmesh-tests --test upstream_figures -- --ignored --nocapture`
+//! `cargo test --release -p lockmesh-tests --test upstream figures -- --ignored --nocapture`
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::Role;
