@@ -102,8 +102,14 @@ const FREE: &[&str] = &[
     "tracing",
 ];
 
-/// The crates that know no clock, disk, socket, thread, chance or hash order.
-const PURE: [&str; 3] = ["protocol/src/", "server/core/src/", "agent/core/src/"];
+/// The crates, folders and files that know no clock, disk, socket, thread, chance or hash order.
+const PURE: [&str; 5] = [
+    "protocol/src/",
+    "server/core/src/",
+    "agent/core/src/",
+    "agent/client/src/holder/",
+    "agent/client/src/backoff.rs",
+];
 
 /// What a pure crate never names.
 const IMPURE: &[&str] = &[

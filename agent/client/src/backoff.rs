@@ -1,13 +1,29 @@
-//! Waiting a little longer after each failure, never in step with others.
+//! Waiting a little longer after each failure, never in step with others. Pure: what is random comes from a seed.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// A random share of `span`, from nothing to all of it. Good for spreading, not for secrets.
-pub(crate) fn jitter(span: Duration) -> Duration {
-    // Every `RandomState` has a seed of its own, so an empty hash is a random number.
-    let random = RandomState::new().build_hasher().finish();
-    span.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+/// A stream of numbers that its seed decides. Good for spreading, not for secrets.
+#[derive(Clone, Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number from 0 up to 1, evenly.
+    pub(crate) fn fraction(&mut self) -> f64 {
+        // A step of splitmix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A random share of `span`, from nothing to all of it.
+    pub(crate) fn share(&mut self, span: Duration) -> Duration {
+        span.mul_f64(self.fraction())
+    }
 }
 
 /// How long to wait after the next failure in a row.
@@ -24,10 +40,10 @@ impl Backoff {
     }
 
     /// After a failure: how long to wait. Between half and all of a span that doubles up to the longest.
-    pub(crate) fn failed(&mut self) -> Duration {
+    pub(crate) fn failed(&mut self, jitter: &mut Jitter) -> Duration {
         let span = self.next;
         self.next = span.saturating_mul(2).min(self.longest);
-        span / 2 + jitter(span / 2)
+        span / 2 + jitter.share(span / 2)
     }
 
     /// After a success.
@@ -44,12 +60,13 @@ mod tests {
     fn doubles_up_to_the_longest_and_starts_again() {
         let (first, longest) = (Duration::from_millis(100), Duration::from_millis(300));
         let mut backoff = Backoff::new(first, longest);
+        let mut jitter = Jitter::new(7);
         for span in [100, 200, 300, 300] {
             let span = Duration::from_millis(span);
-            let wait = backoff.failed();
+            let wait = backoff.failed(&mut jitter);
             assert!(wait >= span / 2 && wait <= span, "{wait:?} of {span:?}");
         }
         backoff.succeeded();
-        assert!(backoff.failed() <= first);
+        assert!(backoff.failed(&mut jitter) <= first);
     }
 }

@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// How long a call may take that does not block on purpose. An agent without a quorum itself tries for 7 s.
@@ -31,7 +30,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(300);
 pub struct Client {
     pool: Arc<Pool>,
     clock: Clock,
-    /// How many tasks tidy up behind what was dropped.
+    /// How many tidy up behind what was dropped.
     tidying: Arc<watch::Sender<usize>>,
 }
 
@@ -73,15 +72,9 @@ impl Client {
         let _ = self.tidying.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Lets a task tidy up in the background; does nothing without a runtime, as at the end of a program.
-    pub(crate) fn tidy(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Ok(runtime) = Handle::try_current() {
-            let under_way = Tidying::begin(&self.tidying);
-            runtime.spawn(async move {
-                task.await;
-                drop(under_way);
-            });
-        }
+    /// Counts somebody who tidies up, until that is dropped.
+    pub(crate) fn begin_tidying(&self) -> Tidying {
+        Tidying::begin(&self.tidying)
     }
 
     fn over(pool: Pool, clock: Clock) -> Self {
@@ -154,8 +147,9 @@ impl Client {
     }
 }
 
-/// One task that tidies up, counted while it lives.
-struct Tidying(Arc<watch::Sender<usize>>);
+/// Somebody who tidies up, counted while this lives.
+#[derive(Debug)]
+pub(crate) struct Tidying(Arc<watch::Sender<usize>>);
 
 impl Tidying {
     fn begin(count: &Arc<watch::Sender<usize>>) -> Self {

@@ -3,32 +3,13 @@
 //! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended machine: a holder
 //! that slept through its lease must find it over on waking up.
 
+use crate::holder::Moment;
 use rustix::time::{ClockId, clock_gettime};
-use std::ops::Add;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// The longest nap while waiting for a [`Moment`]: how late a suspended machine may notice it after waking up.
 const LONGEST_NAP: Duration = Duration::from_millis(500);
-
-/// A point in time of one [`Clock`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
-
-impl Moment {
-    /// The time from `earlier` to this; zero if this is not later.
-    pub(crate) fn since(self, earlier: Moment) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-impl Add<Duration> for Moment {
-    type Output = Moment;
-
-    fn add(self, duration: Duration) -> Moment {
-        Moment(self.0.saturating_add(duration))
-    }
-}
 
 /// Where the time comes from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,10 +30,10 @@ impl Clock {
                 let now = clock_gettime(ClockId::Boottime);
                 let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
                 let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
-                Moment(Duration::new(seconds, nanoseconds))
+                Moment::default() + Duration::new(seconds, nanoseconds)
             }
             #[cfg(test)]
-            Self::Virtual(start) => Moment(start.elapsed()),
+            Self::Virtual(start) => Moment::default() + start.elapsed(),
         }
     }
 

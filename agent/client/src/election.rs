@@ -1,7 +1,8 @@
 //! Electing a leader: whoever holds the lock leads, and the key's value says who that is.
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Jitter};
 use crate::client::{Client, Read};
+use crate::driver::random_seed;
 use crate::error::Error;
 use crate::keeper::SessionOptions;
 use crate::lock::{Lock, LockGuard};
@@ -140,9 +141,10 @@ impl Observer {
     /// A refusal.
     pub async fn next_surely(&mut self) -> Result<Option<Leader>, Error> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+        let mut jitter = Jitter::new(random_seed());
         loop {
             match self.next().await {
-                Err(error) if error.is_transient() => sleep(backoff.failed()).await,
+                Err(error) if error.is_transient() => sleep(backoff.failed(&mut jitter)).await,
                 outcome => return outcome,
             }
         }

@@ -33,8 +33,9 @@
 //! | `client` | the handle, consistency and blocking of reads |
 //! | `kv`, `session`, `txn`, `catalog`, `agent`, `operator` | the plain requests |
 //! | [`shape`] | the JSON of both ends |
+//! | [`holder`] | a session and what is held under it, as one pure value: everything that keepers and guards decide |
+//! | `driver` | the shell around it: clock, client and those who wait |
 //! | `keeper` | a session that keeps itself alive |
-//! | `hold` | what all guards have in common |
 //! | `lock`, `semaphore`, `election` | holds that watch over themselves |
 //! | `clock`, `backoff`, `duration` | time that counts while suspended, waiting out of step, durations in words |
 //!
@@ -49,10 +50,11 @@ mod catalog;
 mod client;
 mod clock;
 mod connection;
+mod driver;
 mod duration;
 mod election;
 mod error;
-mod hold;
+pub mod holder;
 mod keeper;
 mod kv;
 mod lock;
@@ -74,11 +76,12 @@ pub use client::{Answer, Client, Consistency, Read};
 pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::Error;
+pub use holder::SEMAPHORE_FLAGS;
 pub use keeper::{DEFAULT_TTL, SessionKeeper, SessionOptions};
 pub use kv::{Acquired, Entry, Kv};
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
 pub use loss::Loss;
 pub use operator::Operator;
-pub use semaphore::{SEMAPHORE_FLAGS, Semaphore, SemaphoreGuard};
+pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use session::Sessions;
 pub use txn::{Outcome, Txn};

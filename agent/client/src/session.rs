@@ -56,6 +56,18 @@ impl Sessions<'_> {
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
     }
 
+    /// The same, but gives the request up after `limit`.
+    pub(crate) async fn info_within(
+        &self,
+        id: &str,
+        read: &Read,
+        limit: Duration,
+    ) -> Result<Answer<Option<Session>>, Error> {
+        let target = Target::new("/v1/session/info/").name(id).read(read).within(limit);
+        let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
+        Ok(sessions.map(|sessions| sessions.into_iter().next()))
+    }
+
     /// All sessions, ascending by id.
     pub async fn list(&self, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
         self.client.read(Target::new("/v1/session/list").read(read)).await

@@ -2,40 +2,33 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`attempt`] | how a lock is acquired: turns, queueing, giving up without leaving anything behind |
-//! | [`guard`] | what the holder is given, and how it learns of a loss |
+//! | [`guard`] | what the holder is given |
+//!
+//! How a lock is acquired, watched and given back is decided in [`crate::holder`].
 //!
 //! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different on purpose: who has to
 //! wait stands in the lock's queue, where the agent has one; who meets a lock-delay elsewhere waits as long as the agent
 //! says and no longer, out of step with others; and a guard rides out every transient error until its own deadline.
 
-mod attempt;
 mod guard;
 
 pub use guard::LockGuard;
 
 use crate::client::{Client, Read};
 use crate::error::Error;
-use crate::hold::Source;
-use crate::keeper::{SessionKeeper, SessionOptions};
-use crate::kv::Entry;
-use attempt::Patience;
+use crate::holder::{Goal, LockGoal, Patience, Wanted};
+use crate::keeper::{SessionKeeper, SessionOptions, Source};
 use bytes::Bytes;
 use std::time::Duration;
 
 /// The flags by which Consul's clients know a key that is a lock.
 pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// How long one request waits for the lock, or watches it while it is held.
-const WATCH: Duration = Duration::from_secs(60);
-
 /// A lock that can be acquired. Nothing is sent before it is.
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Client,
-    key: String,
-    value: Bytes,
-    flags: u64,
+    goal: LockGoal,
     source: Source,
     watch_retries: Option<u32>,
 }
@@ -45,9 +38,7 @@ impl Lock {
     pub fn new(client: &Client, key: impl Into<String>) -> Self {
         Self {
             client: client.clone(),
-            key: key.into(),
-            value: Bytes::new(),
-            flags: LOCK_FLAGS,
+            goal: LockGoal { key: key.into(), value: Bytes::new(), flags: LOCK_FLAGS },
             source: Source::Own(SessionOptions::named("Lockmesh lock")),
             watch_retries: None,
         }
@@ -61,13 +52,13 @@ impl Lock {
     /// What the key shall hold while it is held, such as who holds it.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {
-        Self { value: value.into(), ..self }
+        Self { goal: LockGoal { value: value.into(), ..self.goal }, ..self }
     }
 
     /// Other flags than those of Consul's clients, for a key that is used with other flags already.
     #[must_use]
     pub fn flags(self, flags: u64) -> Self {
-        Self { flags, ..self }
+        Self { goal: LockGoal { flags, ..self.goal }, ..self }
     }
 
     /// What the session of its own shall be like.
@@ -124,23 +115,21 @@ impl Lock {
     /// # Errors
     /// Whatever the requests say; a key that is something else than a lock is not touched.
     pub async fn remove(&self) -> Result<bool, Error> {
-        let Some(entry) = self.client.kv().get(&self.key, &Read::default()).await?.value else {
+        let Some(entry) = self.client.kv().get(&self.goal.key, &Read::default()).await?.value else {
             return Ok(true);
         };
-        self.check(&entry)?;
+        self.goal.check(&entry)?;
         if entry.session.is_some() {
             return Ok(false);
         }
-        self.client.kv().delete_cas(&self.key, entry.modify_index).await
+        self.client.kv().delete_cas(&self.goal.key, entry.modify_index).await
     }
 
-    /// Refuses a key that is not a lock, before anything in it is overwritten.
-    fn check(&self, entry: &Entry) -> Result<(), Error> {
-        if entry.flags == self.flags {
-            return Ok(());
-        }
-        let reason = format!("its flags are {:#x}, those of a lock are {:#x}", entry.flags, self.flags);
-        Err(Error::Conflict { key: self.key.clone(), reason })
+    async fn attempt(&self, patience: Patience) -> Result<Option<LockGuard>, Error> {
+        let driver = self.source.driver(&self.client)?;
+        let goal = Goal::Lock(self.goal.clone());
+        let acquired = driver.acquire(Wanted { goal, patience, watch_retries: self.watch_retries }).await?;
+        Ok(acquired.map(|(hold, grant)| LockGuard::new(self.client.clone(), self.goal.clone(), hold, grant)))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::fake::{Fake, Fault};
+use crate::holder::SEMAPHORE_FLAGS;
 use crate::loss::Loss;
+use tokio::time::sleep;
 
 fn semaphore(fake: &Fake) -> Semaphore {
     Semaphore::new(&fake.client(), "pool/", 2)

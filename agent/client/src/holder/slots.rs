@@ -9,23 +9,23 @@ use std::collections::BTreeMap;
 /// Who holds the slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     limit: usize,
     #[serde(default, deserialize_with = "crate::shape::null_as_default")]
     holders: BTreeMap<String, bool>,
     /// The modify index of the entry that it was read from; 0 where there was none.
     #[serde(skip)]
-    pub(super) modify_index: u64,
+    pub(crate) modify_index: u64,
 }
 
 impl Slots {
     /// All slots free.
-    pub(super) fn empty(limit: usize) -> Self {
+    pub(crate) fn empty(limit: usize) -> Self {
         Self { limit, holders: BTreeMap::new(), modify_index: 0 }
     }
 
     /// Reads the list; the error says in words why it cannot be ours.
-    pub(super) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
+    pub(crate) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
         if entry.value.is_empty() {
             return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
         }
@@ -38,21 +38,21 @@ impl Slots {
     }
 
     /// Strikes off everybody whose session holds none of these contender entries.
-    pub(super) fn prune(&mut self, entries: &[Entry]) {
+    pub(crate) fn prune(&mut self, entries: &[Entry]) {
         let alive = |id: &String| entries.iter().any(|entry| entry.session.as_ref() == Some(id));
         self.holders.retain(|id, _| alive(id));
     }
 
-    pub(super) fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.holders.len()
     }
 
-    pub(super) fn holds(&self, session: &str) -> bool {
+    pub(crate) fn holds(&self, session: &str) -> bool {
         self.holders.contains_key(session)
     }
 
     /// Takes a slot; `false` when all are taken.
-    pub(super) fn enter(&mut self, session: &str) -> bool {
+    pub(crate) fn enter(&mut self, session: &str) -> bool {
         let free = self.holders.len() < self.limit;
         if free {
             self.holders.insert(session.to_owned(), true);
@@ -61,11 +61,11 @@ impl Slots {
     }
 
     /// Gives a slot back; `false` when the session has none.
-    pub(super) fn leave(&mut self, session: &str) -> bool {
+    pub(crate) fn leave(&mut self, session: &str) -> bool {
         self.holders.remove(session).is_some()
     }
 
-    pub(super) fn to_json(&self) -> Vec<u8> {
+    pub(crate) fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers, strings and flags always have a JSON form")
     }
 }

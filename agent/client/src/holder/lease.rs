@@ -3,8 +3,8 @@
 //! **Invariant:** the deadline is counted from when the acknowledged renewal was *sent*. The server counts from when
 //! it arrived, which is later, so it never ends a session for its TTL before this deadline has passed here.
 
-use crate::backoff::Backoff;
-use crate::clock::Moment;
+use super::Moment;
+use crate::backoff::{Backoff, Jitter};
 use std::time::Duration;
 
 /// The shortest time kept between the deadline here and the server's, for clocks of different speed.
@@ -13,7 +13,7 @@ const LEAST_MARGIN: Duration = Duration::from_millis(50);
 /// The most a renewal waits after one that failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// What the keeper should do.
+/// What the holder should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing before this moment.
@@ -71,15 +71,14 @@ impl Lease {
     }
 
     /// A renewal failed in a way that says nothing about the session.
-    pub(crate) fn failed(&mut self, now: Moment) {
-        self.renew_at = now + self.backoff.failed();
+    pub(crate) fn failed(&mut self, now: Moment, jitter: &mut Jitter) {
+        self.renew_at = now + self.backoff.failed(jitter);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Moment;
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -118,12 +117,12 @@ mod tests {
     #[test]
     fn failures_are_outlived_until_the_deadline() {
         let mut lease = Lease::new(TTL, at(0), 0.0);
-        let (mut now, mut tries) = (at(3_100), 0);
+        let (mut now, mut tries, mut jitter) = (at(3_100), 0, Jitter::new(1));
         loop {
             match lease.step(now) {
                 Step::Renew(patience) => {
                     assert!(now + patience <= lease.deadline());
-                    lease.failed(now);
+                    lease.failed(now, &mut jitter);
                     tries += 1;
                 }
                 Step::Sleep(until) => now = until,

@@ -1,0 +1,315 @@
+//! The shell around a [`Holder`]: clock, client and those who wait.
+//!
+//! Every input is taken under one lock, and what comes back is carried out at once: each request in a task of its own. One
+//! task more tells the time. It must decide nothing.
+
+use crate::client::{Client, Read, Tidying};
+use crate::error::Error;
+use crate::holder::{
+    Event, Grant, HoldId, Holder, Input, Notice, Outbox, Request, RequestNumber, Response, SessionUse, Wanted,
+};
+use crate::keeper::SessionOptions;
+use crate::loss::Loss;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tracing::{debug, warn};
+
+/// Whoever wants a holder to go on. When the last one is gone, everything is given back in the background.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+}
+
+/// What handles, requests and the task that tells the time share.
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Told after every input.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    holder: Holder,
+    outbox: Outbox,
+    under_way: BTreeMap<RequestNumber, AbortHandle>,
+    kept: Option<oneshot::Sender<Result<String, Error>>>,
+    closed: Option<oneshot::Sender<Result<(), Error>>>,
+    acquiring: BTreeMap<HoldId, oneshot::Sender<Result<Option<Grant>, Error>>>,
+    releasing: BTreeMap<HoldId, oneshot::Sender<Result<bool, Error>>>,
+    tidying: Option<Tidying>,
+    last_hold: u64,
+}
+
+/// Something that is acquired or held. Dropping it gives it back in the background.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    driver: Arc<Driver>,
+    id: HoldId,
+}
+
+impl Driver {
+    /// Must be called in a runtime, in which everything is carried out.
+    pub(crate) fn start(client: &Client, options: SessionOptions, session_use: SessionUse) -> Arc<Self> {
+        let state = State {
+            holder: Holder::new(options, session_use, random_seed()),
+            outbox: Outbox::default(),
+            under_way: BTreeMap::new(),
+            kept: None,
+            closed: None,
+            acquiring: BTreeMap::new(),
+            releasing: BTreeMap::new(),
+            tidying: None,
+            last_hold: 0,
+        };
+        let shared = Shared {
+            client: client.clone(),
+            runtime: Handle::current(),
+            state: Mutex::new(state),
+            changed: watch::Sender::new(()),
+        };
+        let shared = Arc::new(shared);
+        shared.runtime.spawn(tell_the_time(Arc::clone(&shared)));
+        Arc::new(Self { shared })
+    }
+
+    /// Creates a session and keeps it; its id.
+    pub(crate) async fn keep(&self) -> Result<String, Error> {
+        let (sender, kept) = oneshot::channel();
+        self.shared.state().kept = Some(sender);
+        self.shared.tell(Input::Keep);
+        kept.await.expect("a creation is answered")
+    }
+
+    /// Acquires something; what is dropped half way is given back.
+    pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Option<(Hold, Grant)>, Error> {
+        let (sender, acquired) = oneshot::channel();
+        let id = {
+            let mut state = self.shared.state();
+            state.last_hold += 1;
+            let id = HoldId(state.last_hold);
+            state.acquiring.insert(id, sender);
+            id
+        };
+        let hold = Hold { driver: Arc::clone(self), id };
+        self.shared.tell(Input::Acquire(id, wanted));
+        let grant = acquired.await.expect("an acquisition is answered")?;
+        Ok(grant.map(|grant| (hold, grant)))
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        let (sender, closed) = oneshot::channel();
+        self.shared.state().closed = Some(sender);
+        self.shared.tell(Input::Close);
+        closed.await.unwrap_or(Ok(()))
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.shared.client.clock().now();
+        self.shared.state().holder.session_remaining(now)
+    }
+
+    /// Waits until the session is lost.
+    pub(crate) async fn lost(&self) -> Loss {
+        self.shared.when(|holder| holder.session_loss().cloned()).await
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.tell(Input::Abandon);
+    }
+}
+
+impl Hold {
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.driver.shared.client.clock().now();
+        self.driver.shared.state().holder.remaining(self.id, now)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Waits until the hold is lost.
+    pub(crate) async fn lost(&self) -> Loss {
+        self.driver.shared.when(|holder| holder.loss(self.id).cloned()).await
+    }
+
+    /// What is written with the lock when it is given back is something else by now.
+    pub(crate) fn written(&self, value: Bytes) {
+        self.driver.shared.tell(Input::Written(self.id, value));
+    }
+
+    pub(crate) async fn release(self) -> Result<bool, Error> {
+        let (sender, released) = oneshot::channel();
+        self.driver.shared.state().releasing.insert(self.id, sender);
+        self.driver.shared.tell(Input::Release(self.id));
+        released.await.unwrap_or(Ok(false))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.driver.shared.tell(Input::Drop(self.id));
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the holder take an input, and carries out what follows.
+    fn tell(self: &Arc<Self>, input: Input) {
+        let mut state = self.state();
+        let State { holder, outbox, .. } = &mut *state;
+        holder.handle(self.client.clock().now(), input, outbox);
+        let Outbox { cancelled, requests, events, notices } = std::mem::take(outbox);
+        for number in cancelled {
+            if let Some(task) = state.under_way.remove(&number) {
+                task.abort();
+            }
+        }
+        for (number, request) in requests {
+            let task = self.runtime.spawn(answer(Arc::clone(self), number, request));
+            state.under_way.insert(number, task.abort_handle());
+        }
+        events.into_iter().for_each(|event| state.tell_waiting(event));
+        notices.into_iter().for_each(log);
+        if state.holder.is_tidying() != state.tidying.is_some() {
+            state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
+        }
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    /// Waits until the holder knows something.
+    async fn when<T>(&self, known: impl Fn(&Holder) -> Option<T>) -> T {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(known) = known(&self.state().holder) {
+                return known;
+            }
+            // The sender is ours, so the channel cannot close.
+            let _ = changed.changed().await;
+        }
+    }
+}
+
+impl State {
+    /// Whoever waited may have gone meanwhile.
+    fn tell_waiting(&mut self, event: Event) {
+        match event {
+            Event::Kept(result) => drop(self.kept.take().map(|waiting| waiting.send(result))),
+            Event::Closed(result) => drop(self.closed.take().map(|waiting| waiting.send(result))),
+            Event::Acquired(id, result) => {
+                drop(self.acquiring.remove(&id).map(|waiting| waiting.send(result)));
+            }
+            Event::Released(id, result) => {
+                drop(self.releasing.remove(&id).map(|waiting| waiting.send(result)));
+            }
+            // These stay known: whoever waits for them looks again.
+            Event::Lost(..) | Event::SessionLost(_) => {}
+        }
+    }
+}
+
+/// Ticks whenever the holder wants it, until there is nothing left to do.
+async fn tell_the_time(shared: Arc<Shared>) {
+    let mut changed = shared.changed.subscribe();
+    loop {
+        changed.borrow_and_update();
+        let (wakes_at, is_done) = {
+            let state = shared.state();
+            (state.holder.wakes_at(), state.holder.is_done())
+        };
+        if is_done {
+            return;
+        }
+        let wake = async {
+            match wakes_at {
+                Some(at) => shared.client.clock().sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = wake => shared.tell(Input::Tick),
+        }
+    }
+}
+
+async fn answer(shared: Arc<Shared>, number: RequestNumber, request: Request) {
+    let result = carry_out(&shared.client, request).await;
+    shared.state().under_way.remove(&number);
+    shared.tell(Input::Answered(number, result));
+}
+
+async fn carry_out(client: &Client, request: Request) -> Result<Response, Error> {
+    let (kv, sessions) = (client.kv(), client.sessions());
+    match request {
+        Request::CreateSession(options) => sessions.create(&options.request()).await.map(Response::Created),
+        Request::Renew(session, limit) => {
+            sessions.renew_within(&session, limit).await.map(|found| Response::Found(found.is_some()))
+        }
+        Request::FindSession(session, limit) => {
+            let found = sessions.info_within(&session, &Read::default(), limit).await?;
+            Ok(Response::Found(found.value.is_some()))
+        }
+        Request::DestroySession(session) => sessions.destroy(&session).await.map(|()| Response::Done),
+        Request::Get(key, read) => {
+            let answer = kv.get(&key, &read).await?;
+            Ok(Response::Entries(answer.value.into_iter().collect(), answer.index))
+        }
+        Request::List(prefix, read) => {
+            let answer = kv.list(&prefix, &read).await?;
+            Ok(Response::Entries(answer.value, answer.index))
+        }
+        Request::Acquire(write, session, queue_for) => {
+            let acquired = match queue_for {
+                Some(wait) => kv.acquire_waiting(&write.key, &session, write.value, write.flags, wait).await,
+                None => kv.acquire(&write.key, &session, write.value, write.flags).await,
+            };
+            acquired.map(Response::Acquired)
+        }
+        Request::Release(write, session) => {
+            kv.release(&write.key, &session, write.value, write.flags).await.map(Response::Verdict)
+        }
+        Request::Cas(write, index) => {
+            kv.cas(&write.key, write.value, write.flags, index).await.map(Response::Verdict)
+        }
+        Request::Delete(key) => kv.delete(&key).await.map(|()| Response::Done),
+    }
+}
+
+fn log(notice: Notice) {
+    match notice {
+        Notice::RenewalFailed(error) => debug!(error, "a renewal failed; trying again"),
+        Notice::DeadlinePassed(session) => {
+            warn!(session, "no renewal was acknowledged before the deadline: the session is lost");
+        }
+        Notice::TryingAgain(name, error) => debug!(name, error, "that failed; trying again"),
+        Notice::NotGivenBack(name, error) => {
+            debug!(name, error, "could not be given back; it ends with its session");
+        }
+        Notice::NotDestroyed(session, error) => {
+            debug!(session, error, "the session could not be destroyed; it ends with its TTL");
+        }
+    }
+}
+
+/// Good for spreading, not for secrets.
+pub(crate) fn random_seed() -> u64 {
+    // Every `RandomState` has a seed of its own, so an empty hash is a random number.
+    RandomState::new().build_hasher().finish()
+}

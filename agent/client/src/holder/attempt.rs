@@ -1,0 +1,357 @@
+//! How something is acquired.
+//!
+//! Turn by turn: look whether it is what it should be and may be had, then ask for it; for a lock, wait in its queue. Where
+//! there is no queue, whoever has to wait looks again in a blocking query. An attempt that is given up or dropped leaves
+//! nothing held: what it may have been granted without hearing of it is given back.
+
+use super::goal::Look;
+use super::input::{Patience, Response, Wanted};
+use super::moment::Moment;
+use super::outbox::{Event, Grant};
+use super::session::Usable;
+use super::watch::Watch;
+use super::{Hold, HoldId, Holder, SessionUse, Stage, WATCH_TIME};
+use crate::backoff::Backoff;
+use crate::client::Read;
+use crate::error::Error;
+use crate::kv::Acquired;
+use std::time::Duration;
+
+/// How far contenders are spread at the end of a lock-delay.
+const DELAY_SPREAD: Duration = Duration::from_millis(200);
+
+/// How far contenders are spread after one of them was faster.
+pub(super) const OVERTAKEN_SPREAD: Duration = Duration::from_millis(50);
+
+/// How long to wait out a lock-delay that the agent does not put into numbers, or where there is no index to wait behind.
+const UNTOLD_DELAY: Duration = Duration::from_secs(1);
+
+/// An acquisition under way.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    patience: Patience,
+    step: Step,
+    /// How to look in the next turn.
+    read: Read,
+    /// How long this turn may wait in a queue.
+    wait: Duration,
+    /// Whether there was a session once: from then on transient errors are ridden out.
+    is_prepared: bool,
+    /// Whether the agent lets us wait in the lock's queue, as far as we know.
+    has_queues: bool,
+    /// Whether it may have been granted to the present session without our hearing of it.
+    perhaps_granted: bool,
+    /// Whether the present session has the key of its own that it needs.
+    has_own_key: bool,
+    backoff: Backoff,
+}
+
+/// What an attempt waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Pausing,
+    AwaitingSession,
+    TakingOwnKey,
+    Looking,
+    /// Since then, and in the queue for so long, if there is one.
+    Asking(Moment, Option<Duration>),
+    LookingAgain,
+}
+
+/// What one turn gave.
+enum Turn {
+    /// It is ours, under this fence.
+    Granted(Option<u64>),
+    /// Others have it; news come behind this index.
+    Taken(u64),
+    /// It is free but closed, for about this long.
+    Closed(Duration),
+    /// The whole wait in the queue was in vain.
+    Waited,
+    /// Somebody else changed it at the same moment.
+    Overtaken,
+}
+
+impl Attempt {
+    fn new(patience: Patience) -> Self {
+        Self {
+            patience,
+            step: Step::Pausing,
+            read: Read::default(),
+            wait: Duration::ZERO,
+            is_prepared: false,
+            has_queues: true,
+            perhaps_granted: false,
+            has_own_key: false,
+            backoff: Backoff::new(Duration::from_millis(100), Duration::from_secs(2)),
+        }
+    }
+
+    /// Whether anything may be in the agent's hands that has to be given back.
+    pub(super) fn leaves_something(&self) -> bool {
+        self.perhaps_granted || self.has_own_key
+    }
+
+    /// Whether it ever had what it needs to begin.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.is_prepared
+    }
+
+    fn queue_for(&self) -> Option<Duration> {
+        (self.has_queues && !self.wait.is_zero()).then_some(self.wait)
+    }
+}
+
+impl Hold {
+    pub(super) fn awaits_session(&self) -> bool {
+        matches!(&self.stage, Stage::Acquiring(attempt) if attempt.step == Step::AwaitingSession)
+    }
+
+    fn attempt(&mut self) -> &mut Attempt {
+        match &mut self.stage {
+            Stage::Acquiring(attempt) => attempt,
+            other => unreachable!("only an acquisition takes turns: {other:?}"),
+        }
+    }
+}
+
+impl Holder {
+    pub(super) fn acquire(&mut self, id: HoldId, wanted: Wanted) {
+        let Wanted { goal, patience, watch_retries } = wanted;
+        let mut hold = Hold {
+            id,
+            goal,
+            watch_retries,
+            session: String::new(),
+            fence: None,
+            stage: Stage::Acquiring(Attempt::new(patience)),
+            request: None,
+            wakes_at: None,
+            loss: None,
+            is_awaited: true,
+        };
+        self.begin_turn(&mut hold);
+        if !matches!(hold.stage, Stage::Over) {
+            self.holds.insert(id, hold);
+        }
+    }
+
+    /// One turn, which may take as long as the patience lasts, and then a pause.
+    pub(super) fn begin_turn(&mut self, hold: &mut Hold) {
+        let now = self.now;
+        let attempt = hold.attempt();
+        attempt.wait = attempt.patience.left(now).min(WATCH_TIME);
+        match self.usable_session() {
+            Usable::Alive(session) => self.go_on_with(hold, session),
+            Usable::Coming => hold.attempt().step = Step::AwaitingSession,
+            Usable::Lost(loss) => self.turn_failed(hold, Error::SessionLost(loss)),
+        }
+    }
+
+    pub(super) fn session_came(&mut self, hold: &mut Hold, result: Result<String, Error>) {
+        match result {
+            // Its creation may have taken longer than its whole TTL.
+            Ok(_) => self.begin_turn(hold),
+            Err(error) => self.turn_failed(hold, error),
+        }
+    }
+
+    fn go_on_with(&mut self, hold: &mut Hold, session: String) {
+        if hold.session != session {
+            let attempt = hold.attempt();
+            // What an earlier session may have been granted ended with it.
+            (attempt.has_own_key, attempt.perhaps_granted) = (false, false);
+            hold.session = session;
+        }
+        match hold.goal.own_key(&hold.session) {
+            Some(request) if !hold.attempt().has_own_key => {
+                hold.attempt().step = Step::TakingOwnKey;
+                self.ask(hold, request);
+            }
+            _ => self.look(hold),
+        }
+    }
+
+    fn look(&mut self, hold: &mut Hold) {
+        let attempt = hold.attempt();
+        attempt.is_prepared = true;
+        attempt.step = Step::Looking;
+        let read = std::mem::take(&mut attempt.read);
+        let request = hold.goal.look(read);
+        self.ask(hold, request);
+    }
+
+    pub(super) fn attempt_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+        let turn = match hold.attempt().step {
+            Step::TakingOwnKey => return self.own_key_answered(hold, result),
+            Step::Looking => match self.looked(hold, result) {
+                Ok(Some(turn)) => Ok(turn),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            },
+            Step::Asking(since, queue_for) => match self.asked(hold, result, since, queue_for) {
+                Ok(Some(turn)) => Ok(turn),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            },
+            Step::LookingAgain => result.map(Response::entries).map(|(entries, index)| {
+                let is_taken = entries.first().is_some_and(|entry| entry.session.is_some());
+                if is_taken { Turn::Taken(index) } else { Turn::Closed(UNTOLD_DELAY) }
+            }),
+            Step::Pausing | Step::AwaitingSession => unreachable!("nothing was asked"),
+        };
+        match turn {
+            Ok(turn) => self.turn_gave(hold, turn),
+            Err(error) => self.turn_failed(hold, error),
+        }
+    }
+
+    fn own_key_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+        match result.map(Response::acquired) {
+            Ok(Acquired::Granted { fence }) => {
+                hold.attempt().has_own_key = true;
+                hold.fence = fence;
+                self.look(hold);
+            }
+            Ok(Acquired::Refused { .. }) => {
+                let reason = "another session holds the contender's own key".into();
+                self.turn_failed(hold, Error::Conflict { key: hold.goal.name().to_owned(), reason });
+            }
+            Err(error) => self.turn_failed(hold, error),
+        }
+    }
+
+    /// Asks for it, where the look says that it may be had.
+    fn looked(&mut self, hold: &mut Hold, result: Result<Response, Error>) -> Result<Option<Turn>, Error> {
+        let (entries, index) = result?.entries();
+        let queue_for = hold.attempt().queue_for();
+        match hold.goal.judge_look(&hold.session, &entries, queue_for)? {
+            Look::Mine => Ok(Some(Turn::Granted(hold.fence))),
+            Look::Taken => Ok(Some(Turn::Taken(index))),
+            Look::Free(request) => {
+                let now = self.now;
+                hold.attempt().step = Step::Asking(now, queue_for);
+                self.ask(hold, request);
+                Ok(None)
+            }
+        }
+    }
+
+    fn asked(
+        &mut self,
+        hold: &mut Hold,
+        result: Result<Response, Error>,
+        since: Moment,
+        queue_for: Option<Duration>,
+    ) -> Result<Option<Turn>, Error> {
+        let (now, own_fence) = (self.now, hold.fence);
+        let attempt = hold.attempt();
+        // That this attempt did nothing says nothing of one before it.
+        attempt.perhaps_granted = match &result {
+            Ok(_) => false,
+            Err(error) => attempt.perhaps_granted || !error.certainly_not_done(),
+        };
+        let turn = match (result?, queue_for) {
+            (Response::Verdict(true), _) => Turn::Granted(own_fence),
+            (Response::Verdict(false), _) => Turn::Overtaken,
+            (response, queue_for) => match (response.acquired(), queue_for) {
+                (Acquired::Granted { fence }, _) => Turn::Granted(fence),
+                (Acquired::Refused { .. }, Some(wait)) if now.since(since) >= wait.mul_f64(0.9) => {
+                    Turn::Waited
+                }
+                (Acquired::Refused { delay }, Some(_)) => {
+                    attempt.has_queues = false;
+                    Turn::Closed(delay.unwrap_or_default())
+                }
+                (Acquired::Refused { delay: Some(delay) }, None) => Turn::Closed(delay),
+                (Acquired::Refused { delay: None }, None) => {
+                    attempt.step = Step::LookingAgain;
+                    let request = hold.goal.look(Read::default());
+                    self.ask(hold, request);
+                    return Ok(None);
+                }
+            },
+        };
+        Ok(Some(turn))
+    }
+
+    fn turn_gave(&mut self, hold: &mut Hold, turn: Turn) {
+        let now = self.now;
+        let left = hold.attempt().patience.left(now);
+        let is_overtaken = matches!(turn, Turn::Overtaken);
+        let pause = match turn {
+            Turn::Granted(fence) if self.is_alive(&hold.session) => return self.granted(hold, fence),
+            Turn::Granted(_) => {
+                // A grant to a session that nobody believes in any more is none.
+                hold.attempt().perhaps_granted = true;
+                Duration::ZERO
+            }
+            Turn::Taken(index) => {
+                let attempt = hold.attempt();
+                attempt.backoff.succeeded();
+                attempt.read = Read::default().newer_than(index, left.min(WATCH_TIME));
+                if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
+            }
+            Turn::Waited => {
+                hold.attempt().backoff.succeeded();
+                Duration::ZERO
+            }
+            Turn::Closed(delay) => delay + self.jitter.share(DELAY_SPREAD),
+            Turn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD),
+        };
+        self.pause(hold, pause, is_overtaken);
+    }
+
+    /// Goes on after a pause, unless the patience is over.
+    fn pause(&mut self, hold: &mut Hold, pause: Duration, is_overtaken: bool) {
+        let now = self.now;
+        let attempt = hold.attempt();
+        let left = attempt.patience.left(now);
+        let is_over = match attempt.patience {
+            // Somebody else's change is no reason to give up a single try: it may be free still.
+            Patience::Once => !is_overtaken,
+            Patience::Endless | Patience::Until(_) => left.is_zero(),
+        };
+        if is_over {
+            return self.give_up(hold, Ok(()));
+        }
+        attempt.step = Step::Pausing;
+        let pause = if attempt.patience == Patience::Once { pause } else { pause.min(left) };
+        hold.wakes_at = Some(now + pause);
+    }
+
+    fn turn_failed(&mut self, hold: &mut Hold, error: Error) {
+        let attempt = hold.attempt();
+        let is_hopeless = !attempt.is_prepared || attempt.patience == Patience::Once;
+        let is_replaced = error.is_invalid_session() && self.session_use == SessionUse::OneHold;
+        if is_hopeless || !(is_replaced || error.is_transient()) {
+            return self.give_up(hold, Err(error));
+        }
+        self.trying_again(hold, &error);
+        if is_replaced {
+            self.replace_session();
+            let attempt = hold.attempt();
+            (attempt.has_own_key, attempt.perhaps_granted) = (false, false);
+        }
+        let pause = hold.attempt().backoff.failed(&mut self.jitter);
+        self.pause(hold, pause, false);
+    }
+
+    fn granted(&mut self, hold: &mut Hold, fence: Option<u64>) {
+        hold.fence = fence;
+        hold.stage = Stage::Held(Watch::default());
+        hold.wakes_at = Some(self.now);
+        let grant = Grant { session: hold.session.clone(), fence };
+        self.outbox.events.push(Event::Acquired(hold.id, Ok(Some(grant))));
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn drop_attempt(&mut self, hold: &mut Hold) {
+        self.cancel(hold.request.take());
+        let attempt = hold.attempt();
+        // What is under way may be done all the same.
+        attempt.perhaps_granted |= matches!(attempt.step, Step::Asking(..));
+        attempt.has_own_key |= attempt.step == Step::TakingOwnKey;
+        self.give_up(hold, Ok(()));
+    }
+}

@@ -1,0 +1,218 @@
+//! How something is given back, and what may have been granted unheard.
+//!
+//! A release is tried again until it is heard or the session is believed in no more, which ends the hold as well. What is
+//! given back because an acquisition was given up is tried once where the session ends with it, else like a release.
+
+use super::attempt::OVERTAKEN_SPREAD;
+use super::goal::Goal;
+use super::input::Response;
+use super::outbox::{Event, Notice, Request};
+use super::session::Then;
+use super::{Hold, Holder, SessionUse, Stage};
+use crate::backoff::Backoff;
+use crate::client::Read;
+use crate::error::Error;
+use std::time::Duration;
+
+/// Something that is given back.
+#[derive(Debug)]
+pub(super) struct GiveBack {
+    reason: Reason,
+    step: Step,
+    /// Whether an earlier try may have done it.
+    is_unheard: bool,
+    backoff: Backoff,
+}
+
+/// Why it is given back.
+#[derive(Debug)]
+enum Reason {
+    /// It was released; whether it was surely held then.
+    Released { was_held: bool },
+    /// The acquisition was given up, and this is what its caller is told.
+    GaveUp(Option<Result<(), Error>>),
+}
+
+/// What giving back waits for.
+#[derive(Debug)]
+enum Step {
+    Pausing,
+    /// The lock.
+    Releasing,
+    /// The list of holders to take the session's name off.
+    Reading,
+    Writing,
+    /// The session's own key; whether its name was on the list.
+    Deleting(bool),
+    /// The session; what became of the rest.
+    EndingSession(Result<bool, Error>),
+}
+
+impl GiveBack {
+    fn new(reason: Reason) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+        Self { reason, step: Step::Pausing, is_unheard: false, backoff }
+    }
+}
+
+impl Hold {
+    fn giving_back(&mut self) -> &mut GiveBack {
+        match &mut self.stage {
+            Stage::GivingBack(giving_back) => giving_back,
+            other => unreachable!("nothing is given back: {other:?}"),
+        }
+    }
+}
+
+impl Holder {
+    /// Gives back what is or was held. From here on it is believed in no more.
+    pub(super) fn give_back(&mut self, hold: &mut Hold) {
+        self.cancel(hold.request.take());
+        let was_held = hold.loss.is_none()
+            && matches!(&hold.stage, Stage::Held(watch) if !watch.has_verdict())
+            && self.is_alive(&hold.session);
+        hold.stage = Stage::GivingBack(GiveBack::new(Reason::Released { was_held }));
+        match &hold.goal {
+            Goal::Lock(_) if !was_held => self.end_with(hold, Ok(false)),
+            Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
+        }
+    }
+
+    /// Leaves nothing behind, then says what became of the acquisition.
+    pub(super) fn give_up(&mut self, hold: &mut Hold, outcome: Result<(), Error>) {
+        hold.wakes_at = None;
+        let Stage::Acquiring(attempt) = &hold.stage else { return };
+        let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
+        hold.stage = Stage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
+        if !was_prepared {
+            self.tell_of_giving_up(hold);
+        }
+        if leaves_something {
+            self.give_back_now(hold);
+        } else {
+            self.end_with(hold, Ok(false));
+        }
+    }
+
+    fn give_back_now(&mut self, hold: &mut Hold) {
+        let (request, step) = match &hold.goal {
+            Goal::Lock(lock) => (Request::Release(lock.write(), hold.session.clone()), Step::Releasing),
+            Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), Step::Reading),
+        };
+        hold.giving_back().step = step;
+        self.ask(hold, request);
+    }
+
+    /// A pause is over.
+    pub(super) fn give_back_again(&mut self, hold: &mut Hold) {
+        if self.is_alive(&hold.session) {
+            self.give_back_now(hold);
+        } else {
+            self.end_with(hold, Ok(false));
+        }
+    }
+
+    pub(super) fn give_back_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+        let response = match result {
+            Ok(response) => response,
+            Err(error) => return self.give_back_failed(hold, error),
+        };
+        let giving_back = hold.giving_back();
+        match giving_back.step {
+            Step::Releasing => {
+                // Nothing to release any more, after a release whose answer was not heard: that one did it.
+                let was_released = response.verdict() || giving_back.is_unheard;
+                self.end_with(hold, Ok(was_released));
+            }
+            Step::Reading => match self.take_off_the_list(hold, response) {
+                Ok(Some(request)) => {
+                    hold.giving_back().step = Step::Writing;
+                    self.ask(hold, request);
+                }
+                Ok(None) => self.delete_own_key(hold, false),
+                Err(error) => self.give_back_failed(hold, error),
+            },
+            Step::Writing if response.verdict() => self.delete_own_key(hold, true),
+            Step::Writing => {
+                giving_back.step = Step::Pausing;
+                hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD));
+            }
+            Step::Deleting(was_listed) => self.end_with(hold, Ok(was_listed)),
+            Step::Pausing | Step::EndingSession(_) => unreachable!("nothing was asked"),
+        }
+    }
+
+    /// The write that takes the session off the list; `None` where it is not on it.
+    fn take_off_the_list(&self, hold: &Hold, response: Response) -> Result<Option<Request>, Error> {
+        let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots have a list") };
+        let (entries, _) = response.entries();
+        let Some(mut slots) = slot.slots(&entries)? else { return Ok(None) };
+        Ok(slots.leave(&hold.session).then(|| slot.replace(&slots)))
+    }
+
+    fn delete_own_key(&mut self, hold: &mut Hold, was_listed: bool) {
+        let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots come with a key") };
+        let request = Request::Delete(slot.own_key(&hold.session));
+        hold.giving_back().step = Step::Deleting(was_listed);
+        self.ask(hold, request);
+    }
+
+    fn give_back_failed(&mut self, hold: &mut Hold, error: Error) {
+        let is_worth_another = error.is_transient() && self.is_alive(&hold.session);
+        let is_shared = self.session_use == SessionUse::Shared;
+        let giving_back = hold.giving_back();
+        let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;
+        if !is_worth_another || !goes_on {
+            return self.end_with(hold, Err(error));
+        }
+        giving_back.is_unheard |= !error.certainly_not_done();
+        giving_back.step = Step::Pausing;
+        let pause = giving_back.backoff.failed(&mut self.jitter);
+        hold.wakes_at = Some(self.now + pause);
+        self.trying_again(hold, &error);
+        // The caller need not wait for that; but the session would keep what nobody knows of.
+        self.tell_of_giving_up(hold);
+    }
+
+    /// All that could be given back was: now the session, if it was for this alone.
+    fn end_with(&mut self, hold: &mut Hold, given: Result<bool, Error>) {
+        hold.wakes_at = None;
+        hold.giving_back().step = Step::EndingSession(given);
+        let ends =
+            self.session_use == SessionUse::OneHold && self.end_session(hold.is_awaited, Then::Hold(hold.id));
+        if !ends {
+            let closed = (self.session_use == SessionUse::OneHold).then_some(Ok(()));
+            self.given_back(hold, closed);
+        }
+    }
+
+    /// Everything has ended; `closed` says what became of a session that was for this alone.
+    pub(super) fn given_back(&mut self, hold: &mut Hold, closed: Option<Result<(), Error>>) {
+        self.tell_of_giving_up(hold);
+        let Stage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, Stage::Over) else { return };
+        let Step::EndingSession(given) = giving_back.step else { return };
+        if let Err(error) = &given {
+            let what = hold.goal.name().to_owned();
+            self.outbox.notices.push(Notice::NotGivenBack(what, error.to_string()));
+        }
+        if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
+            let result = match (closed, &hold.goal) {
+                // A session that ended takes all that it held with it, so an unheard release has done its work.
+                (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(false)),
+                (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
+                (Some(Err(_)) | None, _) => given,
+            };
+            self.outbox.events.push(Event::Released(hold.id, result));
+        }
+    }
+
+    /// Tells the caller of an acquisition that was given up what became of it, once.
+    fn tell_of_giving_up(&mut self, hold: &mut Hold) {
+        let Reason::GaveUp(outcome) = &mut hold.giving_back().reason else { return };
+        if let Some(outcome) = outcome.take()
+            && std::mem::take(&mut hold.is_awaited)
+        {
+            self.outbox.events.push(Event::Acquired(hold.id, outcome.map(|()| None)));
+        }
+    }
+}

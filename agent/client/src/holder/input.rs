@@ -1,0 +1,115 @@
+//! Everything that a [`Holder`](super::Holder) is told: a closed list.
+
+use super::goal::Goal;
+use super::moment::Moment;
+use crate::error::Error;
+use crate::kv::{Acquired, Entry};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Something that is acquired and held, by a number that is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId(pub u64);
+
+/// A request under way, by a number that is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestNumber(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A session shall be created and kept. Told once, as the first input, where the session outlives its holds.
+    Keep,
+    /// Something shall be acquired. A holder whose session is for one hold is told this once.
+    Acquire(HoldId, Wanted),
+    /// What is written with the lock when it is given back is something else by now.
+    Written(HoldId, Bytes),
+    /// It is given back, and somebody waits until that is done.
+    Release(HoldId),
+    /// Nobody waits for it or holds it any more: it is given back without telling anybody.
+    Drop(HoldId),
+    /// The session shall end, and somebody waits until that is done.
+    Close,
+    /// Nobody holds this holder any more: whatever is left is given back, then the session ends.
+    Abandon,
+    /// A request was answered, or failed.
+    Answered(RequestNumber, Result<Response, Error>),
+    /// Nothing happened, but time has passed.
+    Tick,
+}
+
+/// What shall be acquired, and how.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What.
+    pub goal: Goal,
+    /// How long to try.
+    pub patience: Patience,
+    /// After how many tries more a watch that fails ends the hold; `None` for the session's deadline alone.
+    pub watch_retries: Option<u32>,
+}
+
+/// How long to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes.
+    Endless,
+    /// Until this moment.
+    Until(Moment),
+    /// One turn.
+    Once,
+}
+
+impl Patience {
+    pub(super) fn left(self, now: Moment) -> Duration {
+        match self {
+            Self::Endless => Duration::MAX,
+            Self::Until(moment) => moment.since(now),
+            Self::Once => Duration::ZERO,
+        }
+    }
+}
+
+/// What a request was answered.
+#[derive(Clone, Debug)]
+pub enum Response {
+    /// The session of this id was created.
+    Created(String),
+    /// Whether the session that was renewed or asked for is there.
+    Found(bool),
+    /// The entries there are, and the index to wait behind; 0 where the agent gives none.
+    Entries(Vec<Entry>, u64),
+    /// What became of the attempt to take a lock.
+    Acquired(Acquired),
+    /// Whether it was done.
+    Verdict(bool),
+    /// It was done.
+    Done,
+}
+
+impl Response {
+    pub(super) fn created(self) -> String {
+        let Self::Created(id) = self else { unreachable!("no answer to a creation: {self:?}") };
+        id
+    }
+
+    pub(super) fn found(self) -> bool {
+        let Self::Found(found) = self else { unreachable!("no answer about a session: {self:?}") };
+        found
+    }
+
+    pub(super) fn entries(self) -> (Vec<Entry>, u64) {
+        let Self::Entries(entries, index) = self else { unreachable!("no answer to a look: {self:?}") };
+        (entries, index)
+    }
+
+    pub(super) fn acquired(self) -> Acquired {
+        let Self::Acquired(acquired) = self else { unreachable!("no answer to an acquire: {self:?}") };
+        acquired
+    }
+
+    pub(super) fn verdict(self) -> bool {
+        let Self::Verdict(verdict) = self else { unreachable!("no answer to a conditional write: {self:?}") };
+        verdict
+    }
+}

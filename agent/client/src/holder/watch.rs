@@ -1,0 +1,113 @@
+//! How a loss is found while the session lives.
+//!
+//! A consistent blocking query on the key or the list of holders sees a deletion, a release and another holder. From the
+//! moment of such a look on the hold is believed in no more, also while it is asked whether the session's end was the
+//! reason.
+
+use super::input::Response;
+use super::outbox::{Event, Request};
+use super::{Hold, Holder, Stage, WATCH_TIME};
+use crate::backoff::Backoff;
+use crate::client::Read;
+use crate::error::Error;
+use crate::loss::Loss;
+use std::time::Duration;
+
+/// How long to wait between tries where the caller counts them, and where there is no index to wait behind.
+const COUNTED_RETRY: Duration = Duration::from_secs(1);
+
+/// How long those who wait for a loss may be kept waiting for the better word for it.
+const CAUSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The watch over a hold.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The index to wait behind.
+    index: u64,
+    /// Looks that failed, one after the other.
+    failures: u32,
+    backoff: Backoff,
+    /// What a look found, while it is asked whether the session ended.
+    verdict: Option<Loss>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+        Self { index: 0, failures: 0, backoff, verdict: None }
+    }
+}
+
+impl Watch {
+    pub(super) fn has_verdict(&self) -> bool {
+        self.verdict.is_some()
+    }
+}
+
+impl Hold {
+    fn watch(&mut self) -> &mut Watch {
+        match &mut self.stage {
+            Stage::Held(watch) => watch,
+            other => unreachable!("only what is held is watched: {other:?}"),
+        }
+    }
+}
+
+impl Holder {
+    pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
+        let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIME);
+        let request = hold.goal.look(read);
+        self.ask(hold, request);
+    }
+
+    pub(super) fn watch_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+        if let Some(verdict) = hold.watch().verdict.take() {
+            // A session's end shows in its keys first; say so where that is the reason.
+            let is_gone = result.is_ok_and(|response| !response.found());
+            return self.lose_hold(hold, if is_gone { Loss::SessionGone } else { verdict });
+        }
+        let judged = result.map(Response::entries).and_then(|(entries, index)| {
+            hold.goal.judge_hold(&hold.session, &entries).map(|verdict| (verdict, index))
+        });
+        match judged {
+            Ok((Some(verdict), _)) => {
+                hold.watch().verdict = Some(verdict);
+                let request = Request::FindSession(hold.session.clone(), CAUSE_LIMIT);
+                self.ask(hold, request);
+            }
+            Ok((None, index)) => {
+                let watch = hold.watch();
+                (watch.index, watch.failures) = (index, 0);
+                watch.backoff.succeeded();
+                let pause = if index == 0 { COUNTED_RETRY } else { Duration::ZERO };
+                hold.wakes_at = Some(self.now + pause);
+            }
+            Err(error) => self.watch_failed(hold, &error),
+        }
+    }
+
+    fn watch_failed(&mut self, hold: &mut Hold, error: &Error) {
+        let retries = hold.watch_retries;
+        let watch = hold.watch();
+        watch.failures += 1;
+        if retries.is_some_and(|retries| watch.failures > retries) || !error.is_transient() {
+            return self.lose_hold(hold, Loss::Unwatched(error.to_string()));
+        }
+        self.trying_again(hold, error);
+        let pause = match retries {
+            Some(_) => COUNTED_RETRY,
+            None => hold.watch().backoff.failed(&mut self.jitter),
+        };
+        hold.wakes_at = Some(self.now + pause);
+    }
+
+    /// The hold is over, and whoever asked for it is told why.
+    pub(super) fn lose_hold(&mut self, hold: &mut Hold, loss: Loss) {
+        self.cancel(hold.request.take());
+        hold.wakes_at = None;
+        if hold.loss.is_none() {
+            hold.loss = Some(loss.clone());
+            self.outbox.events.push(Event::Lost(hold.id, loss));
+        }
+    }
+}

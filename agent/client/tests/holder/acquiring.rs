@@ -1,0 +1,204 @@
+//! How a lock is acquired, turn by turn.
+
+use super::*;
+
+fn until(story_time: Duration) -> Patience {
+    Patience::Until(Moment::default() + SECOND + story_time)
+}
+
+#[test]
+fn a_free_lock_is_looked_at_and_taken() {
+    let story = Story::holding();
+    assert_eq!(story.log, ["create", "get", "acquire", "get"]);
+    assert_eq!(story.remaining(), BELIEF);
+}
+
+#[test]
+fn whoever_has_to_wait_stands_in_the_queue_minute_after_minute() {
+    let mut story = Story::wanting(Patience::Endless);
+    for _ in 0..3 {
+        story.answer("get", job_held_by("S2", 8));
+        let Request::Acquire(_, session, queue_for) = story.request("acquire") else { unreachable!() };
+        assert_eq!((session.as_str(), *queue_for), ("S1", Some(60 * SECOND)));
+        story.pass(60 * SECOND);
+        story.answer("acquire", refused(None));
+    }
+    story.answer("get", job_held_by("S2", 8));
+    story.pass(SECOND);
+    story.answer("acquire", granted(9));
+    assert!(story.is_held());
+}
+
+#[test]
+fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.answer("get", job_held_by("S2", 8));
+    story.answer("acquire", refused(None));
+    story.pass(SECOND);
+    // From here on it knows.
+    story.answer("get", job_held_by("S2", 8));
+    let Request::Get(_, read) = story.request("get") else { unreachable!() };
+    assert_eq!((read.index, read.wait), (8, Some(60 * SECOND)));
+    story.answer("get", job_held_by("", 9));
+    assert!(matches!(story.request("acquire"), Request::Acquire(_, _, None)));
+    // Somebody was faster.
+    story.answer("acquire", refused(None));
+    story.answer("get", job_held_by("S3", 10));
+    let Request::Get(_, read) = story.request("get") else { unreachable!() };
+    assert_eq!(read.index, 10);
+}
+
+#[test]
+fn a_lock_delay_is_waited_out_and_not_longer() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.answer("get", nothing_there());
+    story.answer("acquire", refused(Some(15 * SECOND)));
+    story.pass(15 * SECOND - MS);
+    assert_eq!(story.asked(), [] as [&str; 0]);
+    story.pass(201 * MS);
+    assert_eq!(story.asked(), ["get"]);
+}
+
+#[test]
+fn a_lock_delay_without_a_number_is_asked_about_once_a_second() {
+    let mut story = Story::wanting(Patience::Once);
+    story.answer("get", nothing_there());
+    story.answer("acquire", refused(None));
+    story.answer("get", job_held_by("", 8));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Ok(None))));
+}
+
+#[test]
+fn one_turn_is_one_turn() {
+    let mut story = Story::wanting(Patience::Once);
+    story.answer("get", job_held_by("S2", 8));
+    assert_eq!(story.asked(), ["destroy"]);
+    assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before all is given back");
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Ok(None))));
+    let mut story = Story::wanting(Patience::Once);
+    story.answer("get", Err(not_done()));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Err(Error::Unavailable { .. }))));
+}
+
+#[test]
+fn transient_errors_are_ridden_out_once_there_is_a_session() {
+    let mut story = Story::wanting(Patience::Endless);
+    for _ in 0..10 {
+        story.answer("get", Err(not_done()));
+        story.pass(2 * SECOND);
+    }
+    story.grant(5);
+    assert!(story.is_held());
+}
+
+#[test]
+fn a_grant_that_was_not_heard_is_given_back() {
+    let mut story = Story::wanting(until(3 * SECOND));
+    story.answer("get", nothing_there());
+    story.pass(2 * SECOND);
+    story.answer("acquire", Err(unheard()));
+    // That the next attempt did nothing says nothing of the one before.
+    story.pass(500 * MS);
+    story.answer("get", nothing_there());
+    story.pass(500 * MS);
+    story.answer("acquire", Err(not_done()));
+    assert_eq!(story.asked(), ["release"]);
+    story.answer("release", Ok(Response::Verdict(true)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Ok(None))));
+}
+
+#[test]
+fn what_was_certainly_not_done_is_not_given_back() {
+    let mut story = Story::wanting(until(3 * SECOND));
+    story.answer("get", nothing_there());
+    story.pass(3 * SECOND);
+    story.answer("acquire", Err(not_done()));
+    assert_eq!(story.asked(), ["destroy"]);
+}
+
+#[test]
+fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.answer("get", job_held_by("S2", 8));
+    assert_eq!(story.asked(), ["acquire"]);
+    story.tell(Input::Drop(JOB));
+    assert_eq!(story.asked(), ["release"], "what may have been granted");
+    story.tell(Input::Abandon);
+    story.answer("release", Ok(Response::Verdict(false)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(story.holder.is_done());
+    assert!(story.told_acquired().is_none());
+    // Before there was a session there is nothing to give back.
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Drop(JOB));
+    story.tell(Input::Abandon);
+    assert!(story.asked().is_empty() && story.holder.is_done());
+}
+
+#[test]
+fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes() {
+    let mut story = Story::keeping();
+    story.tell(Input::Acquire(JOB, wanted(until(SECOND))));
+    story.answer("get", nothing_there());
+    story.pass(SECOND);
+    story.answer("acquire", Err(unheard()));
+    assert_eq!(story.asked(), ["release"]);
+    story.answer("release", Err(not_done()));
+    assert!(matches!(story.told_acquired(), Some(Ok(None))), "nobody waits for the rest");
+    for _ in 0..20 {
+        assert!(story.holder.is_tidying());
+        story.pass(2 * SECOND);
+        story.answer("release", Err(not_done()));
+    }
+    story.pass(2 * SECOND);
+    story.answer("release", Ok(Response::Verdict(true)));
+    assert!(!story.holder.is_tidying() && story.asked().is_empty());
+}
+
+#[test]
+fn a_session_that_ends_while_it_waits_is_replaced() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.answer("get", job_held_by("S2", 8));
+    story.answer("acquire", Err(invalid_session()));
+    story.answer("destroy", Ok(Response::Done));
+    story.pass(SECOND);
+    story.answer("create", Ok(Response::Created("S3".into())));
+    story.answer("get", nothing_there());
+    story.answer("acquire", granted(9));
+    assert!(matches!(story.told_acquired(), Some(Ok(Some(grant))) if grant.session == "S3"));
+    // One that is shared is not ours to replace.
+    let mut story = Story::keeping();
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.answer("get", nothing_there());
+    story.answer("acquire", Err(invalid_session()));
+    assert!(matches!(story.told_acquired(), Some(Err(Error::Refused { .. }))));
+}
+
+#[test]
+fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.renews = false;
+    story.answer("get", job_held_by("S2", 8));
+    story.pass(BELIEF + SECOND);
+    assert_eq!(story.asked(), ["acquire", "destroy"]);
+    story.answer("acquire", granted(5));
+    assert!(story.told_acquired().is_none() && !story.is_held());
+    story.answer("create", Ok(Response::Created("S3".into())));
+    story.grant(9);
+    assert!(story.is_held());
+}
+
+#[test]
+fn a_key_that_is_no_lock_is_not_touched() {
+    let mut story = Story::wanting(Patience::Endless);
+    let entry = Entry { key: "job".into(), flags: 42, ..Entry::default() };
+    story.answer("get", Ok(Response::Entries(vec![entry], 8)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Err(Error::Conflict { .. }))));
+    assert!(!story.log.contains(&"acquire"));
+}

@@ -1,0 +1,115 @@
+//! How what was held is given back.
+
+use super::*;
+
+#[test]
+fn a_release_gives_the_lock_back_and_ends_its_session() {
+    let mut story = Story::holding();
+    story.tell(Input::Written(JOB, Bytes::from("done")));
+    story.tell(Input::Release(JOB));
+    assert!(!story.is_held(), "from the first moment on");
+    assert_eq!(story.asked(), ["release"], "the watch would take it for a loss");
+    assert!(
+        matches!(story.request("release"), Request::Release(write, session) if write.value == "done" && session == "S1")
+    );
+    story.answer("release", Ok(Response::Verdict(true)));
+    assert_eq!(story.asked(), ["destroy"]);
+    assert!(story.told_release().is_none());
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+    story.tell(Input::Drop(JOB));
+    story.tell(Input::Abandon);
+    assert!(story.holder.is_done());
+}
+
+#[test]
+fn a_release_whose_answer_was_not_heard_is_tried_again() {
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.answer("release", Err(unheard()));
+    story.pass(SECOND);
+    // Nothing to release any more: the first one did it.
+    story.answer("release", Ok(Response::Verdict(false)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}
+
+#[test]
+fn a_release_that_finds_another_holder_says_so() {
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.answer("release", Err(not_done()));
+    story.pass(SECOND);
+    story.answer("release", Ok(Response::Verdict(false)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(false))));
+}
+
+#[test]
+fn a_release_is_tried_until_the_deadline() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.tell(Input::Release(JOB));
+    while story.told_release().is_none() {
+        story.pass(SECOND);
+        for what in ["release", "destroy", "renew"] {
+            if story.asked().contains(&what) {
+                story.answer(what, Err(not_done()));
+            }
+        }
+    }
+    assert!(matches!(story.told_release(), Some(Ok(false))));
+    assert!(story.log.iter().filter(|word| **word == "release").count() >= 8);
+}
+
+#[test]
+fn what_was_lost_is_not_released_and_its_session_ends() {
+    let mut story = Story::holding();
+    story.answer("get", job_held_by("S2", 8));
+    story.answer("find", Ok(Response::Found(true)));
+    story.tell(Input::Release(JOB));
+    assert_eq!(story.asked(), ["destroy"], "another one's lock is not touched");
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(false))));
+}
+
+#[test]
+fn a_guard_that_is_dropped_gives_back_in_the_background() {
+    let mut story = Story::holding();
+    story.tell(Input::Drop(JOB));
+    story.tell(Input::Abandon);
+    assert!(!story.is_held() && story.holder.is_tidying());
+    story.answer("release", Err(unheard()));
+    story.pass(SECOND);
+    story.answer("release", Ok(Response::Verdict(true)));
+    story.answer("destroy", Err(unheard()));
+    story.pass(SECOND);
+    story.answer("destroy", Ok(Response::Done));
+    assert!(story.holder.is_done());
+    assert!(story.told_release().is_none() && story.told_loss().is_none());
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_any_more_goes_on() {
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.tell(Input::Drop(JOB));
+    story.tell(Input::Abandon);
+    story.answer("release", Ok(Response::Verdict(true)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(story.holder.is_done() && story.told_release().is_none());
+}
+
+#[test]
+fn a_session_that_cannot_be_ended_leaves_the_release_as_it_was() {
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
+    story.answer("destroy", Err(not_done()));
+    assert!(matches!(story.told_release(), Some(Err(Error::Refused { .. }))));
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.answer("release", Ok(Response::Verdict(true)));
+    story.answer("destroy", Err(not_done()));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}

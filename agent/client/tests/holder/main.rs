@@ -1,0 +1,226 @@
+//! Stories of the holder: what it is told, what it wants done then, and until when it believes. Time is what the story
+//! says.
+
+mod acquiring;
+mod giving_back;
+mod sessions;
+mod slots;
+mod watching;
+
+use bytes::Bytes;
+use lockmesh_client::holder::{
+    Event, Goal, Grant, HoldId, Holder, Input, LockGoal, Moment, Notice, Outbox, Patience, Request,
+    RequestNumber, Response, SessionUse, Wanted,
+};
+use lockmesh_client::{Acquired, Entry, Error, LOCK_FLAGS, Loss, SessionOptions};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// The TTL of every session here; believed in for 9.5 s after a renewal was sent.
+const TTL: Duration = Duration::from_secs(10);
+const BELIEF: Duration = Duration::from_millis(9_500);
+
+/// What every story acquires, unless it says something else.
+const JOB: HoldId = HoldId(1);
+
+/// A holder and an agent that answers what the story says; renewals it acknowledges by itself, unless it is told not to.
+struct Story {
+    holder: Holder,
+    now: Moment,
+    renews: bool,
+    asked: Vec<(RequestNumber, Request)>,
+    events: Vec<Event>,
+    notices: Vec<Notice>,
+    /// The words of all requests ever sent, renewals left out.
+    log: Vec<&'static str>,
+}
+
+impl Story {
+    fn begin(session_use: SessionUse) -> Self {
+        let options = SessionOptions { ttl: TTL, ..SessionOptions::named("story") };
+        Self {
+            holder: Holder::new(options, session_use, 7),
+            now: Moment::default() + SECOND,
+            renews: true,
+            asked: Vec::new(),
+            events: Vec::new(),
+            notices: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// A lock is wanted, and its session was created at once.
+    fn wanting(patience: Patience) -> Self {
+        let mut story = Self::begin(SessionUse::OneHold);
+        story.tell(Input::Acquire(JOB, wanted(patience)));
+        story.answer("create", Ok(Response::Created("S1".into())));
+        story
+    }
+
+    /// A lock is held under a session of its own since now, and its watch is under way.
+    fn holding() -> Self {
+        let mut story = Self::wanting(Patience::Endless);
+        story.grant(5);
+        story
+    }
+
+    /// A shared session is kept since now.
+    fn keeping() -> Self {
+        let mut story = Self::begin(SessionUse::Shared);
+        story.tell(Input::Keep);
+        story.answer("create", Ok(Response::Created("S1".into())));
+        assert!(matches!(&story.events[..], [Event::Kept(Ok(id))] if id == "S1"));
+        story.events.clear();
+        story
+    }
+
+    /// Answers look and request of an acquisition with a grant.
+    fn grant(&mut self, fence: u64) {
+        let (look, _) = self.asked.pop().expect("it looks");
+        self.tell(Input::Answered(look, nothing_there()));
+        self.answer("acquire", granted(fence));
+        let Some(Event::Acquired(_, Ok(Some(Grant { fence: Some(found), .. })))) = self.events.last() else {
+            panic!("{:?}", self.events)
+        };
+        assert_eq!(*found, fence);
+        self.events.clear();
+    }
+
+    fn tell(&mut self, input: Input) {
+        let answered = if let Input::Answered(number, _) = &input { Some(*number) } else { None };
+        let mut outbox = Outbox::default();
+        self.holder.handle(self.now, input, &mut outbox);
+        let Outbox { cancelled, requests, events, notices } = outbox;
+        for number in cancelled.into_iter().filter(|number| Some(*number) != answered) {
+            let under_way = self.asked.iter().position(|(asked, _)| *asked == number);
+            self.asked.remove(under_way.expect("only what is under way is cancelled"));
+        }
+        self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(|word| *word != "renew"));
+        self.asked.extend(requests);
+        self.events.extend(events);
+        self.notices.extend(notices);
+        if self.renews && self.asked().contains(&"renew") {
+            self.answer("renew", Ok(Response::Found(true)));
+        }
+    }
+
+    /// Answers the oldest request of this word.
+    fn answer(&mut self, what: &str, result: Result<Response, Error>) {
+        let at = self.asked.iter().position(|(_, request)| word(request) == what);
+        let at = at.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked));
+        let (number, _) = self.asked.remove(at);
+        self.tell(Input::Answered(number, result));
+    }
+
+    /// What is under way.
+    fn asked(&self) -> Vec<&'static str> {
+        self.asked.iter().map(|(_, request)| word(request)).collect()
+    }
+
+    /// The oldest request of this word.
+    fn request(&self, what: &str) -> &Request {
+        let found = self.asked.iter().find(|(_, request)| word(request) == what);
+        &found.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked)).1
+    }
+
+    /// Time passes, and the holder is woken whenever it wants to be.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.holder.wakes_at().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.tell(Input::Tick);
+        }
+        self.now = end;
+    }
+
+    /// Time passes while nothing runs on this host.
+    fn suspend(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    fn is_held(&self) -> bool {
+        self.holder.is_held(JOB, self.now)
+    }
+
+    fn remaining(&self) -> Duration {
+        self.holder.remaining(JOB, self.now)
+    }
+
+    /// Why the hold was lost, as it was told.
+    fn told_loss(&self) -> Option<&Loss> {
+        self.events.iter().find_map(|event| match event {
+            Event::Lost(JOB, loss) => Some(loss),
+            _ => None,
+        })
+    }
+
+    /// What became of the release, as it was told.
+    fn told_release(&self) -> Option<&Result<bool, Error>> {
+        self.events.iter().find_map(|event| match event {
+            Event::Released(JOB, result) => Some(result),
+            _ => None,
+        })
+    }
+
+    /// What became of the acquisition, as it was told.
+    fn told_acquired(&self) -> Option<&Result<Option<Grant>, Error>> {
+        self.events.iter().find_map(|event| match event {
+            Event::Acquired(JOB, result) => Some(result),
+            _ => None,
+        })
+    }
+}
+
+fn word(request: &Request) -> &'static str {
+    match request {
+        Request::CreateSession(_) => "create",
+        Request::Renew(..) => "renew",
+        Request::FindSession(..) => "find",
+        Request::DestroySession(_) => "destroy",
+        Request::Get(..) => "get",
+        Request::List(..) => "list",
+        Request::Acquire(..) => "acquire",
+        Request::Release(..) => "release",
+        Request::Cas(..) => "cas",
+        Request::Delete(_) => "delete",
+    }
+}
+
+fn wanted(patience: Patience) -> Wanted {
+    let goal = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::from("me"), flags: LOCK_FLAGS });
+    Wanted { goal, patience, watch_retries: None }
+}
+
+fn granted(fence: u64) -> Result<Response, Error> {
+    Ok(Response::Acquired(Acquired::Granted { fence: Some(fence) }))
+}
+
+fn refused(delay: Option<Duration>) -> Result<Response, Error> {
+    Ok(Response::Acquired(Acquired::Refused { delay }))
+}
+
+fn nothing_there() -> Result<Response, Error> {
+    Ok(Response::Entries(Vec::new(), 3))
+}
+
+fn job_held_by(session: &str, index: u64) -> Result<Response, Error> {
+    let session = Some(session.to_owned()).filter(|session| !session.is_empty());
+    let entry = Entry { key: "job".into(), flags: LOCK_FLAGS, session, ..Entry::default() };
+    Ok(Response::Entries(vec![entry], index))
+}
+
+/// It failed on its way: it may have been done.
+fn unheard() -> Error {
+    Error::UnknownOutcome { status: 500, text: "no answer".into() }
+}
+
+/// Certainly nothing was done.
+fn not_done() -> Error {
+    Error::Unavailable { status: 500, text: "No cluster leader".into() }
+}
+
+fn invalid_session() -> Error {
+    Error::Refused { status: 500, text: "invalid session \"S1\"".into() }
+}

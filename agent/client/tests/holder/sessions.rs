@@ -1,0 +1,195 @@
+//! Until when a session is believed in.
+
+use super::*;
+
+#[test]
+fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.renews = false;
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    // The creation is answered two seconds after it was sent.
+    story.pass(2 * SECOND);
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.grant(5);
+    assert_eq!(story.remaining(), BELIEF - 2 * SECOND);
+    story.pass(2 * SECOND);
+    assert_eq!(story.asked(), ["get", "renew"]);
+    let sent = story.now;
+    story.pass(SECOND);
+    story.answer("renew", Ok(Response::Found(true)));
+    assert!(story.remaining() < BELIEF && story.remaining() > BELIEF - (story.now.since(sent) + SECOND));
+}
+
+#[test]
+fn a_renewal_is_counted_from_its_sending() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.pass(4 * SECOND);
+    assert_eq!(story.asked(), ["get", "renew"]);
+    story.pass(2 * SECOND);
+    let before = story.remaining();
+    story.answer("renew", Ok(Response::Found(true)));
+    // It was sent after 3.0 to 3.7 s, so it adds that much, and not six.
+    let added = story.remaining() - before;
+    assert!(added >= 3 * SECOND && added <= 3_700 * MS, "{added:?}");
+}
+
+#[test]
+fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
+    let mut story = Story::holding();
+    story.renews = false;
+    let begun = story.now;
+    let mut tries = 0;
+    while story.is_held() {
+        story.pass(100 * MS);
+        if story.asked().contains(&"renew") {
+            tries += 1;
+            story.answer("renew", Err(unheard()));
+        }
+    }
+    assert!(tries >= 6, "{tries}");
+    assert_eq!(story.now.since(begun), BELIEF);
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+    assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Deadline), Event::Lost(JOB, _)]));
+    assert_eq!(story.asked(), ["destroy"], "and the watch is given up");
+    assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into())));
+}
+
+#[test]
+fn a_silent_agent_costs_the_hold_at_the_deadline() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.pass(BELIEF - MS);
+    assert!(story.is_held() && story.told_loss().is_none());
+    story.pass(MS);
+    assert!(!story.is_held());
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+}
+
+#[test]
+fn an_answer_after_the_deadline_is_too_late() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.pass(4 * SECOND);
+    assert_eq!(story.asked(), ["get", "renew"]);
+    // The timer is late, and the answer comes first.
+    story.suspend(BELIEF);
+    story.answer("renew", Ok(Response::Found(true)));
+    assert!(!story.is_held());
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+    story.pass(60 * SECOND);
+    assert!(!story.is_held() && !story.asked().contains(&"renew"));
+}
+
+#[test]
+fn a_host_that_slept_through_the_deadline_knows_it_on_waking_up() {
+    let mut story = Story::holding();
+    story.pass(2 * SECOND);
+    story.suspend(3_600 * SECOND);
+    assert!(!story.is_held(), "before anybody told it anything");
+    // Whatever comes first: here the watch says that all is well.
+    story.renews = false;
+    story.answer("get", job_held_by("S1", 9));
+    assert!(!story.is_held());
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+}
+
+#[test]
+fn a_short_sleep_costs_nothing() {
+    let mut story = Story::holding();
+    story.suspend(8 * SECOND);
+    assert!(story.is_held());
+    story.tell(Input::Tick);
+    story.pass(SECOND);
+    assert!(story.remaining() > 8 * SECOND, "renewed on waking up: {:?}", story.remaining());
+}
+
+#[test]
+fn a_session_that_is_gone_is_lost_at_once() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.pass(4 * SECOND);
+    story.answer("renew", Ok(Response::Found(false)));
+    assert!(!story.is_held());
+    assert_eq!(story.told_loss(), Some(&Loss::SessionGone));
+    assert_eq!(story.asked(), [] as [&str; 0], "there is nothing to destroy");
+}
+
+#[test]
+fn a_lost_session_is_destroyed_and_five_times_is_enough() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.pass(BELIEF);
+    for _ in 0..5 {
+        assert_eq!(story.asked(), ["destroy"]);
+        story.answer("destroy", Err(unheard()));
+        story.pass(3 * SECOND);
+    }
+    assert_eq!(story.asked(), [] as [&str; 0]);
+    assert!(matches!(story.notices.last(), Some(Notice::NotDestroyed(session, _)) if session == "S1"));
+    assert!(!story.holder.is_tidying());
+}
+
+#[test]
+fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.pass(20 * SECOND);
+    story.answer("create", Ok(Response::Created("S1".into())));
+    assert_eq!(story.asked(), ["destroy", "create"]);
+    story.answer("create", Ok(Response::Created("S2".into())));
+    story.grant(5);
+    assert!(story.is_held());
+}
+
+#[test]
+fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
+    let mut story = Story::keeping();
+    for id in [1, 2] {
+        story.tell(Input::Acquire(HoldId(id), wanted(Patience::Endless)));
+        story.grant(id);
+    }
+    story.tell(Input::Release(HoldId(2)));
+    story.answer("release", Ok(Response::Verdict(true)));
+    assert!(matches!(story.events[..], [Event::Released(HoldId(2), Ok(true))]));
+    story.events.clear();
+    story.pass(60 * SECOND);
+    assert!(story.is_held());
+    story.tell(Input::Close);
+    assert!(!story.is_held());
+    assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Closed), Event::Lost(JOB, Loss::Closed)]));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.events[2..], [Event::Closed(Ok(()))]));
+    // Nothing can be acquired under it any more.
+    story.events.clear();
+    story.tell(Input::Acquire(HoldId(3), wanted(Patience::Endless)));
+    assert!(matches!(story.events[..], [Event::Acquired(HoldId(3), Err(Error::SessionLost(Loss::Closed)))]));
+}
+
+#[test]
+fn a_keeper_that_is_dropped_ends_its_session() {
+    let mut story = Story::keeping();
+    story.tell(Input::Abandon);
+    assert_eq!(story.asked(), ["destroy"]);
+    assert!(story.holder.is_tidying() && !story.holder.is_done());
+    story.answer("destroy", Err(not_done()));
+    story.pass(SECOND);
+    story.answer("destroy", Ok(Response::Done));
+    assert!(story.holder.is_done() && !story.holder.is_tidying());
+    assert_eq!(story.holder.wakes_at(), None);
+}
+
+#[test]
+fn what_cannot_be_created_is_told() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.answer("create", Err(not_done()));
+    assert!(matches!(story.told_acquired(), Some(Err(Error::Unavailable { .. }))));
+    assert_eq!(story.asked(), [] as [&str; 0]);
+    let mut story = Story::begin(SessionUse::Shared);
+    story.tell(Input::Keep);
+    story.answer("create", Err(not_done()));
+    assert!(matches!(story.events[..], [Event::Kept(Err(_))]));
+    story.tell(Input::Abandon);
+    assert!(story.holder.is_done());
+}

@@ -1,0 +1,143 @@
+//! The same for slots of a semaphore.
+
+use super::*;
+use lockmesh_client::holder::{SEMAPHORE_FLAGS, SlotGoal};
+
+/// The list of holders of a semaphore of two slots, with the contenders' own keys.
+fn list(holders: &[&str], contenders: &[&str], index: u64) -> Result<Response, Error> {
+    let names: Vec<String> = holders.iter().map(|name| format!("\"{name}\":true")).collect();
+    let value = format!("{{\"Limit\":2,\"Holders\":{{{}}}}}", names.join(","));
+    let entry = |key: String| Entry { key, flags: SEMAPHORE_FLAGS, modify_index: index, ..Entry::default() };
+    let own = contenders
+        .iter()
+        .map(|name| Entry { session: Some((*name).into()), ..entry(format!("pool/{name}")) });
+    let list = Entry { value: Bytes::from(value), ..entry("pool/.lock".into()) };
+    Ok(Response::Entries(std::iter::once(list).chain(own).collect(), index))
+}
+
+/// A slot is wanted, its session was created, and its own key taken.
+fn wanting_slot(patience: Patience) -> Story {
+    let mut story = Story::begin(SessionUse::OneHold);
+    let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
+    story.tell(Input::Acquire(JOB, Wanted { goal, patience, watch_retries: None }));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.answer("acquire", granted(4));
+    story
+}
+
+fn holding_slot() -> Story {
+    let mut story = wanting_slot(Patience::Endless);
+    story.answer("list", list(&["S2"], &["S1", "S2"], 8));
+    story.answer("cas", Ok(Response::Verdict(true)));
+    assert!(matches!(story.told_acquired(), Some(Ok(Some(Grant { fence: Some(4), .. })))));
+    story
+}
+
+#[test]
+fn a_slot_is_taken_watched_and_given_back() {
+    let mut story = holding_slot();
+    assert!(story.is_held());
+    story.answer("list", list(&["S1", "S2"], &["S1", "S2"], 9));
+    story.tell(Input::Release(JOB));
+    assert!(!story.is_held());
+    story.answer("get", list(&["S1", "S2"], &[], 9));
+    // Somebody else changed the list at the same moment.
+    story.answer("cas", Ok(Response::Verdict(false)));
+    story.pass(SECOND);
+    story.answer("get", list(&["S1"], &[], 10));
+    let Request::Cas(write, index) = story.request("cas") else { unreachable!() };
+    assert_eq!((&write.value[..], *index), (&b"{\"Limit\":2,\"Holders\":{}}"[..], 10));
+    story.answer("cas", Ok(Response::Verdict(true)));
+    assert!(matches!(story.request("delete"), Request::Delete(key) if key == "pool/S1"));
+    story.answer("delete", Ok(Response::Done));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}
+
+#[test]
+fn whoever_finds_all_slots_taken_waits_for_news() {
+    let mut story = wanting_slot(Patience::Endless);
+    story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
+    assert!(
+        matches!(story.request("list"), Request::List(prefix, read) if prefix == "pool/" && read.index == 8)
+    );
+    // The key of a holder is gone: it is dead, and makes room.
+    story.answer("list", list(&["S2", "S3"], &["S1", "S2"], 9));
+    let Request::Cas(write, _) = story.request("cas") else { unreachable!() };
+    assert_eq!(&write.value[..], b"{\"Limit\":2,\"Holders\":{\"S1\":true,\"S2\":true}}");
+}
+
+#[test]
+fn an_entry_that_was_not_heard_is_found_by_the_next_look() {
+    let mut story = wanting_slot(Patience::Endless);
+    story.answer("list", list(&[], &["S1"], 8));
+    story.answer("cas", Err(unheard()));
+    story.pass(SECOND);
+    story.answer("list", list(&["S1"], &["S1"], 9));
+    assert!(story.is_held());
+}
+
+#[test]
+fn who_was_overtaken_in_a_single_try_tries_again() {
+    let mut story = wanting_slot(Patience::Once);
+    story.answer("list", list(&[], &["S1"], 8));
+    story.answer("cas", Ok(Response::Verdict(false)));
+    story.pass(SECOND);
+    story.answer("list", list(&["S2"], &["S1", "S2"], 9));
+    story.answer("cas", Ok(Response::Verdict(true)));
+    assert!(story.is_held());
+}
+
+#[test]
+fn who_gives_up_leaves_neither_name_nor_key_nor_session() {
+    let mut story = wanting_slot(Patience::Once);
+    story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
+    story.answer("get", list(&["S2", "S3"], &[], 8));
+    story.answer("delete", Ok(Response::Done));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_acquired(), Some(Ok(None))));
+    assert_eq!(story.log, ["create", "acquire", "list", "get", "delete", "destroy"]);
+}
+
+#[test]
+fn a_slot_is_lost_when_the_list_names_it_no_more() {
+    for (look, loss) in [
+        (list(&["S2"], &["S1", "S2"], 9), Loss::Unlisted),
+        (nothing_there(), Loss::Deleted),
+        // Its own key is gone: whoever looks next will strike it off.
+        (list(&["S1", "S2"], &["S2"], 9), Loss::Unlisted),
+    ] {
+        let mut story = holding_slot();
+        story.answer("list", look);
+        assert!(!story.is_held());
+        story.answer("find", Ok(Response::Found(true)));
+        assert_eq!(story.told_loss(), Some(&loss));
+    }
+}
+
+#[test]
+fn another_limit_is_refused() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 3, value: Bytes::new() });
+    story.tell(Input::Acquire(JOB, Wanted { goal, patience: Patience::Endless, watch_retries: None }));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.answer("acquire", granted(4));
+    story.answer("list", list(&[], &["S1"], 8));
+    while let Some(what) = story.asked().first().copied() {
+        let answer = if what == "get" { list(&[], &[], 8) } else { Ok(Response::Done) };
+        story.answer(what, answer);
+    }
+    assert!(matches!(story.told_acquired(), Some(Err(Error::Conflict { .. }))));
+}
+
+#[test]
+fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
+    story.tell(Input::Acquire(JOB, Wanted { goal, patience: Patience::Endless, watch_retries: None }));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.answer("acquire", Err(unheard()));
+    assert!(matches!(story.told_acquired(), Some(Err(Error::UnknownOutcome { .. }))));
+    // The session takes the key with it.
+    assert_eq!(story.asked(), ["destroy"]);
+}

@@ -1,0 +1,103 @@
+//! What a look at a hold says while its session lives.
+
+use super::*;
+
+/// What one look says, and what the answer about the session makes of it.
+fn looked(look: Result<Response, Error>, session: Result<Response, Error>) -> Loss {
+    let mut story = Story::holding();
+    story.answer("get", look);
+    assert!(!story.is_held(), "not believed in from here on");
+    assert_eq!(story.told_loss(), None, "the reason is looked for");
+    assert!(
+        matches!(story.request("find"), Request::FindSession(id, limit) if id == "S1" && *limit <= SECOND)
+    );
+    story.answer("find", session);
+    assert!(!story.is_held());
+    story.told_loss().expect("told by now").clone()
+}
+
+#[test]
+fn a_deletion_a_release_and_another_holder_end_the_hold() {
+    let alive = || Ok(Response::Found(true));
+    assert_eq!(looked(nothing_there(), alive()), Loss::Deleted);
+    assert_eq!(looked(job_held_by("", 8), alive()), Loss::Released);
+    assert_eq!(looked(job_held_by("S2", 8), alive()), Loss::Taken("S2".into()));
+    assert_eq!(looked(job_held_by("S2", 8), Err(unheard())), Loss::Taken("S2".into()));
+    assert_eq!(looked(job_held_by("", 8), Ok(Response::Found(false))), Loss::SessionGone);
+}
+
+#[test]
+fn looks_follow_each_other_without_a_gap() {
+    let mut story = Story::holding();
+    for index in [0, 7, 9] {
+        let Request::Get(key, read) = story.request("get").clone() else { unreachable!() };
+        assert_eq!((key.as_str(), read.index), ("job", index));
+        assert_eq!(read.consistency, lockmesh_client::Consistency::Consistent);
+        let next = if index == 0 { 7 } else { 9 };
+        story.answer("get", job_held_by("S1", next));
+    }
+    assert!(story.is_held());
+}
+
+#[test]
+fn an_agent_without_indexes_is_asked_once_a_second() {
+    let mut story = Story::holding();
+    story.answer("get", job_held_by("S1", 0));
+    assert_eq!(story.asked(), [] as [&str; 0]);
+    story.pass(SECOND);
+    assert_eq!(story.asked(), ["get"]);
+}
+
+#[test]
+fn a_watch_that_fails_costs_nothing_as_long_as_the_session_is_renewed() {
+    let mut story = Story::holding();
+    for _ in 0..100 {
+        story.answer("get", Err(not_done()));
+        assert!(story.is_held());
+        story.pass(SECOND);
+    }
+    story.answer("get", job_held_by("S1", 9));
+    assert!(story.is_held());
+}
+
+#[test]
+fn counted_retries_give_the_hold_up() {
+    let mut story = Story::wanting(Patience::Endless);
+    story.tell(Input::Drop(JOB));
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, Wanted { watch_retries: Some(2), ..wanted(Patience::Endless) }));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.grant(5);
+    story.answer("get", Err(not_done()));
+    story.pass(SECOND);
+    // A look that succeeds counts them anew.
+    story.answer("get", job_held_by("S1", 9));
+    for _ in 0..2 {
+        story.answer("get", Err(not_done()));
+        assert!(story.is_held());
+        story.pass(SECOND);
+    }
+    story.answer("get", Err(not_done()));
+    assert!(!story.is_held());
+    assert!(matches!(story.told_loss(), Some(Loss::Unwatched(_))));
+}
+
+#[test]
+fn a_watch_that_is_refused_ends_the_hold() {
+    let mut story = Story::holding();
+    story.answer("get", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
+    assert!(!story.is_held());
+    assert!(matches!(story.told_loss(), Some(Loss::Unwatched(_))));
+}
+
+#[test]
+fn the_first_reason_stands() {
+    let mut story = Story::holding();
+    story.renews = false;
+    story.answer("get", job_held_by("S2", 8));
+    story.pass(BELIEF);
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline), "while it was asked for the reason");
+    assert_eq!(story.asked(), ["destroy"]);
+    story.answer("destroy", Ok(Response::Done));
+    assert_eq!(story.events.iter().filter(|event| matches!(event, Event::Lost(..))).count(), 1);
+}
