@@ -1,48 +1,50 @@
-//! A scripted agent: registers, gives each command one request id as the real one does, and sends it until it is answered.
+//! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients that call it.
 //!
-//! Like the real upstream it tells *certainly not done* from *unknown*, follows hints of who leads, and retries under the
-//! same id. What its clients want is in [`super::client`].
+//! A connection carries what is sent until something is lost on it: then it breaks, a while later, and both ends hear of that.
+//! What its clients want is in [`super::client`].
 
 use super::client::{Client, Wish};
+use super::invariant::Fact;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
 use super::stage::{Ask, Asker, Event, Stage};
-use lockmesh_agent_core::request_ids::{Entry, Registration, RequestIds, Sequence};
-use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::query::Consistency;
+use lockmesh_agent_core::quorum_client::{
+    Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient,
+    QuorumClientConfig,
+};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
+use lockmesh_protocol::id::{LogIndex, RequestId, ServerId};
 use lockmesh_protocol::record::Node;
-use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long an agent waits before it asks again, after it was refused.
-const PAUSE: Duration = Duration::from_millis(40);
-/// How often the one server is asked that can answer.
-const ATTEMPTS_AT_ONE_SERVER: u32 = 4;
+/// A broken connection is noticed after so long, at most.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request under way.
-#[derive(Clone, Debug)]
-struct Flight {
-    wish: Wish,
-    /// That of its request id.
-    sequence: Option<Sequence>,
-    bound: LogIndex,
-    attempts: u32,
-    /// The present attempt.
-    call: u64,
+/// After so long without an answer other servers are asked about the leader.
+const PROBE_AFTER: Duration = Duration::from_millis(100);
+
+/// How often an agent looks whether anything has arrived.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A connection, or an attempt at one.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    id: ConnectionId,
     server: ServerId,
-    gives_up: Time,
+    /// How often something arrived on it.
+    received: u64,
 }
 
 /// A client with what it waits for.
 #[derive(Debug)]
 struct Task {
     client: Client,
-    flight: Option<Flight>,
+    pending: Option<(CallToken, Wish)>,
 }
 
 /// An agent with its clients.
@@ -52,31 +54,34 @@ pub struct Agent {
     place: usize,
     /// Which of its lives in the simulation.
     life: u64,
-    ids: RequestIds,
-    /// Whom it takes for the leader.
-    leader: ServerId,
-    servers: Vec<ServerId>,
+    upstream: QuorumClient,
+    /// By numbers that no connection of any agent had before.
+    connections: BTreeMap<u64, Connection>,
+    /// The calls that are under way, by their numbers in the simulation.
+    calls: BTreeMap<u64, (u64, CallId)>,
+    /// To whom each command went last.
+    sent_to: BTreeMap<(u32, u64), ServerId>,
+    /// When it looks at the clock, if nothing happens.
+    wakes_at: Option<Time>,
+    last_token: u64,
     tasks: Vec<Task>,
-    calls: BTreeMap<u64, usize>,
-    /// Whether the servers do not know its registration any more.
-    is_forgotten: bool,
 }
 
 impl Agent {
     /// A new agent, all of whose clients begin to think.
-    pub fn start(stage: &mut Stage, place: usize, servers: Vec<ServerId>) -> Self {
-        let leader = *stage.draw.pick(&servers);
+    pub fn start(stage: &mut Stage, place: usize) -> Self {
         let clients = Client::all(stage, place);
-        let tasks = clients.into_iter().map(|client| Task { client, flight: None }).collect();
+        let tasks = clients.into_iter().map(|client| Task { client, pending: None }).collect();
         let mut agent = Self {
             place,
             life: 0,
-            ids: RequestIds::default(),
-            leader,
-            servers,
-            tasks,
+            upstream: upstream(stage, place),
+            connections: BTreeMap::new(),
             calls: BTreeMap::new(),
-            is_forgotten: false,
+            sent_to: BTreeMap::new(),
+            wakes_at: None,
+            last_token: 0,
+            tasks,
         };
         agent.begin_life(stage);
         agent
@@ -84,6 +89,9 @@ impl Agent {
 
     fn begin_life(&mut self, stage: &mut Stage) {
         self.life += 1;
+        self.wakes_at = Some(stage.now);
+        stage.after(Duration::ZERO, Event::Wake(self.place, self.life));
+        stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
         for task in 0..self.tasks.len() {
             self.think(stage, task);
         }
@@ -92,37 +100,24 @@ impl Agent {
     /// The process dies and comes back: what was under way is forgotten.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentRestart);
-        self.ids = RequestIds::default();
-        self.is_forgotten = false;
+        self.upstream = upstream(stage, self.place);
+        self.connections.clear();
         self.calls.clear();
+        self.sent_to.clear();
         for task in &mut self.tasks {
-            task.flight = None;
+            task.pending = None;
             task.client.restart(stage, judge);
         }
         self.begin_life(stage);
     }
 
-    /// A server died: what it was asked is asked again.
-    pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
-        let flights = self.tasks.iter().filter_map(|task| task.flight.as_ref());
-        for flight in flights.filter(|flight| flight.server == server) {
-            let wait = stage.draw.duration(PAUSE, PAUSE * 10);
-            stage.after(wait, Event::Tired(Asker::Agent(self.place), flight.call));
-        }
-    }
-
-    /// The servers that there are now. What it asked of those that went they must answer.
-    pub fn learn_servers(&mut self, servers: &[ServerId]) {
-        self.servers = servers.to_vec();
-    }
-
     /// Clients that wait still, in words.
     pub fn discontent(&self) -> Vec<String> {
         let waits =
-            |task: &&Task| !task.client.is_content() || (task.flight.is_some() && !task.client.watches());
+            |task: &&Task| !task.client.is_content() || (task.pending.is_some() && !task.client.watches());
         let words = |task: &Task| {
-            let flight = task.flight.as_ref().map(|flight| (&flight.wish.request, flight.attempts));
-            format!("agent {}: {} waits for {flight:?}", self.place, task.client.name())
+            let request = task.pending.as_ref().map(|(_, wish)| &wish.request);
+            format!("agent {}: {} waits for {request:?}", self.place, task.client.name())
         };
         self.tasks.iter().filter(waits).map(words).collect()
     }
@@ -134,7 +129,9 @@ impl Agent {
 
     /// A writer that is under way, for those who want to disturb it.
     pub fn is_writing(&self) -> bool {
-        self.tasks.iter().any(|task| task.flight.as_ref().is_some_and(|flight| flight.sequence.is_some()))
+        self.tasks.iter().any(|task| {
+            task.pending.as_ref().is_some_and(|(_, wish)| matches!(wish.request, Request::Propose(..)))
+        })
     }
 
     fn think(&self, stage: &mut Stage, task: usize) {
@@ -145,179 +142,295 @@ impl Agent {
 
     /// A client thinks of something to do.
     pub fn thought(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, task: usize) {
-        if life != self.life || self.tasks[task].flight.is_some() {
+        if life != self.life {
             return;
-        }
-        let is_registrar = matches!(self.tasks[task].client, Client::Registrar);
-        if is_registrar == self.is_registered() {
-            return self.think(stage, task);
-        }
-        let Some(wish) = self.wish(stage, judge, task) else { return self.think(stage, task) };
-        let is_command = !is_registrar && matches!(&wish.request, Request::Propose(..));
-        let sequence = is_command.then(|| match self.ids.enter(task as u64) {
-            Entry::Entered(sequence) => sequence,
-            other => unreachable!("few clients, one command each: {other:?}"),
-        });
-        let patience = stage.plan.clients.patience;
-        let gives_up = stage.now + stage.around(patience);
-        let bound = judge.bound;
-        let flight = Flight { wish, sequence, bound, attempts: 0, call: 0, server: self.leader, gives_up };
-        self.tasks[task].flight = Some(flight);
-        self.attempt(stage, task);
-    }
-
-    fn wish(&mut self, stage: &mut Stage, judge: &mut Judge, task: usize) -> Option<Wish> {
-        if matches!(self.tasks[task].client, Client::Registrar) {
-            return Some(Client::registration(stage.now, self.place));
         }
         // Clients of one agent share their sessions: a renewer looks at its locker's.
         let (before, rest) = self.tasks.split_at_mut(task);
-        rest[0].client.wish(stage, judge, before.last_mut().map(|task| &mut task.client))
-    }
-
-    fn attempt(&mut self, stage: &mut Stage, task: usize) {
-        let Some(flight) = &mut self.tasks[task].flight else { return };
-        flight.attempts += 1;
-        flight.call = stage.call();
-        let before = flight.server;
-        flight.server = match (&flight.wish.request, flight.wish.only, flight.attempts) {
-            (_, Some(only), _) => only,
-            (Request::Read { consistency: Consistency::Stale, .. }, ..) => *stage.draw.pick(&self.servers),
-            (Request::Read { .. }, ..) if stage.draw.once_in(3) => *stage.draw.pick(&self.servers),
-            (_, _, 1) => self.leader,
-            _ if stage.draw.once_in(3) => *stage.draw.pick(&self.servers),
-            _ => self.leader,
-        };
-        if flight.attempts > 1 && flight.sequence.is_some() && flight.server != before {
-            stage.hit(Mark::RetryElsewhere);
-        }
-        let mut request = flight.wish.request.clone();
-        if let Some(sequence) = flight.sequence {
-            let Request::Propose(id, _) = &mut request else { unreachable!("only commands have sequences") };
-            *id = self.ids.request_id(sequence);
-        }
-        let ask = Ask { by: Asker::Agent(self.place), call: flight.call, request, bound: flight.bound };
-        let wait = stage.plan.clients.attempt + flight.wish.extra;
-        stage.after(wait, Event::Tired(Asker::Agent(self.place), flight.call));
-        self.calls.insert(flight.call, task);
-        let server = flight.server;
-        stage.send(Place::Agent(self.place), Place::Server(server), Event::Ask(server, Box::new(ask)));
-    }
-
-    /// The answer to an attempt did not come in time, or said that another attempt is needed.
-    pub fn tired(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64) {
-        let Some(&task) = self.calls.get(&call) else { return };
-        let Some(flight) = &self.tasks[task].flight else { return };
-        if flight.call != call {
-            return;
-        }
-        let is_gone = flight.wish.only.is_some() && flight.attempts >= ATTEMPTS_AT_ONE_SERVER;
-        // What was asked in an earlier life cannot be asked again.
-        let is_over =
-            flight.sequence.is_some_and(|of| self.is_forgotten || self.ids.request_id(of).is_none());
-        if is_over || is_gone || (stage.now >= flight.gives_up && !stage.calm) {
-            stage.hit(Mark::GaveUp);
-            let flight = self.land(task);
-            self.tasks[task].client.gave_up(stage, judge, &flight.wish);
-            return self.think(stage, task);
-        }
-        if flight.attempts % 3 == 0 {
-            self.leader = *stage.draw.pick(&self.servers);
-        }
-        self.attempt(stage, task);
-    }
-
-    fn land(&mut self, task: usize) -> Flight {
-        let flight = self.tasks[task].flight.take().expect("a flight is under way");
-        self.calls.retain(|_, of| *of != task);
-        if let Some(sequence) = flight.sequence {
-            let admitted = self.ids.leave(sequence);
-            debug_assert!(admitted.is_empty(), "nobody waits for a sequence");
-        }
-        flight
-    }
-
-    fn is_registered(&self) -> bool {
-        self.ids.registration().is_some() && !self.is_forgotten
-    }
-
-    /// A server answered an attempt.
-    pub fn answered(
-        &mut self,
-        stage: &mut Stage,
-        judge: &mut Judge,
-        call: u64,
-        server: ServerId,
-        response: Response,
-    ) {
-        let Some(&task) = self.calls.get(&call) else { return };
-        let Some(flight) = &self.tasks[task].flight else { return };
-        if let Response::Unavailable(why) = &response
-            && !is_end_of_backup(flight, why)
+        let wish = rest[0].client.wish(stage, judge, before.last_mut().map(|task| &mut task.client));
+        let Some(wish) = wish else { return self.think(stage, task) };
+        let call = local_call(&wish.request);
+        self.last_token += 1;
+        let token = CallToken(self.last_token);
+        if let LocalCall::Acquire { wait, .. } = &call
+            && stage.draw.once_in(4)
         {
-            if flight.call == call {
-                self.unavailable(stage, call, server, why);
-            }
-            return;
+            let patience = stage.draw.duration(Duration::ZERO, *wait);
+            stage.after(patience, Event::GoAway(self.place, life, token));
         }
-        if is_forgotten(&response) {
-            stage.hit(Mark::RetryForgotten);
-            self.is_forgotten |= flight.sequence.is_some_and(|of| self.ids.request_id(of).is_some());
-            let flight = self.land(task);
-            self.tasks[task].client.gave_up(stage, judge, &flight.wish);
-            return self.think(stage, task);
-        }
-        let flight = self.land(task);
-        if let Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) = response {
-            let admitted = self.ids.register(Registration { number, generation });
-            debug_assert!(admitted.is_empty(), "nobody waits for a sequence");
-            self.is_forgotten = false;
-        } else {
-            self.heard(stage, judge, task, &flight, (server, response));
-        }
+        self.tasks[task].pending = Some((token, wish));
+        self.tell(stage, judge, Input::Call(token, call));
+    }
+
+    /// A client that waits for a lock waits no longer.
+    pub fn gone(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, token: CallToken) {
+        let Some(task) = self.task_of(token).filter(|_| life == self.life) else { return };
+        stage.hit(Mark::WentAway);
+        self.go_away(stage, judge, task, token);
         self.think(stage, task);
     }
 
+    /// A client hears nothing of what it wanted; the agent gives back what it was granted.
+    fn go_away(&mut self, stage: &mut Stage, judge: &mut Judge, task: usize, token: CallToken) {
+        if let Some((_, wish)) = self.tasks[task].pending.take() {
+            self.tasks[task].client.gave_up(stage, judge, &wish);
+        }
+        self.tell(stage, judge, Input::Cancel(token));
+    }
+
+    fn task_of(&self, token: CallToken) -> Option<usize> {
+        let is_it = |task: &Task| task.pending.as_ref().is_some_and(|(pending, _)| *pending == token);
+        self.tasks.iter().position(is_it)
+    }
+
+    /// Time has passed.
+    pub fn woke(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
+        if life == self.life && self.wakes_at == Some(stage.now) {
+            self.wakes_at = None;
+            self.tell(stage, judge, Input::Tick);
+        }
+    }
+
+    /// It looked on which connections something arrives: those to these servers.
+    pub fn listened(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, servers: &[ServerId]) {
+        if life != self.life {
+            return;
+        }
+        for connection in self.connections.values_mut() {
+            connection.received += u64::from(servers.contains(&connection.server));
+        }
+        let all: Vec<_> =
+            self.connections.values().map(|connection| (connection.id, connection.received)).collect();
+        for (id, received) in all {
+            self.tell(stage, judge, Input::Received(id, received));
+        }
+        stage.after(LISTEN_INTERVAL, Event::Listen(self.place, life));
+    }
+
+    /// An attempt to connect has come to an end, or a connection has.
+    pub fn connection(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, is_up: bool) {
+        let Some(&Connection { id, server, .. }) = self.connections.get(&number) else { return };
+        if is_up {
+            return self.tell(stage, judge, Input::Connected(id));
+        }
+        self.hang_up(stage, number);
+        let reason = format!("{server} was lost");
+        self.tell(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
+    }
+
+    /// A server died: its connections break.
+    pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
+        for (number, _) in self.connections.iter().filter(|(_, connection)| connection.server == server) {
+            self.break_later(stage, *number);
+        }
+    }
+
+    /// Something was lost on the way to a server or back: the connection breaks.
+    pub fn lost(&self, stage: &mut Stage, call: u64) {
+        if let Some((connection, _)) = self.calls.get(&call) {
+            self.break_later(stage, *connection);
+        }
+    }
+
+    fn break_later(&self, stage: &mut Stage, connection: u64) {
+        let wait = stage.draw.duration(Duration::from_millis(5), NOTICE_TIMEOUT);
+        stage.after(wait, Event::Connection(self.place, connection, false));
+    }
+
+    /// A server answered a call.
+    pub fn answered(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64, response: Response) {
+        let Some((connection, id)) = self.calls.remove(&call) else { return };
+        let Some(connection) = self.connections.get(&connection) else { return };
+        match &response {
+            Response::Unavailable(Unavailable::Unknown(_)) => stage.hit(Mark::UnknownOutcome),
+            Response::Applied(Applied { reply: Reply::Queued { .. }, .. }) => stage.hit(Mark::Queued),
+            _ => {}
+        }
+        self.tell(stage, judge, Input::Answers(connection.id, vec![(id, response)]));
+    }
+
+    /// Tells the quorum client something, and does what it says then.
+    fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
+        let mut outbox = Outbox::default();
+        let mut next = Some(input);
+        let mut answers = Vec::new();
+        while let Some(input) = next {
+            self.upstream.handle(stage.now, input, &mut outbox);
+            answers.append(&mut outbox.answers);
+            self.carry_out(stage, judge, &mut outbox);
+            next = self.upstream.has_more().then_some(Input::Tick);
+        }
+        if let Some(at) = self.upstream.wakes_at()
+            && self.wakes_at.is_none_or(|known| at < known)
+        {
+            self.wakes_at = Some(at);
+            stage.at(at, Event::Wake(self.place, self.life));
+        }
+        for (token, answer) in answers {
+            self.heard(stage, judge, token, answer);
+        }
+    }
+
+    fn carry_out(&mut self, stage: &mut Stage, judge: &Judge, outbox: &mut Outbox) {
+        for dial in outbox.connect.drain(..) {
+            self.dial(stage, dial.connection, &dial.address);
+        }
+        for (id, call) in outbox.calls.drain(..) {
+            let found = self.connections.iter().find(|(_, connection)| connection.id == id);
+            if let (Some((number, connection)), Call::Begin(call, request)) = (found, call) {
+                let (number, server) = (*number, connection.server);
+                self.send(stage, judge, (number, server), call, request);
+            }
+        }
+        for id in outbox.disconnect.drain(..) {
+            let found = self.connections.iter().find(|(_, connection)| connection.id == id);
+            if let Some(number) = found.map(|(number, _)| *number) {
+                self.hang_up(stage, number);
+            }
+        }
+        for notice in outbox.notices.drain(..) {
+            if let Notice::MayStayGranted(..) = notice {
+                stage.hit(Mark::MayStayGranted);
+            }
+        }
+    }
+
+    fn dial(&mut self, stage: &mut Stage, id: ConnectionId, address: &str) {
+        let number = stage.call();
+        let server = stage.addresses.get(address).copied().unwrap_or(ServerId(0));
+        self.connections.insert(number, Connection { id, server, received: 0 });
+        let dial = Event::Dial(server, self.place, number);
+        if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
+            self.break_later(stage, number);
+        }
+    }
+
+    fn send(
+        &mut self,
+        stage: &mut Stage,
+        judge: &Judge,
+        (connection, server): (u64, ServerId),
+        id: CallId,
+        request: Request,
+    ) {
+        if let Request::Propose(Some(RequestId { generation, sequence, .. }), _) = &request {
+            let before = self.sent_to.insert((generation.0, *sequence), server);
+            if before.is_some_and(|before| before != server) {
+                stage.hit(Mark::RetryElsewhere);
+            }
+        }
+        let call = stage.call();
+        self.calls.insert(call, (connection, id));
+        let ask = Ask { by: Asker::Agent(self.place), call, request, bound: judge.bound };
+        if !stage.send(Place::Agent(self.place), Place::Server(server), Event::Ask(server, Box::new(ask))) {
+            self.break_later(stage, connection);
+        }
+    }
+
+    /// A connection is used no more; the server hears of that at once.
+    fn hang_up(&mut self, stage: &mut Stage, number: u64) {
+        if let Some(Connection { server, .. }) = self.connections.remove(&number) {
+            self.calls.retain(|_, (connection, _)| *connection != number);
+            stage.after(Duration::ZERO, Event::HungUp(server, self.place));
+        }
+    }
+
+    /// A local call was answered.
     fn heard(
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
-        task: usize,
-        flight: &Flight,
-        response: (ServerId, Response),
+        token: CallToken,
+        answer: Result<Answered, Unavailable>,
     ) {
+        let Some(task) = self.task_of(token) else { return };
+        if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer
+            && stage.draw.once_in(8)
+        {
+            // The client goes while the answer is on its way to it.
+            self.go_away(stage, judge, task, token);
+            return self.think(stage, task);
+        }
+        let (_, wish) = self.tasks[task].pending.take().expect("it was just found");
+        match answer {
+            Ok(answered) => self.served(stage, judge, (task, token), &wish, answered),
+            Err(reason) => {
+                match &wish.request {
+                    Request::Propose(_, command) if reason.certainly_not_done() => {
+                        stage.hit(Mark::ToldNotDone);
+                        judge.see(stage, &Fact::ToldNotDone { command });
+                    }
+                    _ => stage.hit(Mark::GaveUp),
+                }
+                self.tasks[task].client.gave_up(stage, judge, &wish);
+            }
+        }
+        self.think(stage, task);
+    }
+
+    fn served(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        (task, token): (usize, CallToken),
+        wish: &Wish,
+        answered: Answered,
+    ) {
+        let response = match answered {
+            Answered::Response(response) => response,
+            Answered::Shared(answer) => Response::Answer((*answer).clone()),
+            Answered::Acquired(mark, applied) => {
+                if let Reply::Granted { .. } = applied.reply {
+                    self.tell(stage, judge, Input::Heard(token));
+                    if applied.index > mark {
+                        stage.hit(Mark::HandedOn);
+                    }
+                }
+                Response::Applied(applied)
+            }
+        };
         let (before, rest) = self.tasks.split_at_mut(task);
         let partner = before.last_mut().map(|task| &mut task.client);
-        rest[0].client.heard(stage, judge, partner, &flight.wish, response);
+        rest[0].client.heard(stage, judge, partner, wish, response);
     }
+}
 
-    fn unavailable(&mut self, stage: &mut Stage, call: u64, server: ServerId, why: &Unavailable) {
-        match why {
-            Unavailable::NotLeader { leader } => {
-                let hint = leader.as_ref().and_then(|address| stage.addresses.get(address)).copied();
-                let hint = hint.filter(|hint| *hint != server && self.servers.contains(hint));
-                self.leader = hint.unwrap_or_else(|| *stage.draw.pick(&self.servers));
-            }
-            Unavailable::Unknown(_) => stage.hit(Mark::UnknownOutcome),
-            _ => {}
+/// What a client's wish is to the agent.
+fn local_call(request: &Request) -> LocalCall {
+    match request.clone() {
+        Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session, wait })) => {
+            LocalCall::Acquire { new, session, wait }
         }
-        let wait = stage.around(PAUSE);
-        stage.after(wait, Event::Tired(Asker::Agent(self.place), call));
+        Request::Propose(_, command) => LocalCall::Propose(command),
+        Request::Read { query, consistency, blocking } => LocalCall::Read { query, consistency, blocking },
+        request => LocalCall::Ask(request),
     }
 }
 
-/// Whether a backup that was begun cannot be gone on with.
-fn is_end_of_backup(flight: &Flight, why: &Unavailable) -> bool {
-    flight.wish.only.is_some() && matches!(why, Unavailable::Denied(_) | Unavailable::Removed)
+fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
+    let clients = &stage.plan.clients;
+    let config = QuorumClientConfig {
+        servers: configured(stage),
+        registration: registration(place),
+        hold_time: clients.patience,
+        answer_time: clients.patience * 4,
+        probe_after: PROBE_AFTER,
+    };
+    let seed = stage.draw.bits();
+    QuorumClient::new(config, seed, stage.now)
 }
 
-fn is_forgotten(response: &Response) -> bool {
-    let forgotten = Reply::Refused(Refusal::Forgotten);
-    matches!(response, Response::Applied(Applied { reply, .. }) if *reply == forgotten)
+/// The servers that whoever starts an agent names: the first ones, all that there are by now, and where there is only one,
+/// the next ones too. An agent whose every server is taken out before it has heard of another one is lost.
+fn configured(stage: &Stage) -> Vec<String> {
+    let next = if stage.plan.voters == 1 { 1..=2 } else { 1..=0 };
+    let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));
+    let all = first.chain(next.map(|id| format!("t{id}:8300"))).chain(stage.addresses.keys().cloned());
+    all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The registration of the agent with this number in the simulation.
-pub fn registration(place: usize) -> Command {
+fn registration(place: usize) -> AgentRegistration {
     let node = Node {
         name: format!("n{place}").into(),
         id: format!("5a0f2b6e-3c60-4d3f-9d5c-0000000000{place:02}"),
@@ -328,5 +441,5 @@ pub fn registration(place: usize) -> Command {
         create_index: LogIndex(0),
         modify_index: LogIndex(0),
     };
-    Command::RegisterAgent(AgentRegistration { node, services: Vec::new() })
+    AgentRegistration { node, services: Vec::new() }
 }

@@ -10,7 +10,6 @@ use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
-use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{BackupPart, Request, Response};
 
@@ -25,8 +24,8 @@ enum Work {
     /// Nothing.
     #[default]
     Rests,
-    /// It reads a backup: the server that has it, and the parts that came.
-    Reads(Option<ServerId>, Vec<BackupPart>),
+    /// It reads a backup: whether any server may serve it, and the parts that came.
+    Reads(bool, Vec<BackupPart>),
     /// It restores a backup under a number: how many steps are done.
     Restores(u64, u32),
 }
@@ -53,7 +52,7 @@ impl Archivist {
         }
         match &self.work {
             Work::Rests => None,
-            Work::Reads(server, parts) => Some(self.part(stage, *server, parts)),
+            Work::Reads(stale, parts) => Some(Self::part(stage, *stale, parts)),
             Work::Restores(id, done) => Some(self.step(stage, *id, *done)),
         }
     }
@@ -65,15 +64,14 @@ impl Archivist {
         let restores = !stage.calm && !self.backup.is_empty() && stage.draw.once_in(RESTORES_ONE_IN);
         self.work = match restores {
             true => Work::Restores(stage.draw.bits(), 0),
-            false => Work::Reads(None, Vec::new()),
+            false => Work::Reads(stage.draw.once_in(3), Vec::new()),
         };
     }
 
-    fn part(&self, stage: &mut Stage, server: Option<ServerId>, parts: &[BackupPart]) -> Wish {
-        let stale = parts.is_empty() && stage.draw.once_in(3);
+    fn part(stage: &Stage, stale: bool, parts: &[BackupPart]) -> Wish {
         let (backup, number) = (parts.last().map(|part| part.backup), parts.len() as u32);
         let request = Request::BackupPart { backup, number, stale };
-        Wish { only: server, ..Wish::new(stage.now, request) }
+        Wish::new(stage.now, request)
     }
 
     fn step(&self, stage: &Stage, id: u64, done: u32) -> Wish {
@@ -88,11 +86,11 @@ impl Archivist {
         Wish::new(stage.now, Request::Propose(None, Command::Restore(step)))
     }
 
-    /// A wish was answered by a server.
-    pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, from: ServerId, response: Response) {
+    /// A wish was answered.
+    pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, response: Response) {
         self.work = match (std::mem::take(&mut self.work), response) {
-            (Work::Reads(server, parts), Response::BackupPart(part)) => {
-                self.part_heard(stage, judge, server.unwrap_or(from), (parts, part))
+            (Work::Reads(stale, parts), Response::BackupPart(part)) => {
+                self.part_heard(stage, judge, stale, (parts, part))
             }
             (Work::Reads(..), _) => {
                 stage.hit(Mark::BackupInterrupted);
@@ -110,7 +108,7 @@ impl Archivist {
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
-        server: ServerId,
+        stale: bool,
         (mut parts, part): (Vec<BackupPart>, BackupPart),
     ) -> Work {
         // Servers count their readers each process for itself, so another backup may have the same number.
@@ -124,7 +122,7 @@ impl Archivist {
             parts.push(part);
         }
         if !parts.last().is_some_and(|part| part.last) {
-            return Work::Reads(Some(server), parts);
+            return Work::Reads(stale, parts);
         }
         stage.hit(Mark::BackedUp);
         self.served |= stage.calm;

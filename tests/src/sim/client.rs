@@ -1,13 +1,12 @@
 //! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
 
-use super::agent::registration;
 use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
 use super::judge::Judge;
 use super::locker::Locker;
 use super::stage::Stage;
 use super::writer::Writer;
-use lockmesh_protocol::id::{Key, LogIndex, ServerId};
+use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -20,24 +19,18 @@ pub struct Wish {
     pub request: Request,
     /// When the client began to want it.
     pub begun: Time,
-    /// How much longer than usual the answer may take.
-    pub extra: Duration,
-    /// The one server that can answer, where no other can.
-    pub only: Option<ServerId>,
 }
 
 impl Wish {
     /// A wish that is answered at once.
     pub fn new(now: Time, request: Request) -> Self {
-        Self { request, begun: now, extra: Duration::ZERO, only: None }
+        Self { request, begun: now }
     }
 }
 
 /// One client.
 #[derive(Debug)]
 pub enum Client {
-    /// Registers the agent itself.
-    Registrar,
     /// Takes locks under a session.
     Locker(Locker),
     /// Renews the session of the locker before it.
@@ -74,7 +67,7 @@ impl Client {
     /// The clients of one agent.
     pub fn all(stage: &mut Stage, place: usize) -> Vec<Client> {
         let plan = stage.plan.clients.clone();
-        let mut all = vec![Self::Registrar];
+        let mut all = Vec::new();
         for _ in 0..plan.lockers {
             all.push(Self::Locker(Locker::new(place)));
             all.push(Self::Renewer);
@@ -92,7 +85,6 @@ impl Client {
     /// What it is.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Registrar => "the registrar",
             Self::Locker(_) => "a locker",
             Self::Renewer => "a renewer",
             Self::Writer(_) => "a writer",
@@ -111,7 +103,6 @@ impl Client {
         partner: Option<&mut Client>,
     ) -> Option<Wish> {
         match (self, partner) {
-            (Self::Registrar, _) => None,
             (Self::Locker(locker), _) => locker.wish(stage, judge),
             (Self::Renewer, Some(Self::Locker(locker))) => locker.renewal(stage),
             (Self::Renewer, _) => None,
@@ -130,7 +121,7 @@ impl Client {
         judge: &mut Judge,
         partner: Option<&mut Client>,
         wish: &Wish,
-        (from, response): (ServerId, Response),
+        response: Response,
     ) {
         match (self, partner) {
             (Self::Locker(locker), _) => locker.heard(stage, judge, wish, &response),
@@ -141,8 +132,8 @@ impl Client {
             (Self::Cataloguer(cataloguer), _) => cataloguer.heard(stage, wish, &response),
             (Self::Reader(reader), _) => reader.served |= stage.calm,
             (Self::Watcher(watcher), _) => watcher.heard(response),
-            (Self::Archivist(archivist), _) => archivist.heard(stage, judge, from, response),
-            (Self::Registrar | Self::Renewer, _) => {}
+            (Self::Archivist(archivist), _) => archivist.heard(stage, judge, response),
+            (Self::Renewer, _) => {}
         }
     }
 
@@ -167,7 +158,7 @@ impl Client {
     /// Whether it was served since the storm ended, and wants nothing more.
     pub fn is_content(&self) -> bool {
         match self {
-            Self::Registrar | Self::Renewer | Self::Watcher(_) => true,
+            Self::Renewer | Self::Watcher(_) => true,
             Self::Locker(locker) => locker.is_content(),
             Self::Writer(writer) => writer.is_content(),
             Self::Cataloguer(cataloguer) => cataloguer.is_content(),
@@ -187,11 +178,6 @@ impl Client {
             Self::Watcher(watcher) => Some((&watcher.query, watcher.last.as_ref())),
             _ => None,
         }
-    }
-
-    /// The first wish of a registrar.
-    pub fn registration(now: Time, place: usize) -> Wish {
-        Wish::new(now, Request::Propose(None, registration(place)))
     }
 }
 
@@ -247,7 +233,7 @@ impl Watcher {
         let wait = Duration::from_secs(if stage.calm { 3_600 } else { 2 });
         let blocking = Some(Blocking { index: self.known, wait });
         let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
-        Wish { extra: wait + wait / 10, ..Wish::new(stage.now, request) }
+        Wish::new(stage.now, request)
     }
 
     /// As Consul tells its clients: where the index has gone back, by a restore or at a server that lags behind, they

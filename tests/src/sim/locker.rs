@@ -7,8 +7,7 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry, NewSession};
-use lockmesh_protocol::id::{Key, LogIndex, SessionId};
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::id::{Key, SessionId};
 use lockmesh_protocol::record::Behavior;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -28,22 +27,11 @@ struct Owned {
     held: BTreeSet<Key>,
 }
 
-/// A place in a queue, where it waits.
-#[derive(Clone, Debug)]
-struct Place {
-    key: Key,
-    ticket: LogIndex,
-    mark: LogIndex,
-    /// When it loses patience.
-    until: Time,
-}
-
 /// What it knows.
 #[derive(Debug)]
 pub struct Locker {
     place: usize,
     session: Option<Owned>,
-    waits: Option<Place>,
     /// Sessions that may live and that nobody wants.
     orphans: Vec<SessionId>,
     written: u64,
@@ -61,7 +49,7 @@ impl Owned {
 impl Locker {
     /// A locker on an agent's node.
     pub fn new(place: usize) -> Self {
-        Self { place, session: None, waits: None, orphans: Vec::new(), written: 0, served: false }
+        Self { place, session: None, orphans: Vec::new(), written: 0, served: false }
     }
 
     /// Whether it was served since the storm ended, and has given everything back.
@@ -84,9 +72,6 @@ impl Locker {
             return Some(self.create(stage));
         }
         let held = session.held.first().cloned();
-        if let Some(place) = self.waits.clone() {
-            return Some(self.wait_on(stage, place));
-        }
         match (stage.draw.below(12), held) {
             (0, _) => Some(self.destroy(stage, judge)),
             (1, _) if !session.ttl.is_zero() => {
@@ -153,21 +138,6 @@ impl Locker {
         (NewEntry { key, value, flags: 0 }, session)
     }
 
-    /// Asks what became of its place, or leaves.
-    fn wait_on(&mut self, stage: &mut Stage, place: Place) -> Wish {
-        let session = self.session.as_ref().expect("who waits has a session").id.clone();
-        let Place { key, ticket, mark, until } = place;
-        if stage.now >= until || stage.draw.once_in(12) {
-            self.waits = None;
-            return command(stage, Command::Kv(KvCommand::Leave { key, session, mark }));
-        }
-        let wait = Duration::from_secs(2);
-        let query = Query::Place { key, session, ticket, mark };
-        let blocking = Some(Blocking { index: ticket, wait });
-        let request = Request::Read { query, consistency: Consistency::Default, blocking };
-        Wish { extra: wait + wait / 10, ..Wish::new(stage.now, request) }
-    }
-
     fn release(&mut self, stage: &mut Stage, judge: &mut Judge, key: Key) -> Wish {
         let session = self.session.as_mut().expect("there is a session");
         session.held.remove(&key);
@@ -183,7 +153,6 @@ impl Locker {
 
     /// Believes in its session no more.
     fn drop_session(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<SessionId> {
-        self.waits = None;
         let session = self.session.take()?;
         judge.see(stage, &Fact::LetsGo { session: &session.id, key: None });
         Some(session.id)
@@ -212,10 +181,7 @@ impl Locker {
 
     /// A wish was answered.
     pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
-        if let Response::Answer(Answer { rows: Rows::Place(reply), .. }) = response {
-            return self.heard_of_place(stage, judge, reply);
-        }
-        let (Request::Propose(_, asked), Response::Applied(Applied { reply, index })) =
+        let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) =
             (&wish.request, response)
         else {
             return;
@@ -228,14 +194,6 @@ impl Locker {
                 judge.see(stage, &Fact::Leased { session: id, until: owned.lease() });
                 self.session = Some(owned);
             }
-            (Command::Kv(KvCommand::Enqueue { new, session, wait }), Reply::Queued { ticket })
-                if self.session.as_ref().is_some_and(|owned| owned.id == *session) =>
-            {
-                stage.hit(Mark::Queued);
-                self.served |= stage.calm;
-                let (key, until) = (new.key.clone(), wish.begun + *wait * 2);
-                self.waits = Some(Place { key, ticket: *ticket, mark: *index, until });
-            }
             (
                 Command::Kv(
                     KvCommand::Acquire(entry, id) | KvCommand::Enqueue { new: entry, session: id, .. },
@@ -247,18 +205,6 @@ impl Locker {
             }
             _ => {}
         }
-    }
-
-    fn heard_of_place(&mut self, stage: &mut Stage, judge: &mut Judge, reply: &Reply) {
-        if matches!(reply, Reply::Queued { .. }) {
-            return;
-        }
-        let (Some(place), Some(session)) = (self.waits.take(), &self.session) else { return };
-        if matches!(reply, Reply::Granted { .. }) {
-            stage.hit(Mark::HandedOn);
-        }
-        let id = session.id.clone();
-        self.acquired(stage, judge, &place.key, &id, reply);
     }
 
     fn acquired(&mut self, stage: &mut Stage, judge: &mut Judge, key: &Key, id: &SessionId, reply: &Reply) {
@@ -289,8 +235,6 @@ impl Locker {
         match &wish.request {
             Request::Propose(_, Command::CreateSession(new)) => self.orphans.push(new.id.clone()),
             Request::Propose(_, Command::DestroySession(id)) => self.orphans.push(id.clone()),
-            // Its place is where it was: it asks again.
-            Request::Read { .. } => {}
             _ => {
                 let dropped = self.drop_session(stage, judge);
                 self.orphans.extend(dropped);

@@ -91,10 +91,6 @@ impl World {
         for change in restored.map_or(past.changes.as_slice(), std::slice::from_ref) {
             self.note_change(&past, change);
         }
-        if past.changes.iter().any(|change| matches!(change, Change::Server(..))) {
-            let servers: Vec<ServerId> = self.judge.history.state().servers().map(|row| row.id).collect();
-            self.agents.iter_mut().for_each(|agent| agent.learn_servers(&servers));
-        }
         self.note_reply(&past);
         let Some(proposal) = &past.proposal else { return };
         if let Command::ForgetServer(server) = proposal.command {

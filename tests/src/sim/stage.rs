@@ -8,6 +8,7 @@ use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
 use super::plan::Plan;
 use super::sabotage::Sabotage;
+use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -43,6 +44,18 @@ pub enum Event {
     Answer(Asker, u64, ServerId, Box<Response>),
     /// A client thinks of something to do: agent, its life, task.
     Think(usize, u64, usize),
+    /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
+    Dial(ServerId, usize, u64),
+    /// An agent's connection is there, or is there no more: the agent, the connection's number.
+    Connection(usize, u64, bool),
+    /// A server hears that an agent's connection has ended.
+    HungUp(ServerId, usize),
+    /// A client that waits for a lock goes away: the agent, its life, the call.
+    GoAway(usize, u64, CallToken),
+    /// An agent looks from whom anything arrives: the agent, its life.
+    Listen(usize, u64),
+    /// An agent looks at the clock: the agent, its life.
+    Wake(usize, u64),
     /// Whoever asked has waited long enough for an answer to a call.
     Tired(Asker, u64),
     /// A fault of a kind happens.
@@ -166,7 +179,11 @@ impl Stage {
 
     /// Sends something that becomes an event when it arrives, if it does.
     pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
-        let arrivals = self.network.arrivals(&mut self.draw, &mut self.marks, self.now, (from, to));
+        let mut arrivals = self.network.arrivals(&mut self.draw, &mut self.marks, self.now, (from, to));
+        if matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_)) {
+            // A stream repeats nothing.
+            arrivals.truncate(1);
+        }
         for at in &arrivals {
             self.at(*at, event.clone());
         }

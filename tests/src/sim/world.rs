@@ -23,6 +23,9 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// After so long an attempt to connect is given up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Everything.
 #[derive(Debug)]
 pub struct World {
@@ -58,7 +61,7 @@ impl World {
         let machine = |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, image.clone()));
         let machines = voters.iter().map(machine).collect();
         let count = stage.plan.clients.agents;
-        let agents = (0..count).map(|place| Agent::start(&mut stage, place, voters.clone())).collect();
+        let agents = (0..count).map(|place| Agent::start(&mut stage, place)).collect();
         chaos::begin(&mut stage);
         let storm = stage.plan.storm;
         stage.after(storm, Event::Calm);
@@ -104,17 +107,28 @@ impl World {
             Event::Answer(Asker::Server(id), call, from, response) => {
                 self.part_heard(id, call, from, *response);
             }
-            Event::Answer(Asker::Agent(agent), call, from, response) => {
-                self.agents[agent].answered(&mut self.stage, &mut self.judge, call, from, *response);
+            Event::Answer(Asker::Agent(agent), call, _, response) => {
+                self.agents[agent].answered(&mut self.stage, &mut self.judge, call, *response);
             }
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
             Event::Tired(Asker::Operator, call) => self.operator_tired(call),
             Event::Tired(Asker::Server(id), call) => self.part_lost(id, call),
-            Event::Tired(Asker::Agent(agent), call) => {
-                self.agents[agent].tired(&mut self.stage, &mut self.judge, call);
+            Event::Tired(Asker::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
+            Event::Dial(to, agent, connection) => self.dialled(to, agent, connection),
+            Event::Connection(agent, connection, is_up) => {
+                self.agents[agent].connection(&mut self.stage, &mut self.judge, connection, is_up);
             }
+            Event::HungUp(from, agent) if self.machines.contains_key(&from) => {
+                self.post(from, Mail::Disconnected(Asker::Agent(agent)));
+            }
+            Event::HungUp(..) => {}
+            Event::GoAway(agent, life, token) => {
+                self.agents[agent].gone(&mut self.stage, &mut self.judge, life, token);
+            }
+            Event::Listen(agent, life) => self.listen(agent, life),
+            Event::Wake(agent, life) => self.agents[agent].woke(&mut self.stage, &mut self.judge, life),
             Event::Fault(kind) => self.fault(kind),
             Event::Mend(mend) => self.mend(mend),
             Event::Restart(id) => self.start(id),
@@ -219,6 +233,27 @@ impl World {
         let came = self.stage.now;
         let request = on_the_wire(&ask.request);
         self.post(to, Mail::Ask(Box::new(Ask { request, ..*ask }), came));
+    }
+
+    /// A process that runs takes every agent's connection; one that stands still lets it wait in vain.
+    fn dialled(&mut self, to: ServerId, agent: usize, connection: u64) {
+        let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
+        let told = Event::Connection(agent, connection, process.is_some());
+        let is_heard = process.is_none_or(|process| process.stands_until.is_none());
+        if !is_heard || !self.stage.send(Place::Server(to), Place::Agent(agent), told) {
+            self.stage.after(CONNECT_TIMEOUT, Event::Connection(agent, connection, false));
+        }
+    }
+
+    /// An agent looks from which servers anything arrives, be it a sign of life.
+    fn listen(&mut self, agent: usize, life: u64) {
+        let is_heard = |id: ServerId| {
+            let process = self.machines.get(&id).and_then(|machine| machine.process.as_ref());
+            process.is_some_and(|process| process.stands_until.is_none())
+                && self.stage.network.carries((Place::Server(id), Place::Agent(agent)))
+        };
+        let servers: Vec<ServerId> = self.machines.keys().copied().filter(|id| is_heard(*id)).collect();
+        self.agents[agent].listened(&mut self.stage, &mut self.judge, life, &servers);
     }
 
     fn turn(&mut self, id: ServerId, life: u64) {
@@ -358,8 +393,10 @@ impl World {
         let Ask { by, call, .. } = *asked.ask;
         let event = Event::Answer(by, call, id, Box::new(on_the_wire(&response)));
         let sent = self.stage.send(Place::Server(id), by.place(), event);
-        if let (Asker::Server(asker), false) = (by, sent) {
-            self.await_part(asker, call, false);
+        match (by, sent) {
+            (Asker::Server(asker), false) => self.await_part(asker, call, false),
+            (Asker::Agent(agent), false) => self.agents[agent].lost(&mut self.stage, call),
+            _ => {}
         }
     }
 

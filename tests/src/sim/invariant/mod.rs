@@ -11,6 +11,7 @@
 //! | `ttl` | no session expires sooner than its TTL after a renewal that was acknowledged |
 //! | `no_lost_write` | a write that was answered is in the log, where the answer says |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
+//! | `outcomes` | what a client was told is not done is never done |
 //! | `fresh_reads` | a read that is not stale sees all that was answered before it began |
 //! | `replicas` | servers that applied the same index hold the same state |
 //! | `raft` | one leader a term, one vote a term, logs that agree, nothing committed changes |
@@ -29,6 +30,7 @@ mod holder_alive;
 mod lock_delay;
 mod mutual_exclusion;
 mod no_lost_write;
+mod outcomes;
 mod raft;
 mod replicas;
 mod ttl;
@@ -42,6 +44,7 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::LogWrite;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
 use lockmesh_protocol::query::{Answer, Query};
 use lockmesh_protocol::rpc::BackupPart;
@@ -144,6 +147,11 @@ pub enum Fact<'a> {
         /// Its parts, in order.
         parts: &'a [BackupPart],
     },
+    /// A client was told that what it wanted was certainly not done.
+    ToldNotDone {
+        /// What it wanted.
+        command: &'a Command,
+    },
     /// All is quiet.
     LastSeen {
         /// What a watcher asks for.
@@ -198,6 +206,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(ttl::Ttl::default()),
         Box::new(no_lost_write::NoLostWrite::default()),
         Box::new(exactly_once::ExactlyOnce::default()),
+        Box::new(outcomes::Outcomes::default()),
         Box::new(fresh_reads::FreshReads),
         Box::new(replicas::Replicas),
         Box::new(raft::Raft::default()),
