@@ -18,6 +18,8 @@ pub struct ServerConfig {
     pub data_dir: PathBuf,
     /// A file that holds the process's number while it runs; empty for none.
     pub pid_file: PathBuf,
+    /// How many threads serve connections; the disk has two of its own. 1 to 256.
+    pub threads: usize,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where agents and other servers reach this one.
@@ -191,6 +193,7 @@ impl Default for ServerConfig {
         Self {
             data_dir: "/var/lib/lockmesh/server".into(),
             pid_file: PathBuf::new(),
+            threads: 1,
             node: NodeConfig::default(),
             rpc: RpcConfig::default(),
             tls: TlsConfig::of_role("server"),
@@ -208,6 +211,7 @@ impl ServerConfig {
     /// Refuses values that cannot work, each by its key.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("data_dir", &self.data_dir)?;
+        check_range("threads", self.threads as u64, 1, 256)?;
         self.node.check()?;
         self.rpc.check()?;
         self.tls.check()?;

@@ -19,10 +19,10 @@ pub struct Args {
 }
 
 /// Runs until the process is told to stop.
-pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::agent::run(config, sources).await.map_err(CliError::failed)?;
+    super::runtime(config.threads)?.block_on(crate::agent::run(config, sources)).map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

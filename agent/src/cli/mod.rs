@@ -45,6 +45,7 @@ use context::ConnectionArgs;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use tokio::runtime::{Builder, Runtime};
 
 /// Everything that was said on the command line.
 #[derive(Parser, Debug)]
@@ -104,16 +105,24 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
 
 /// Carries a command out on a runtime of its own.
 pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
-    let command = invocation.command;
-    let mut builder = match command.wants_threads() {
-        true => tokio::runtime::Builder::new_multi_thread(),
-        false => tokio::runtime::Builder::new_current_thread(),
+    match invocation.command {
+        Command::Agent(args) => agent::run(args),
+        Command::Server(args) => server::run(args),
+        command => runtime(command.threads())?.block_on(command.run()),
+    }
+}
+
+/// A runtime with so many threads. With one, nothing that a request waits for wakes another thread on its way.
+fn runtime(threads: usize) -> Result<Runtime, CliError> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
     };
-    let runtime = builder
+    builder
+        .worker_threads(threads)
         .enable_all()
         .build()
-        .map_err(|error| CliError::failed(format!("cannot start the process's threads: {error}")))?;
-    runtime.block_on(command.run())
+        .map_err(|error| CliError::failed(format!("cannot start the process's threads: {error}")))
 }
 
 /// Tells the person at the keyboard what went wrong.
@@ -161,25 +170,16 @@ fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
 }
 
 impl Command {
-    /// Whether the command stays, or measures: one that asks a little starts faster without.
-    fn wants_threads(&self) -> bool {
-        matches!(
-            self,
-            Self::Dev(_)
-                | Self::Agent(_)
-                | Self::Server(_)
-                | Self::Lock(_)
-                | Self::Elect(_)
-                | Self::Semaphore(_)
-                | Self::Bench(_)
-        )
+    /// How many threads the command runs on: what it does itself must not hold up a guard's renewals.
+    fn threads(&self) -> usize {
+        if matches!(self, Self::Lock(_) | Self::Elect(_) | Self::Semaphore(_)) { 2 } else { 1 }
     }
 
     async fn run(self) -> Result<ExitCode, CliError> {
         match self {
             Self::Dev(args) => dev::run(args).await,
-            Self::Agent(args) => agent::run(args).await,
-            Self::Server(args) => server::run(args).await,
+            Self::Agent(args) => agent::run(args),
+            Self::Server(args) => server::run(args),
             Self::Lock(online) => lock::run(online.args, &online.connection.context()?).await,
             Self::Elect(online) => elect::run(online.args, &online.connection.context()?).await,
             Self::Semaphore(online) => semaphore::run(online.args, &online.connection.context()?).await,

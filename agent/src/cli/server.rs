@@ -37,10 +37,12 @@ impl Args {
 }
 
 /// Runs until the process is told to stop.
-pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    crate::server::run(config, sources, args.until_stdin_ends).await.map_err(CliError::failed)?;
+    super::runtime(config.threads)?
+        .block_on(crate::server::run(config, sources, args.until_stdin_ends))
+        .map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

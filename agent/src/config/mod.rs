@@ -33,6 +33,8 @@ pub struct AgentConfig {
     /// one address never needs to change.
     #[serde(with = "value::empty_is_none")]
     pub advertise: Option<IpAddr>,
+    /// How many threads serve applications and the way to the servers. 1 to 256.
+    pub threads: usize,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
@@ -143,6 +145,7 @@ impl Default for AgentConfig {
         Self {
             data_dir: "/var/lib/lockmesh/agent".into(),
             advertise: None,
+            threads: 1,
             node: NodeConfig::default(),
             http: HttpConfig::default(),
             upstream: UpstreamConfig::default(),
@@ -160,6 +163,7 @@ impl AgentConfig {
         if self.advertise.is_some_and(|address| address.is_unspecified()) {
             return Err(ConfigError::new("advertise", "must be an address that others can reach"));
         }
+        check_range("threads", self.threads as u64, 1, 256)?;
         self.node.check()?;
         self.http.check()?;
         self.upstream.check()?;

@@ -8,14 +8,19 @@ use super::super::shapes;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape;
+use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
+use std::sync::Arc;
 
 /// Where a client may read about the limit; part of a text that clients know.
 const VALUE_SIZE_HELP: &str =
     "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
+
+/// A listing of more rows takes longer to write out than others may wait for the thread that serves them all.
+const LONG_LISTING: usize = 512;
 
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     match *call.method() {
@@ -44,8 +49,8 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.params.has("raw") && !recurse {
         return Ok(answer::with_meta(raw(&entries[0].value), &answer, MetaKind::Plain));
     }
-    let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
-    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
+    let len = entries.len();
+    listing(answer, len, call.layout()).await
 }
 
 async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Response<Body>, Failure> {
@@ -56,7 +61,31 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     if keys.is_empty() && !call.tail.is_empty() {
         return Ok(absent(&answer));
     }
-    Ok(answer::with_meta(answer::json(keys, call.layout()), &answer, MetaKind::Plain))
+    let len = keys.len();
+    listing(answer, len, call.layout()).await
+}
+
+/// Entries or keys as JSON. Many are written out on another thread, so that nobody else's request waits meanwhile.
+async fn listing(answer: Arc<Answer>, len: usize, layout: Layout) -> Result<Response<Body>, Failure> {
+    let json = if len <= LONG_LISTING {
+        rendered(&answer.rows, layout)?
+    } else {
+        let answer = Arc::clone(&answer);
+        let rendering = tokio::task::spawn_blocking(move || rendered(&answer.rows, layout)).await;
+        rendering.map_err(|_| Failure::not_done("the agent is shutting down"))??
+    };
+    Ok(answer::with_meta(answer::json_bytes(StatusCode::OK, json), &answer, MetaKind::Plain))
+}
+
+fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
+    match rows {
+        Rows::Keys(keys) => Ok(render(keys, layout)),
+        Rows::Entries(entries) => {
+            let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
+            Ok(render(&shapes, layout))
+        }
+        _ => Err(super::wrong_rows()),
+    }
 }
 
 /// 404 without a body: it tells the index from which a client can wait for the key.
