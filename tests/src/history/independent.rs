@@ -16,6 +16,7 @@ use super::operation::{
 };
 use super::verdict::Violation;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use todc_utils::{Action, Specification, WGLChecker};
 
 /// The longest history of one key that is tried.
@@ -166,9 +167,10 @@ impl<'h> Projection<'h> {
             }
         }
         for (at, operation) in self.operations.iter().enumerate() {
-            let prefixes: Vec<&str> = prefixes_of(operation).collect();
-            let touched = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix));
-            let by_prefix = self.by_key.keys().copied().filter(|key| !prefixes.is_empty() && touched(key));
+            let by_prefix = prefixes_of(operation).flat_map(|prefix| {
+                let from = self.by_key.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+                from.map(|(key, _)| *key).take_while(move |key| key.starts_with(prefix))
+            });
             let session = match (operation.write(), operation.reply()) {
                 (Some(Write::DestroySession(session)), _) => Some(session.as_str()),
                 (Some(Write::CreateSession(wish)), _) if may_end_by_itself(wish) => made(operation),

@@ -106,6 +106,7 @@ pub fn check_within(history: &History, bounds: &Bounds) -> Verdict {
         let replayed = replay(&Facts { operations, evidence, floors, times });
         counts.unknown_placed = replayed.placed.len() as u64;
         counts.ends_inferred = replayed.ends_inferred;
+        counts.steps = replayed.steps;
         counts.grants = replayed.grants.len() as u64;
         counts.unread_at_end = reads::unread_at_end(history, &replayed.timeline).len() as u64;
         violations.extend(fences::fences(operations, &replayed.grants));

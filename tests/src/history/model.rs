@@ -9,7 +9,7 @@
 
 use super::operation::{KvWrite, Moment, Reply, Seen, SessionWish, Write};
 use super::queue::{Asked, Waiter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Longer lock-delays count as this.
@@ -146,6 +146,8 @@ pub(super) enum Undo {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     entries: BTreeMap<String, Entry>,
+    /// The keys that are held after a wait. They are asked for at every index, and there may be very many keys.
+    held_after_wait: BTreeSet<String>,
     sessions: BTreeMap<String, SessionWish>,
     closed: BTreeMap<String, Closed>,
     /// Who waits for each lock, in the order of coming.
@@ -172,7 +174,7 @@ impl Model {
     pub(super) fn rewind(&mut self, mark: usize) {
         while self.undo.len() > mark {
             match self.undo.pop().expect("it is longer than the mark") {
-                Undo::Entry(key, old) => restore(&mut self.entries, key, old),
+                Undo::Entry(key, old) => drop(self.replace_entry(&key, old)),
                 Undo::Session(id, old) => restore(&mut self.sessions, id, old),
                 Undo::Closed(key, old) => restore(&mut self.closed, key, old),
                 Undo::Queue(key, old) => restore(&mut self.queues, key, old),
@@ -445,8 +447,16 @@ impl Model {
     }
 
     fn put_entry(&mut self, key: &str, entry: Option<Entry>) {
-        let old = put(&mut self.entries, key, entry);
+        let old = self.replace_entry(key, entry);
         self.undo.push(Undo::Entry(key.to_owned(), old));
+    }
+
+    fn replace_entry(&mut self, key: &str, entry: Option<Entry>) -> Option<Entry> {
+        match entry.as_ref().is_some_and(|entry| entry.session.is_some() && entry.awaited.is_some()) {
+            true => drop(self.held_after_wait.insert(key.to_owned())),
+            false => drop(self.held_after_wait.remove(key)),
+        }
+        put(&mut self.entries, key, entry)
     }
 
     /// The queue of a key.
@@ -461,9 +471,9 @@ impl Model {
 
     /// All locks that are held after a wait, by whom, where it was asked for, and by which operation.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (&String, &String, Asked, Option<u64>)> {
-        let held = self.entries.iter().filter_map(|(key, entry)| Some((key, entry.session.as_ref()?, entry)));
-        held.filter_map(|(key, session, entry)| {
-            Some((key, session, entry.awaited?, self.grants[entry.grant?].by))
+        self.held_after_wait.iter().filter_map(|key| {
+            let entry = self.entries.get(key)?;
+            Some((key, entry.session.as_ref()?, entry.awaited?, self.grants[entry.grant?].by))
         })
     }
 

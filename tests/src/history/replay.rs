@@ -6,7 +6,9 @@
 //! writes and ends of sessions that explain it are taken. Where such a choice turns out wrong, the next one is tried.
 //! What nothing explains is a violation. Unanswered writes that explain nothing never happened.
 //!
-//! It takes linear time as long as clients are answered; each write that was not answered adds a small search.
+//! It takes linear time as long as clients are answered; each write that was not answered adds a small search. A search that
+//! looks in the wrong place can be very long, so it deepens step by step: everything is tried with few steps before anything
+//! is tried with many. An explanation that needs two unseen acts is then found before all are weighed that need one.
 
 use super::candidates::{Act, Candidates, Concern, Leaver, Parting};
 use super::evidence::{Evidence, Snapshot};
@@ -27,6 +29,8 @@ const RETREATS: usize = 16;
 const LOOK_BACK: usize = 2_000;
 /// How many are tried in all before giving up; what is left unexplained then is a violation.
 const PATIENCE: usize = 50_000;
+/// How many steps a replay may take at first, besides one for each index; each time that is too few, ten times as many.
+const FIRST_STEPS: usize = 10_000;
 
 /// What a replay found out.
 pub(super) struct Replayed {
@@ -36,6 +40,8 @@ pub(super) struct Replayed {
     /// How many sessions ended that nobody had asked to.
     pub(super) ends_inferred: u64,
     pub(super) grants: Vec<Grant>,
+    /// How many steps were taken: indexes explained, over again too, and unseen acts tried.
+    pub(super) steps: u64,
     /// What cannot be explained. The timeline ends there.
     pub(super) violation: Option<Violation>,
 }
@@ -69,6 +75,8 @@ struct Replay<'h> {
     parted: BTreeMap<usize, String>,
     together: usize,
     patience: usize,
+    steps: usize,
+    most_steps: usize,
 }
 
 /// The search for what explains one index.
@@ -93,18 +101,35 @@ struct Moments {
     ends_inferred: u64,
 }
 
-/// Replays a history.
+/// Replays a history. It ends with an explanation of all of it, or once no replay was cut short.
 pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
-    let mut replayed = replay_with(facts, 1);
-    for together in 2..=TOGETHER {
-        if replayed.violation.is_some() {
-            replayed = replay_with(facts, together);
+    let (mut most_steps, mut steps) = (FIRST_STEPS, 0);
+    let mut open: Vec<usize> = (1..=TOGETHER).collect();
+    let mut unexplained = None;
+    loop {
+        let mut cut_short = Vec::new();
+        for together in open {
+            let (mut replayed, is_cut_short) = replay_with(facts, together, most_steps);
+            steps += replayed.steps;
+            replayed.steps = steps;
+            cut_short.extend(is_cut_short.then_some(together));
+            match &replayed.violation {
+                None => return replayed,
+                // The one that tried most tells what cannot be explained.
+                Some(_) if together == TOGETHER => unexplained = Some(replayed),
+                Some(_) => {}
+            }
         }
+        if cut_short.is_empty() {
+            let unexplained = unexplained.expect("most acts together were tried, too");
+            return Replayed { steps, ..unexplained };
+        }
+        (open, most_steps) = (cut_short, most_steps * 10);
     }
-    replayed
 }
 
-fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
+/// A replay with so many unseen acts together at most, and whether it ended because it would have taken too many steps.
+fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replayed, bool) {
     let answered: BTreeMap<u64, &Operation> =
         facts.operations.iter().filter_map(|operation| Some((operation.write_index()?, operation))).collect();
     let mut indexes: Vec<u64> = answered.keys().copied().chain(facts.evidence.indexes()).collect();
@@ -114,6 +139,7 @@ fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
         facts,
         answered,
         candidates: Candidates::new(facts, together == TOGETHER),
+        most_steps: most_steps.saturating_add(indexes.len()),
         indexes,
         model: Model::default(),
         stages: Vec::new(),
@@ -126,15 +152,19 @@ fn replay_with(facts: &Facts<'_>, together: usize) -> Replayed {
         parted: BTreeMap::new(),
         together,
         patience: PATIENCE,
+        steps: 0,
     };
     let violation = replay.run();
-    Replayed {
+    let is_cut_short = violation.is_some() && replay.has_taken_too_many_steps();
+    let replayed = Replayed {
         timeline: Timeline::new(replay.stages),
         placed: replay.placed.into_iter().collect(),
         ends_inferred: replay.ends_inferred,
         grants: replay.model.grants,
+        steps: replay.steps as u64,
         violation,
-    }
+    };
+    (replayed, is_cut_short)
 }
 
 impl<'h> Replay<'h> {
@@ -145,13 +175,15 @@ impl<'h> Replay<'h> {
         while at < self.indexes.len() {
             self.moments.truncate(at);
             self.moments.push(self.moment());
+            self.steps += 1;
             match self.explain(at, skipped) {
                 Ok(()) => (at, skipped) = (at + 1, 0),
                 Err(violation) => {
                     if furthest.as_ref().is_none_or(|(before, _)| *before < at) {
                         furthest = Some((at, violation));
                     }
-                    let fork = self.forks.pop_last().filter(|_| self.patience > 0);
+                    let may_go_on = self.patience > 0 && !self.has_taken_too_many_steps();
+                    let fork = self.forks.pop_last().filter(|_| may_go_on);
                     let Some(fork) = fork else { return furthest.map(|(_, violation)| violation) };
                     (at, skipped) = fork;
                     self.rewind(self.moments[at]);
@@ -273,10 +305,11 @@ impl<'h> Replay<'h> {
         }
         for act in search.unseen.clone() {
             search.tries += 1;
-            if search.tries > TRIES || self.patience == 0 {
+            if search.tries > TRIES || self.patience == 0 || self.has_taken_too_many_steps() {
                 return false;
             }
             self.patience -= 1;
+            self.steps += 1;
             if self.carry_out_unseen(search.index, &act).is_ok() && self.find(search, together - 1) {
                 return true;
             }
@@ -450,6 +483,10 @@ impl<'h> Replay<'h> {
             }
         }
         Violation::new("whatever is seen was written once", &operations, text)
+    }
+
+    fn has_taken_too_many_steps(&self) -> bool {
+        self.steps >= self.most_steps
     }
 
     fn is_placed(&self, number: u64) -> bool {

@@ -49,6 +49,8 @@ pub struct Counts {
     pub watches: u64,
     /// Locks that were granted.
     pub grants: u64,
+    /// The steps that the replay took: indexes that it explained, over again too, and unseen acts that it tried.
+    pub steps: u64,
     /// Keys at the end that nobody read after the last write.
     pub unread_at_end: u64,
     /// Keys whose histories went through the independent checker.

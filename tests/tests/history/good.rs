@@ -119,6 +119,34 @@ fn a_wrong_guess_is_taken_back() {
     verdict.expect_clean();
 }
 
+/// At each of so many indexes either of two unanswered writes may have happened, and none of them matters: a lock that was
+/// taken and given back behind them without an answer is seen to have been held so often.
+fn lock_behind_guesses(guesses: u64, holds: u64) -> Story {
+    let name = |guess: u64| format!("guess/{guess}");
+    let mut story = Story::new().session((0, 1), "s", lasting(), 3).write((2, 3), set("l", "0"), 4, YES);
+    for guess in 0..guesses {
+        story = story.unknown((4, 5), set(&name(guess), "1")).unknown((4, 5), set(&name(guess), "1"));
+    }
+    for guess in 0..guesses {
+        let (index, at) = (5 + guess, 10 + guess);
+        story = story.read((at, at), key(&name(guess)), index, &[seen(&name(guess), "1", index, index)]);
+    }
+    story
+        .unknown((40, 41), acquire("l", "s1", "s"))
+        .unknown((42, 43), release("l", "s2", "s"))
+        .write((44, 45), acquire("l", "s3", "s"), 40, granted(2))
+        .read((46, 47), key("l"), 40, &[locked(seen("l", "s3", 4, 40), holds, Some("s"))])
+}
+
+#[test]
+fn two_unseen_acts_are_found_before_every_single_one_is_weighed_with_every_guess() {
+    let verdict = lock_behind_guesses(20, 2).verdict();
+    verdict.expect_clean();
+    // There are a million ways to guess, and 45 indexes at most.
+    assert!(verdict.counts.steps < 12_000, "{:?}", verdict.counts);
+    lock_behind_guesses(6, 3).breaks("answers agree with the model", &[23, 24]);
+}
+
 #[test]
 fn a_session_whose_time_is_over_frees_its_locks() {
     let verdict = Story::new()
