@@ -423,7 +423,7 @@ fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
 /// The servers that whoever starts an agent names: the first ones, all that there are by now, and where there is only one,
 /// the next ones too. An agent whose every server is taken out before it has heard of another one is lost.
 fn configured(stage: &Stage) -> Vec<String> {
-    let next = if stage.plan.voters == 1 { 1..=2 } else { 1..=0 };
+    let next = 1..=if stage.plan.voters == 1 { 2 } else { 0 };
     let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));
     let all = first.chain(next.map(|id| format!("t{id}:8300"))).chain(stage.addresses.keys().cloned());
     all.collect::<BTreeSet<_>>().into_iter().collect()
