@@ -98,7 +98,8 @@ pub enum KvCommand {
         wait: Duration,
     },
     /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at `mark`: its place is given up, or the
-    /// lock that it was granted given back, unless the session has acquired it again since.
+    /// lock that it was granted given back, unless the session has acquired it again since. Answered with
+    /// [`crate::reply::Reply::Flag`] for a place, true where there was one, and with `Done` for a lock.
     Leave {
         /// Which key.
         key: Key,

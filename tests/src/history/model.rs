@@ -292,7 +292,13 @@ impl Model {
             KvWrite::Enqueue { key, value, session } => {
                 return self.enqueue_told(step, key, value, session, told);
             }
-            KvWrite::Leave { key, session, asked } => self.leave(step, key, session, Asked::At(*asked)),
+            KvWrite::Leave { key, session, asked } => {
+                let right = self.leave(step, key, session, Asked::At(*asked));
+                return match told {
+                    Some(told) if *told != right => Err(format!("{right:?} was expected")),
+                    _ => Ok(()),
+                };
+            }
             KvWrite::Set { key, value } => self.set(step, key, value),
             KvWrite::Cas { key, value, expected } => self.cas(step, key, value, *expected),
             KvWrite::Release { key, value, session } => self.release(step, key, value, session),

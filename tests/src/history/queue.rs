@@ -94,28 +94,29 @@ impl Model {
         self.put_queue(key, queue);
     }
 
-    /// Gives up a place, or the lock that was granted in it. Whether there was anything to give up.
-    pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
+    /// Gives up a place, or the lock that was granted in it. What that is answered with.
+    pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> Reply {
         let mut queue = self.queue(key).to_vec();
         let before = queue.len();
         queue.retain(|waiter| waiter.session != session || waiter.asked != asked);
         if queue.len() < before {
             self.put_queue(key, queue);
-            return true;
+            return Reply::Flag(true);
         }
         let held = self
             .entry(key)
             .filter(|entry| entry.session.as_deref() == Some(session) && entry.awaited == Some(asked));
-        let Some(value) = held.map(|entry| entry.value.clone()) else { return false };
-        self.release(step, key, &value, session)
+        let Some(value) = held.map(|entry| entry.value.clone()) else { return Reply::Flag(false) };
+        self.release(step, key, &value, session);
+        Reply::Done
     }
 
-    /// What a leaver gives back is granted to the next.
+    /// What a leaver gives back is granted to the next. Whether there was anything to give up.
     pub(super) fn leave_and_grant(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
         let before = self.mark();
         let left = self.leave(step, key, session, asked);
         self.grant_freed(step, before);
-        left
+        left != Reply::Flag(false)
     }
 
     /// A lock-delay is over, and the lock goes to who waits for it.

@@ -3,12 +3,14 @@
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
 //!        └──▶ Queued{ticket} ──▶ Place, parked ──▶ granted, or not        the answer
-//!                             └─ the time is over, the client is gone, the agent stops ──▶ Leave
+//!                             ├─ the time is over ──▶ Place, once more: granted, or else ──▶ Leave
+//!                             └─ the client is gone, the agent stops ──▶ Leave
 //! ```
 //!
 //! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
 //! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came leaves the queue,
-//! and a lock that was granted to it meanwhile is released, unless its session has acquired it again.
+//! and a lock that was granted to it meanwhile is released, unless its session has acquired it again. Whoever is told *no*
+//! was granted nothing: a grant that is found when the time is over is told, one that is given back is told as *unknown*.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -47,8 +49,8 @@ pub(super) struct LockWait {
 enum Stage {
     /// The lock is asked for.
     Enqueuing,
-    /// It is waited for in the queue; the request asks what became of that.
-    Queued { queued: Queued, request: RequestNumber },
+    /// It is waited for in the queue; the request asks what became of that, for the last time once the time is over.
+    Queued { queued: Queued, request: RequestNumber, is_last: bool },
     /// The same; it is asked again then.
     Pausing { queued: Queued, at: Time },
     /// The position is given up; why it was, where that was a failure.
@@ -84,7 +86,7 @@ impl QuorumClient {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         match std::mem::replace(&mut lock_wait.stage, Stage::TakingBack) {
             Stage::Enqueuing => self.enqueued(token, result),
-            Stage::Queued { queued, .. } => self.position_told(token, queued, result),
+            Stage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
             Stage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
             Stage::TakingBack => {
                 if let (Some(LockWait { key, session, .. }), Err(reason)) =
@@ -115,24 +117,34 @@ impl QuorumClient {
         if is_over {
             return self.leave_queue(token, queued.mark, None);
         }
-        self.ask_for_position(token, queued);
+        self.ask_for_position(token, queued, false);
     }
 
-    fn ask_for_position(&mut self, token: CallToken, queued: Queued) {
+    fn ask_for_position(&mut self, token: CallToken, queued: Queued, is_last: bool) {
         let Some(lock_wait) = self.lock_waits.get(&token) else { return };
         let Queued { ticket, mark } = queued;
         let query =
             Query::Place { key: lock_wait.key.clone(), session: lock_wait.session.clone(), ticket, mark };
-        let blocking = Some(Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW });
+        let blocking = Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW };
+        let (blocking, effort) =
+            if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
-        let request = self.begin(Owner::LockWait(token), request, Effort::Endless);
-        self.set_stage(token, Stage::Queued { queued, request });
+        let request = self.begin(Owner::LockWait(token), request, effort);
+        self.set_stage(token, Stage::Queued { queued, request, is_last });
     }
 
     /// What became of a position: granted where the grant's index says, or else in vain at its own.
-    fn position_told(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
+    fn position_told(
+        &mut self,
+        token: CallToken,
+        (queued, is_last): (Queued, bool),
+        result: Result<Response, Unavailable>,
+    ) {
         let failure = match result {
             Ok(Response::Answer(answer)) => match answer.rows {
+                Rows::Place(Reply::Queued { .. }) if is_last => {
+                    return self.leave_queue(token, queued.mark, None);
+                }
                 Rows::Place(Reply::Queued { .. }) => {
                     let at = self.now + QUESTION_INTERVAL;
                     self.timers.insert((at, Timer::Question(token)));
@@ -174,6 +186,10 @@ impl QuorumClient {
         result: Result<Response, Unavailable>,
     ) {
         let outcome = match (result, failure) {
+            (Ok(Response::Applied(Applied { reply: Reply::Done, .. })), _) => {
+                let why = "the lock was granted when its wait was over, and was given back";
+                Err(Unavailable::Unknown(why.into()))
+            }
             (Ok(_), None) => Ok((mark, Applied { index: mark, reply: Reply::Flag(false) })),
             (Ok(_), Some(failure)) => Err(failure),
             (Err(reason), None) => return self.leave_queue(token, mark, Some(reason)),
@@ -229,21 +245,33 @@ impl QuorumClient {
         self.take_back(token);
     }
 
+    /// The servers' own clock ends a wait before this. It has not: after an election, or because they were not heard.
+    pub(super) fn wait_is_over(&mut self, token: CallToken) {
+        if let Some(queued) = self.stop_asking(token) {
+            self.ask_for_position(token, queued, true);
+        }
+    }
+
     /// Gives up a position that is waited in.
     pub(super) fn end_wait(&mut self, token: CallToken) {
-        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
-        let mark = match lock_wait.stage {
-            Stage::Queued { queued, request } => {
+        if let Some(queued) = self.stop_asking(token) {
+            self.leave_queue(token, queued.mark, None);
+        }
+    }
+
+    /// The position that is waited in, and asks no more what becomes of it.
+    fn stop_asking(&mut self, token: CallToken) -> Option<Queued> {
+        match self.lock_waits.get(&token)?.stage {
+            Stage::Queued { queued, request, .. } => {
                 self.cancel(request);
-                queued.mark
+                Some(queued)
             }
             Stage::Pausing { queued, at } => {
                 self.timers.remove(&(at, Timer::Question(token)));
-                queued.mark
+                Some(queued)
             }
-            _ => return,
-        };
-        self.leave_queue(token, mark, None);
+            _ => None,
+        }
     }
 
     /// Gives up every position.
@@ -257,7 +285,7 @@ impl QuorumClient {
     /// It is time to ask again what became of a position.
     pub(super) fn question_due(&mut self, token: CallToken) {
         if let Some(LockWait { stage: Stage::Pausing { queued, .. }, .. }) = self.lock_waits.get(&token) {
-            self.ask_for_position(token, *queued);
+            self.ask_for_position(token, *queued, false);
         }
     }
 

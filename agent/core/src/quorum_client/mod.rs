@@ -316,7 +316,7 @@ impl QuorumClient {
             Timer::Call(slot, call) => self.expire_call(slot, call),
             Timer::Caller(token) => match self.callers.get(&token) {
                 Some(Caller::SharedRead { .. }) => self.stop_sharing(token),
-                _ => self.end_wait(token),
+                _ => self.wait_is_over(token),
             },
             Timer::Question(token) => self.question_due(token),
             Timer::Registration => self.registrar.pause_is_over(),

@@ -89,17 +89,50 @@ fn a_wait_that_goes_on_is_asked_about_again() {
     assert_eq!(story.heard_acquired(token).1, Applied { index: LogIndex(20), reply: Reply::Flag(false) });
 }
 
-#[test]
-fn who_has_waited_long_enough_leaves_the_queue_and_is_told_so_then() {
-    let mut story = Story::at_rest();
+/// A wait whose time is over, and the last question about its position.
+fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     let (token, parked) = story.queued();
     story.pass(WAIT + SECOND - MS);
     assert_eq!(story.only(), parked, "the servers' own clock may end it first");
     story.pass(2 * MS);
+    let asked = story.only();
+    assert!(
+        matches!(&asked.request, Request::Read { query: Query::Place { .. }, blocking: None, .. }),
+        "not asked once more: {asked:?}"
+    );
+    (token, asked)
+}
+
+#[test]
+fn who_has_waited_long_enough_leaves_the_queue_and_is_told_so_then() {
+    let mut story = Story::at_rest();
+    let (token, asked) = waited_long_enough(&mut story);
+    story.answer(&asked, place(21, Reply::Queued { ticket: LogIndex(18) }));
     let leave = story.leaves();
     assert!(story.answers.is_empty());
     story.apply(&leave, 40);
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: Reply::Flag(false) }));
+}
+
+/// Chaos with 64 clients and a stopped agent: it took back what its callers had been granted meanwhile, and told them *no*.
+#[test]
+fn a_grant_that_is_found_when_the_time_is_over_is_told() {
+    let mut story = Story::at_rest();
+    let (token, asked) = waited_long_enough(&mut story);
+    story.answer(&asked, place(25, granted()));
+    assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(25), reply: granted() }));
+    story.tell(Input::Heard(token));
+    assert!(story.asked.is_empty());
+}
+
+#[test]
+fn a_grant_that_was_given_back_is_no_refusal() {
+    let mut story = Story::at_rest();
+    let (token, asked) = waited_long_enough(&mut story);
+    story.answer(&asked, place(21, Reply::Queued { ticket: LogIndex(18) }));
+    // Granted between the question and this.
+    story.answer(&story.leaves(), applied(40, Reply::Done));
+    assert!(matches!(story.heard(token), Err(Unavailable::Unknown(_))));
 }
 
 #[test]

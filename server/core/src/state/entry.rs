@@ -54,7 +54,7 @@ impl Step<'_> {
                 reply_or_refusal(self.acquire(new, session).map(|outcome| outcome.reply()))
             }
             KvCommand::Enqueue { new, session, wait } => reply_or_refusal(self.enqueue(new, session, *wait)),
-            KvCommand::Leave { key, session, mark } => Reply::Flag(self.leave(key, session, *mark)),
+            KvCommand::Leave { key, session, mark } => self.leave(key, session, *mark),
             KvCommand::Release(new, session) => {
                 reply_or_refusal(self.release(new, session).map(|entry| Reply::Flag(entry.is_some())))
             }

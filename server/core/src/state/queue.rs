@@ -59,14 +59,13 @@ impl Step<'_> {
         Ok(Reply::Queued { ticket })
     }
 
-    /// Gives up what the request at `mark` asked for: its place, or the lock, if nobody else may know of it. Whether
-    /// there was anything to give up.
-    pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> bool {
+    /// Gives up what the request at `mark` asked for: its place, or the lock, if nobody else may know of it.
+    pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> Reply {
         if let Some(ticket) = self.state.ticket(key, session)
             && self.state.waiter(key, ticket).is_some_and(|waiter| waiter.mark == mark)
         {
             self.set(Change::Waiter(key.clone(), ticket, None));
-            return true;
+            return Reply::Flag(true);
         }
         match self.entry(key) {
             Some(entry) if entry.session.as_ref() == Some(session) && entry.awaited == mark => {
@@ -74,9 +73,9 @@ impl Step<'_> {
                 let new = NewEntry { key: key.clone(), value, flags };
                 let hold = Hold { session: None, awaited: LogIndex(0), ..Hold::of(Some(&entry)) };
                 self.write_entry(Some(entry), &new, hold);
-                true
+                Reply::Done
             }
-            _ => false,
+            _ => Reply::Flag(false),
         }
     }
 

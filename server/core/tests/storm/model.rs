@@ -168,8 +168,9 @@ impl Model {
                 });
                 if holds {
                     self.free(key);
+                    return Reply::Done;
                 }
-                Reply::Flag(waited || holds)
+                Reply::Flag(waited)
             }
             KvCommand::Release(new, session) => {
                 let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
