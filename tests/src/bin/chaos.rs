@@ -1,12 +1,12 @@
-//! Rounds of faults on three real servers under a recorded load: `chaos [--rounds N] [--seconds N] [--seed N] [--faults
-//! NAME,…] [--json] [--disks DIR]`; `chaos --check FILE` checks a history that was kept.
+//! Rounds of faults on three real servers under a recorded load: `chaos [--rounds N] [--seconds N] [--seed N] [--clients N]
+//! [--faults NAME,…] [--json] [--disks DIR]`; `chaos --check FILE` checks a history that was kept.
 //!
 //! Each round is a fresh cluster and every fault once, held for `--seconds`. Needs root, or a kernel that gives users
 //! namespaces of their own, for the three small disks that it mounts (`--disks` names a folder where they are mounted
 //! already), and `strace`. What a round leaves behind lies in `target/chaos/`. Fails if a promise was broken.
 
 use lockmesh_tests::chaos::faults::{self, Fault};
-use lockmesh_tests::chaos::{BOUNDS, Round, fresh_folder};
+use lockmesh_tests::chaos::{BOUNDS, CLIENTS, MOST_CLIENTS, Round, fresh_folder};
 use lockmesh_tests::history::{History, check_within};
 use std::fs::File;
 use std::io::BufReader;
@@ -18,6 +18,7 @@ struct Options {
     rounds: u64,
     seconds: u64,
     seed: u64,
+    clients: usize,
     faults: Vec<Fault>,
     json: bool,
     disks: Option<PathBuf>,
@@ -38,7 +39,8 @@ fn main() -> ExitCode {
         let disks: Vec<PathBuf> =
             (1..=3).map(|number| fresh_folder(disks.join(format!("{number}/data")))).collect();
         let length = Duration::from_secs(options.seconds);
-        let report = Round { disks: &disks, faults: &options.faults, length, seed, keep: &keep }.run();
+        let (faults, clients) = (&options.faults, options.clients);
+        let report = Round { disks: &disks, faults, length, clients, seed, keep: &keep }.run();
         match options.json {
             true => println!("{}", serde_json::to_string(&report).expect("a report is JSON")),
             false => println!("{report}"),
@@ -62,8 +64,16 @@ fn check_again(file: &Path) -> ExitCode {
 impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Self {
         let faults = faults::ALL.to_vec();
-        let mut options =
-            Self { rounds: 1, seconds: 5, seed: 1, faults, json: false, disks: None, check: None };
+        let mut options = Self {
+            rounds: 1,
+            seconds: 5,
+            seed: 1,
+            clients: CLIENTS,
+            faults,
+            json: false,
+            disks: None,
+            check: None,
+        };
         while let Some(word) = words.next() {
             let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
             match word.as_str() {
@@ -72,6 +82,13 @@ impl Options {
                 "--seed" => options.seed = value().parse().expect("--seed is a number"),
                 "--json" => options.json = true,
                 "--check" => options.check = Some(PathBuf::from(value())),
+                "--clients" => {
+                    options.clients = value().parse().expect("--clients is a number");
+                    assert!(
+                        (7..=MOST_CLIENTS).contains(&options.clients),
+                        "--clients is 7 to {MOST_CLIENTS}"
+                    );
+                }
                 "--disks" => options.disks = Some(PathBuf::from(value())),
                 "--faults" => {
                     let wanted = value();

@@ -36,11 +36,12 @@ const fn fault(name: &'static str, strike: fn(&mut Cluster, Duration)) -> Fault 
 }
 
 /// All faults, in the order in which they are done.
-pub const ALL: [Fault; 18] = [
+pub const ALL: [Fault; 20] = [
     Fault { name: "calm", strike: |_, length| let_pass(length), unnoticed: true },
     fault("kill leader", kill_leader),
     fault("kill followers", kill_followers),
     fault("stop leader", stop_leader),
+    fault("stop followers", stop_followers),
     fault("cut off leader", |cluster, length| cut_off(cluster, length.max(CUT), leader(cluster))),
     fault("cut off follower", |cluster, length| cut_off(cluster, length, follower(cluster))),
     fault("mute leader", |cluster, length| one_way(cluster, length, leader(cluster), true)),
@@ -52,6 +53,7 @@ pub const ALL: [Fault; 18] = [
     fault("slow disk, leader", |cluster, length| slow_disk(cluster, length, leader(cluster))),
     fault("slow disk, follower", |cluster, length| slow_disk(cluster, length, follower(cluster))),
     fault("kill agent", kill_agent),
+    fault("stop agent", stop_agent),
     fault("kill two servers", kill_two),
     fault("kill all servers", kill_all),
     Fault { name: "rolling restart", strike: rolling_restart, unnoticed: true },
@@ -122,6 +124,17 @@ fn stop_leader(cluster: &mut Cluster, length: Duration) {
     cluster.signal(leader, "CONT");
     let_pass(length / 4);
     cluster.network.heal();
+}
+
+/// One after the other, longer than an agent bears a home that says nothing: one of them is the first agent's, or the leader is.
+fn stop_followers(cluster: &mut Cluster, length: Duration) {
+    let leader = leader(cluster);
+    for follower in others(leader) {
+        cluster.signal(follower, "STOP");
+        let_pass(length);
+        cluster.signal(follower, "CONT");
+        cluster.wait_until_whole();
+    }
 }
 
 /// Nobody among the servers hears it or is heard by it; the agents reach everybody, the second one only it.
@@ -211,6 +224,14 @@ fn kill_agent(cluster: &mut Cluster, length: Duration) {
     cluster.kill(agent);
     let_pass(length / 4);
     cluster.begin(agent);
+}
+
+/// Sessions with a TTL of a second end meanwhile; whoever asked waits, and hears what became of it.
+fn stop_agent(cluster: &mut Cluster, length: Duration) {
+    let agent = cluster.agent(0);
+    cluster.signal(agent, "STOP");
+    let_pass(length);
+    cluster.signal(agent, "CONT");
 }
 
 /// Each is told to end, and started again; the next one's turn comes when all have everything.

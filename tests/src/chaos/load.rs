@@ -1,7 +1,7 @@
 //! The mixed load: clients of several kinds, each with one request under way, all of it recorded.
 //!
-//! Keys are named by the epoch, which moves on every few seconds: the history of each key stays short enough for the checker that
-//! takes long. Every value is written once only. A client never gives up: whatever it is answered, it goes on.
+//! Keys are named by the epoch, which moves on every few seconds, and more clients have more keys: the history of each key stays
+//! short enough for the checker that takes long. Every value is written once only. A client never gives up: whatever it is answered, it goes on.
 
 use super::caller::Caller;
 use crate::dialect::let_pass;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The pause between two requests of a client, at most: what a machine with two cores checks in a few seconds.
 const PAUSE_MS: u64 = 25;
-/// How many keys are written to and watched in each epoch.
+/// How many keys are written to and watched in each epoch, where there are no more clients than [`MANY`] and [`FEW`].
 const WORDS: u64 = 3;
 /// Between two attempts to wake whoever waits still.
 const WAKE_PAUSE: Duration = Duration::from_secs(1);
@@ -25,14 +25,28 @@ const WAKE_PAUSE: Duration = Duration::from_secs(1);
 const NOBODY: Duration = Duration::from_millis(50);
 
 /// What clients share.
-#[derive(Default)]
 pub(super) struct Stage {
+    /// How many times as many keys there are, for so many times as many clients.
+    width: u64,
     /// Where everything is written down.
     pub(super) recorder: Recorder,
     /// What keys are named by.
     pub(super) epoch: AtomicU64,
     /// When it is over.
     pub(super) ended: AtomicBool,
+}
+
+impl Stage {
+    /// A stage for so many clients.
+    pub(super) fn new(clients: usize) -> Self {
+        let width = clients.div_ceil(MANY.len() + FEW.len()) as u64;
+        let (recorder, epoch, ended) = (Recorder::default(), AtomicU64::new(0), AtomicBool::new(false));
+        Self { width, recorder, epoch, ended }
+    }
+
+    fn words(&self) -> u64 {
+        WORDS * self.width
+    }
 }
 
 /// What a client does.
@@ -97,7 +111,7 @@ impl Waker {
     pub(super) fn wake(&mut self) {
         let epoch = self.0.stage.epoch.load(Ordering::Relaxed);
         for epoch in epoch.saturating_sub(1)..=epoch {
-            for at in 0..WORDS {
+            for at in 0..self.0.stage.words() {
                 let (key, value) = (format!("word/{epoch}/{at}"), self.0.value());
                 self.0.write(KvWrite::Set { key, value });
             }
@@ -117,12 +131,11 @@ pub(super) fn start(
     stage: &Arc<Stage>,
     agent: &Client,
     first: u32,
-    roles: &[Role],
+    roles: impl Iterator<Item = Role>,
     seed: u64,
 ) -> Vec<JoinHandle<()>> {
-    let start = |(number, role): (u32, &Role)| {
+    let start = |(number, role): (u32, Role)| {
         let mut player = Player::new(Arc::clone(stage), agent.clone(), number, seed);
-        let role = *role;
         thread::spawn(move || player.play(role))
     };
     (first..).zip(roles).map(start).collect()
@@ -284,7 +297,7 @@ impl Player {
     fn say_farewell(&mut self) {
         let epoch = self.stage.epoch.load(Ordering::Relaxed);
         if let Some(over) = self.epoch.replace(epoch).filter(|over| *over != epoch) {
-            for number in 0..WORDS {
+            for number in 0..self.stage.words() {
                 let value = self.value();
                 self.write(KvWrite::Set { key: format!("word/{over}/{number}"), value });
             }
@@ -369,8 +382,10 @@ impl Player {
         self.ask(Request::Write(Write::DestroySession(session.to_owned())));
     }
 
+    /// One of so many keys, or of more where there are more clients.
     fn key(&mut self, what: &str, of: u64) -> String {
-        format!("{what}/{}/{}", self.stage.epoch.load(Ordering::Relaxed), self.below(of))
+        let number = self.below(of * self.stage.width);
+        format!("{what}/{}/{number}", self.stage.epoch.load(Ordering::Relaxed))
     }
 
     /// A value that nobody else writes.

@@ -16,7 +16,7 @@ mod load;
 pub mod proxy;
 mod report;
 
-pub use report::{Report, Struck};
+pub use report::{Report, Struck, Told};
 
 use crate::cluster::Cluster;
 use crate::dialect::let_pass;
@@ -35,9 +35,13 @@ use std::time::{Duration, Instant};
 /// How long an epoch of keys lasts.
 const EPOCH: Duration = Duration::from_secs(3);
 /// The clients of the second agent have numbers from here on.
-const SECOND: u32 = 100;
+const SECOND: u32 = 1_000;
 /// The one who reads everything at the end.
-const LAST: u32 = 99;
+const LAST: u32 = SECOND - 1;
+/// How many clients there are unless told otherwise.
+pub const CLIENTS: usize = MANY.len() + FEW.len();
+/// How many there may be: those who wake and read at the end have numbers of their own.
+pub const MOST_CLIENTS: usize = 900;
 /// What histories are held to. A watch may sleep as long as its server may be stopped or cut off, and then some.
 pub const BOUNDS: Bounds = Bounds { wake_limit: Duration::from_secs(25), independently: true };
 
@@ -49,6 +53,8 @@ pub struct Round<'r> {
     pub faults: &'r [Fault],
     /// How long each fault is held.
     pub length: Duration,
+    /// How many clients there are.
+    pub clients: usize,
     /// What chance begins with.
     pub seed: u64,
     /// Where history and logs are kept.
@@ -60,7 +66,7 @@ impl Round<'_> {
     pub fn run(&self) -> Report {
         let mut cluster = Cluster::start(self.disks, &[&[0, 1, 2], &[0, 1, 2]], self.seed);
         cluster.wait_until_whole();
-        let stage = Arc::new(Stage::default());
+        let stage = Arc::new(Stage::new(self.clients));
         let ticking = Arc::clone(&stage);
         let clock = thread::spawn(move || {
             while !ticking.ended.load(Ordering::Relaxed) {
@@ -68,8 +74,9 @@ impl Round<'_> {
                 ticking.epoch.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let mut clients = load::start(&stage, &cluster.client(0), 1, &MANY, self.seed);
-        clients.extend(load::start(&stage, &cluster.client(1), SECOND, &FEW, self.seed));
+        let of_first = MANY.into_iter().cycle().take(self.clients.saturating_sub(FEW.len()));
+        let mut clients = load::start(&stage, &cluster.client(0), 1, of_first, self.seed);
+        clients.extend(load::start(&stage, &cluster.client(1), SECOND, FEW.into_iter(), self.seed));
         let spans: Vec<Span> =
             self.faults.iter().map(|fault| self.strike(&mut cluster, &stage, fault)).collect();
         stage.ended.store(true, Ordering::Relaxed);
@@ -113,7 +120,8 @@ impl Round<'_> {
         let faults = faults.collect();
         let unnoticed = spans.iter().filter(|span| span.fault.unnoticed);
         let failed_unnoticed = unnoticed.flat_map(|span| span.failed_writes(history)).collect();
-        Report { seed: self.seed, faults, verdict, failed_unnoticed, check_ms }
+        let clients = Told::all(history);
+        Report { seed: self.seed, faults, clients, verdict, failed_unnoticed, check_ms }
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a round of faults showed, as a table for people and as JSON.
 
-use crate::history::operation::{Moment, Operation, Outcome, Request};
+use crate::history::operation::{KvWrite, Moment, Operation, Outcome, Request, Write};
 use crate::history::{History, Verdict, Violation};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What one fault did to clients.
@@ -32,6 +33,23 @@ pub struct Struck {
     pub violations: u64,
 }
 
+/// What one client was told over a whole round.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Told {
+    /// Which client.
+    pub client: u32,
+    /// Writes that were answered.
+    pub acknowledged: u64,
+    /// Writes of which it was told that nobody knows.
+    pub unknown: u64,
+    /// Writes of which it was told that they were certainly not done.
+    pub not_done: u64,
+    /// Reads that were not answered.
+    pub failed_reads: u64,
+    /// The longest time that an answer took to anything but a read that waits, in milliseconds.
+    pub longest_ms: u64,
+}
+
 /// A whole round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -39,6 +57,8 @@ pub struct Report {
     pub seed: u64,
     /// What every fault did.
     pub faults: Vec<Struck>,
+    /// What every client was told.
+    pub clients: Vec<Told>,
     /// What the checkers found in the whole history.
     pub verdict: Verdict,
     /// Writes that failed where none may.
@@ -53,6 +73,28 @@ impl Report {
         self.verdict.violations.is_empty()
             && self.failed_unnoticed.is_empty()
             && self.verdict.counts.unread_at_end == 0
+    }
+}
+
+impl Told {
+    /// What each client was told, in the order of their numbers.
+    pub fn all(history: &History) -> Vec<Self> {
+        let mut clients: BTreeMap<u32, Self> = BTreeMap::new();
+        for operation in &history.operations {
+            let told = clients.entry(operation.client).or_default();
+            told.client = operation.client;
+            let is_read = matches!(operation.request, Request::Read(_));
+            match &operation.outcome {
+                Outcome::Answered { .. } => told.acknowledged += u64::from(!is_read),
+                _ if is_read => told.failed_reads += 1,
+                Outcome::Unknown(_) => told.unknown += 1,
+                Outcome::CertainlyNot(_) => told.not_done += 1,
+            }
+            if !may_wait(&operation.request) {
+                told.longest_ms = told.longest_ms.max((operation.ended.0 - operation.begun.0) / 1_000_000);
+            }
+        }
+        clients.into_values().collect()
     }
 }
 
@@ -108,8 +150,39 @@ impl Struck {
     }
 }
 
+fn may_wait(request: &Request) -> bool {
+    match request {
+        Request::Read(read) => read.after.is_some(),
+        Request::Write(Write::Kv(KvWrite::Enqueue { .. })) => true,
+        _ => false,
+    }
+}
+
 fn is_within(operation: &Operation, (begun, ended): (Moment, Moment)) -> bool {
     begun <= operation.ended && operation.ended < ended
+}
+
+impl Report {
+    fn write_clients(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let worst = |of: fn(&Told) -> u64| {
+            let told = self.clients.iter().max_by_key(|told| of(told));
+            told.map_or((0, 0), |told| (of(told), told.client))
+        };
+        let (unknown, not_done) = (worst(|told| told.unknown), worst(|told| told.not_done));
+        let longest = worst(|told| told.longest_ms);
+        writeln!(
+            f,
+            "{} clients; the most of one: {} writes unknown (client {}), {} not done (client {}); the longest answer took {} \
+             ms (client {})",
+            self.clients.len(),
+            unknown.0,
+            unknown.1,
+            not_done.0,
+            not_done.1,
+            longest.0,
+            longest.1
+        )
+    }
 }
 
 impl fmt::Display for Report {
@@ -144,6 +217,7 @@ impl fmt::Display for Report {
                 fault.violations
             )?;
         }
+        self.write_clients(f)?;
         let counts = &self.verdict.counts;
         writeln!(
             f,
