@@ -1,44 +1,34 @@
 //! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients that call it.
 //!
-//! A connection carries what is sent until something is lost on it: then it breaks, a while later, and both ends hear of that.
-//! What its clients want is in [`super::client`].
+//! It has a clock of its own, and now and then takes nothing in for a while. How it is connected is in
+//! [`super::connections`], what its clients want in [`super::client`].
 
 use super::client::{Client, Wish};
-use super::invariant::Fact;
+use super::clock::Clock;
+use super::connections::{Connection, IDLE_TIMEOUT};
+use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
-use super::network::Place;
-use super::stage::{Ask, Asker, Event, Stage};
+use super::stage::{Event, Stage};
 use lockmesh_agent_core::quorum_client::{
-    Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient,
-    QuorumClientConfig,
+    Answered, CallToken, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient, QuorumClientConfig,
 };
+use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
-use lockmesh_protocol::id::{LogIndex, RequestId, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::query::{Answer, Query};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// A broken connection is noticed after so long, at most.
-const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After so long without an answer other servers are asked about the leader.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
 
 /// How often an agent looks whether anything has arrived.
-const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
-
-/// A connection, or an attempt at one.
-#[derive(Clone, Copy, Debug)]
-struct Connection {
-    id: ConnectionId,
-    server: ServerId,
-    /// How often something arrived on it.
-    received: u64,
-}
+pub(super) const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A client with what it waits for.
 #[derive(Debug)]
@@ -51,16 +41,30 @@ struct Task {
 #[derive(Debug)]
 pub struct Agent {
     /// Its number in the simulation.
-    place: usize,
+    pub(super) place: usize,
     /// Which of its lives in the simulation.
-    life: u64,
+    pub(super) life: u64,
+    clock: Clock,
+    /// It takes nothing in until then.
+    busy_until: Time,
+    /// The moment whose events it takes in all at once, however slow it is.
+    turn: Option<Time>,
     upstream: QuorumClient,
     /// By numbers that no connection of any agent had before.
-    connections: BTreeMap<u64, Connection>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    /// Connections that it gave up, and of which it may hear a last word until then.
+    pub(super) given_up: BTreeMap<u64, (ConnectionId, Time)>,
     /// The calls that are under way, by their numbers in the simulation.
-    calls: BTreeMap<u64, (u64, CallId)>,
+    pub(super) calls: BTreeMap<u64, (u64, CallId)>,
     /// To whom each command went last.
-    sent_to: BTreeMap<(u32, u64), ServerId>,
+    pub(super) sent_to: BTreeMap<(u32, u64), ServerId>,
+    /// The server that it says leads.
+    pub leader: Option<ServerId>,
+    /// The server that it asked last for what every server can answer.
+    pub home: Option<ServerId>,
+    registration: Option<Registration>,
+    /// When something was lost last that it sent or should have heard.
+    pub(super) disturbed: Time,
     /// When it looks at the clock, if nothing happens.
     wakes_at: Option<Time>,
     last_token: u64,
@@ -69,26 +73,35 @@ pub struct Agent {
 
 impl Agent {
     /// A new agent, all of whose clients begin to think.
-    pub fn start(stage: &mut Stage, place: usize) -> Self {
+    pub fn start(stage: &mut Stage, judge: &mut Judge, place: usize) -> Self {
         let clients = Client::all(stage, place);
         let tasks = clients.into_iter().map(|client| Task { client, pending: None }).collect();
         let mut agent = Self {
             place,
             life: 0,
+            clock: clock(stage),
+            busy_until: Time(0),
+            turn: None,
             upstream: upstream(stage, place),
             connections: BTreeMap::new(),
+            given_up: BTreeMap::new(),
             calls: BTreeMap::new(),
             sent_to: BTreeMap::new(),
+            leader: None,
+            home: None,
+            registration: None,
+            disturbed: Time(0),
             wakes_at: None,
             last_token: 0,
             tasks,
         };
-        agent.begin_life(stage);
+        agent.begin_life(stage, judge);
         agent
     }
 
-    fn begin_life(&mut self, stage: &mut Stage) {
+    fn begin_life(&mut self, stage: &mut Stage, judge: &mut Judge) {
         self.life += 1;
+        self.see(stage, judge, AgentEvent::Started);
         self.wakes_at = Some(stage.now);
         stage.after(Duration::ZERO, Event::Wake(self.place, self.life));
         stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
@@ -97,18 +110,76 @@ impl Agent {
         }
     }
 
-    /// The process dies and comes back: what was under way is forgotten.
+    /// The process dies and comes back after a while: what was under way is forgotten.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentRestart);
+        self.clock = clock(stage);
         self.upstream = upstream(stage, self.place);
         self.connections.clear();
+        self.given_up.clear();
         self.calls.clear();
         self.sent_to.clear();
+        (self.leader, self.home, self.registration) = (None, None, None);
         for task in &mut self.tasks {
             task.pending = None;
             task.client.restart(stage, judge);
         }
-        self.begin_life(stage);
+        self.begin_life(stage, judge);
+        let downtime = stage.plan.faults.agent_downtime;
+        self.busy_until = stage.now + stage.draw.duration(Duration::ZERO, downtime);
+        self.turn = None;
+    }
+
+    /// It shall end: whoever waits for news or locks is answered.
+    pub fn hurry(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        self.tell(stage, judge, Input::Hurry);
+    }
+
+    /// It ends as it should, and comes back: everybody was told something before.
+    pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
+        if life != self.life {
+            return;
+        }
+        stage.hit(Mark::AgentEnded);
+        self.tell(stage, judge, Input::Close);
+        let waits = self.tasks.iter().find_map(|task| task.pending.as_ref());
+        if let Some((_, wish)) = waits {
+            judge.object("agent", format!("agent {} ended and left {wish:?} unanswered", self.place));
+        }
+        self.restart(stage, judge);
+    }
+
+    /// It takes nothing in for so long, and then all at once. Its clock stands still where its whole host is suspended.
+    pub fn stop(&mut self, stage: &mut Stage, length: Duration, is_suspended: bool) {
+        let until = stage.now + length;
+        self.busy_until = self.busy_until.max(until);
+        self.turn = None;
+        if is_suspended {
+            self.clock.stand_still(stage.now, until);
+        }
+        if length > IDLE_TIMEOUT {
+            // Nothing keeps its connections alive, and servers give them up.
+            for (number, connection) in &self.connections {
+                stage.after(IDLE_TIMEOUT, Event::HungUp(connection.server, self.place));
+                stage.at(until, Event::Connection(self.place, *number, false));
+            }
+        }
+    }
+
+    /// Until when it takes nothing in. A slow agent takes in what has come meanwhile, and then nothing for a while.
+    pub fn is_busy(&mut self, stage: &mut Stage) -> Option<Time> {
+        if self.turn == Some(stage.now) {
+            return None;
+        }
+        if stage.now < self.busy_until {
+            return Some(self.busy_until);
+        }
+        self.turn = Some(stage.now);
+        let slowness = stage.plan.clients.agent_turn;
+        if !slowness.is_zero() && !stage.calm {
+            self.busy_until = stage.now + stage.draw.duration(Duration::ZERO, slowness);
+        }
+        None
     }
 
     /// Clients that wait still, in words.
@@ -134,6 +205,20 @@ impl Agent {
         })
     }
 
+    /// Who waits for news of what, newer than this index and other than what it saw last.
+    pub fn watches(&self) -> impl Iterator<Item = (CallToken, &Query, LogIndex, &Answer)> {
+        self.tasks.iter().filter_map(|task| {
+            let (token, Wish { request, .. }) = task.pending.as_ref()?;
+            let Request::Read { blocking: Some(blocking), .. } = request else { return None };
+            let (query, last) = task.client.last_seen()?;
+            Some((*token, query, blocking.index, last?))
+        })
+    }
+
+    pub(super) fn see(&self, stage: &Stage, judge: &mut Judge, event: AgentEvent<'_>) {
+        judge.see(stage, &Fact::Agent { agent: self.place, event });
+    }
+
     fn think(&self, stage: &mut Stage, task: usize) {
         let wait = stage.plan.clients.think;
         let wait = stage.around(wait);
@@ -152,17 +237,24 @@ impl Agent {
         let call = local_call(&wish.request);
         self.last_token += 1;
         let token = CallToken(self.last_token);
-        if let LocalCall::Acquire { wait, .. } = &call
-            && stage.draw.once_in(4)
-        {
-            let patience = stage.draw.duration(Duration::ZERO, *wait);
+        let goes_away = match &call {
+            LocalCall::Acquire { wait, .. } => stage.draw.once_in(4).then_some(*wait),
+            LocalCall::Read { blocking: Some(blocking), .. } if !stage.calm => {
+                stage.draw.once_in(8).then_some(blocking.wait)
+            }
+            _ => None,
+        };
+        if let Some(longest) = goes_away {
+            let patience = stage.draw.duration(Duration::ZERO, longest);
             stage.after(patience, Event::GoAway(self.place, life, token));
         }
         self.tasks[task].pending = Some((token, wish));
+        let bound = judge.bound;
+        self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
         self.tell(stage, judge, Input::Call(token, call));
     }
 
-    /// A client that waits for a lock waits no longer.
+    /// A client waits no longer for what it asked.
     pub fn gone(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, token: CallToken) {
         let Some(task) = self.task_of(token).filter(|_| life == self.life) else { return };
         stage.hit(Mark::WentAway);
@@ -173,8 +265,9 @@ impl Agent {
     /// A client hears nothing of what it wanted; the agent gives back what it was granted.
     fn go_away(&mut self, stage: &mut Stage, judge: &mut Judge, task: usize, token: CallToken) {
         if let Some((_, wish)) = self.tasks[task].pending.take() {
-            self.tasks[task].client.gave_up(stage, judge, &wish);
+            self.tasks[task].client.went_away(stage, judge, &wish);
         }
+        self.see(stage, judge, AgentEvent::Left { token });
         self.tell(stage, judge, Input::Cancel(token));
     }
 
@@ -185,153 +278,78 @@ impl Agent {
 
     /// Time has passed.
     pub fn woke(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
-        if life == self.life && self.wakes_at == Some(stage.now) {
+        if life == self.life && self.wakes_at.is_some_and(|at| at <= stage.now) {
             self.wakes_at = None;
             self.tell(stage, judge, Input::Tick);
         }
     }
 
-    /// It looked on which connections something arrives: those to these servers.
-    pub fn listened(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, servers: &[ServerId]) {
-        if life != self.life {
-            return;
-        }
-        for connection in self.connections.values_mut() {
-            connection.received += u64::from(servers.contains(&connection.server));
-        }
-        let all: Vec<_> =
-            self.connections.values().map(|connection| (connection.id, connection.received)).collect();
-        for (id, received) in all {
-            self.tell(stage, judge, Input::Received(id, received));
-        }
-        stage.after(LISTEN_INTERVAL, Event::Listen(self.place, life));
-    }
-
-    /// An attempt to connect has come to an end, or a connection has.
-    pub fn connection(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, is_up: bool) {
-        let Some(&Connection { id, server, .. }) = self.connections.get(&number) else { return };
-        if is_up {
-            return self.tell(stage, judge, Input::Connected(id));
-        }
-        self.hang_up(stage, number);
-        let reason = format!("{server} was lost");
-        self.tell(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
-    }
-
-    /// A server died: its connections break.
-    pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
-        for (number, _) in self.connections.iter().filter(|(_, connection)| connection.server == server) {
-            self.break_later(stage, *number);
-        }
-    }
-
-    /// Something was lost on the way to a server or back: the connection breaks.
-    pub fn lost(&self, stage: &mut Stage, call: u64) {
-        if let Some((connection, _)) = self.calls.get(&call) {
-            self.break_later(stage, *connection);
-        }
-    }
-
-    fn break_later(&self, stage: &mut Stage, connection: u64) {
-        let wait = stage.draw.duration(Duration::from_millis(5), NOTICE_TIMEOUT);
-        stage.after(wait, Event::Connection(self.place, connection, false));
-    }
-
-    /// A server answered a call.
-    pub fn answered(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64, response: Response) {
-        let Some((connection, id)) = self.calls.remove(&call) else { return };
-        let Some(connection) = self.connections.get(&connection) else { return };
-        match &response {
-            Response::Unavailable(Unavailable::Unknown(_)) => stage.hit(Mark::UnknownOutcome),
-            Response::Applied(Applied { reply: Reply::Queued { .. }, .. }) => stage.hit(Mark::Queued),
-            _ => {}
-        }
-        self.tell(stage, judge, Input::Answers(connection.id, vec![(id, response)]));
-    }
-
     /// Tells the quorum client something, and does what it says then.
-    fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
+    pub(super) fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
+        self.tell_as_of(stage, judge, input, None);
+    }
+
+    /// The same, of a server that had applied the log so far when it said that.
+    pub(super) fn tell_as_of(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        input: Input,
+        as_of: Option<LogIndex>,
+    ) {
         let mut outbox = Outbox::default();
         let mut next = Some(input);
         let mut answers = Vec::new();
         while let Some(input) = next {
-            self.upstream.handle(stage.now, input, &mut outbox);
+            self.upstream.handle(self.clock.at(stage.now), input, &mut outbox);
             answers.append(&mut outbox.answers);
             self.carry_out(stage, judge, &mut outbox);
             next = self.upstream.has_more().then_some(Input::Tick);
         }
-        if let Some(at) = self.upstream.wakes_at()
-            && self.wakes_at.is_none_or(|known| at < known)
-        {
-            self.wakes_at = Some(at);
-            stage.at(at, Event::Wake(self.place, self.life));
+        self.wake_later(stage);
+        let load = self.upstream.load();
+        if load.waiters > load.shared_reads {
+            stage.hit(Mark::ReadShared);
         }
+        for (token, answer) in &answers {
+            self.see(stage, judge, AgentEvent::Told { token: *token, answer, as_of });
+        }
+        self.see(stage, judge, AgentEvent::Settled);
         for (token, answer) in answers {
             self.heard(stage, judge, token, answer);
         }
     }
 
-    fn carry_out(&mut self, stage: &mut Stage, judge: &Judge, outbox: &mut Outbox) {
-        for dial in outbox.connect.drain(..) {
-            self.dial(stage, dial.connection, &dial.address);
+    fn wake_later(&mut self, stage: &mut Stage) {
+        let Some(shown) = self.upstream.wakes_at() else { return };
+        let at = self.clock.when(shown, stage.now);
+        if self.wakes_at.is_none_or(|known| at < known) {
+            self.wakes_at = Some(at);
+            stage.at(at, Event::Wake(self.place, self.life));
         }
-        for (id, call) in outbox.calls.drain(..) {
-            let found = self.connections.iter().find(|(_, connection)| connection.id == id);
-            if let (Some((number, connection)), Call::Begin(call, request)) = (found, call) {
-                let (number, server) = (*number, connection.server);
-                self.send(stage, judge, (number, server), call, request);
+    }
+
+    /// What operators should know.
+    pub(super) fn notice(&mut self, stage: &mut Stage, judge: &mut Judge, notice: Notice) {
+        match notice {
+            Notice::LeaderFound(address) => {
+                self.leader = stage.addresses.get(&address).copied();
+                self.see(stage, judge, AgentEvent::Leader(Some(&address)));
             }
-        }
-        for id in outbox.disconnect.drain(..) {
-            let found = self.connections.iter().find(|(_, connection)| connection.id == id);
-            if let Some(number) = found.map(|(number, _)| *number) {
-                self.hang_up(stage, number);
+            Notice::LeaderLost => {
+                self.leader = None;
+                self.see(stage, judge, AgentEvent::Leader(None));
             }
-        }
-        for notice in outbox.notices.drain(..) {
-            if let Notice::MayStayGranted(..) = notice {
+            Notice::Registered(registration) => {
+                if self.registration.replace(registration).is_some() {
+                    stage.hit(Mark::RegisteredAgain);
+                }
+            }
+            Notice::MayStayGranted(_, session, _) => {
                 stage.hit(Mark::MayStayGranted);
+                self.tasks.iter_mut().for_each(|task| task.client.may_stay_granted(&session));
             }
-        }
-    }
-
-    fn dial(&mut self, stage: &mut Stage, id: ConnectionId, address: &str) {
-        let number = stage.call();
-        let server = stage.addresses.get(address).copied().unwrap_or(ServerId(0));
-        self.connections.insert(number, Connection { id, server, received: 0 });
-        let dial = Event::Dial(server, self.place, number);
-        if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
-            self.break_later(stage, number);
-        }
-    }
-
-    fn send(
-        &mut self,
-        stage: &mut Stage,
-        judge: &Judge,
-        (connection, server): (u64, ServerId),
-        id: CallId,
-        request: Request,
-    ) {
-        if let Request::Propose(Some(RequestId { generation, sequence, .. }), _) = &request {
-            let before = self.sent_to.insert((generation.0, *sequence), server);
-            if before.is_some_and(|before| before != server) {
-                stage.hit(Mark::RetryElsewhere);
-            }
-        }
-        let call = stage.call();
-        self.calls.insert(call, (connection, id));
-        let ask = Ask { by: Asker::Agent(self.place), call, request, bound: judge.bound };
-        if !stage.send(Place::Agent(self.place), Place::Server(server), Event::Ask(server, Box::new(ask))) {
-            self.break_later(stage, connection);
-        }
-    }
-
-    /// A connection is used no more; the server hears of that at once.
-    fn hang_up(&mut self, stage: &mut Stage, number: u64) {
-        if let Some(Connection { server, .. }) = self.connections.remove(&number) {
-            self.calls.retain(|_, (connection, _)| *connection != number);
-            stage.after(Duration::ZERO, Event::HungUp(server, self.place));
+            Notice::NotRegistered(_) | Notice::ConnectionFailed(_) => {}
         }
     }
 
@@ -355,14 +373,12 @@ impl Agent {
         match answer {
             Ok(answered) => self.served(stage, judge, (task, token), &wish, answered),
             Err(reason) => {
-                match &wish.request {
-                    Request::Propose(_, command) if reason.certainly_not_done() => {
-                        stage.hit(Mark::ToldNotDone);
-                        judge.see(stage, &Fact::ToldNotDone { command });
-                    }
-                    _ => stage.hit(Mark::GaveUp),
+                note_refusal(stage, judge, &wish, &reason);
+                let client = &mut self.tasks[task].client;
+                match reason.certainly_not_done() {
+                    true => client.refused(stage, judge, &wish),
+                    false => client.gave_up(stage, judge, &wish),
                 }
-                self.tasks[task].client.gave_up(stage, judge, &wish);
             }
         }
         self.think(stage, task);
@@ -395,6 +411,23 @@ impl Agent {
     }
 }
 
+/// A client was not served: what it was told of the outcome.
+fn note_refusal(stage: &mut Stage, judge: &mut Judge, wish: &Wish, reason: &Unavailable) {
+    match (&wish.request, reason) {
+        (Request::Propose(_, command), _) if reason.certainly_not_done() => {
+            stage.hit(Mark::ToldNotDone);
+            judge.see(stage, &Fact::ToldNotDone { command });
+        }
+        (Request::Propose(..), Unavailable::Unknown(why)) if why.contains("register again") => {
+            stage.hit(Mark::UnknownByRegistration);
+        }
+        (Request::Read { blocking: Some(_), .. }, Unavailable::Overloaded(_)) => {
+            stage.hit(Mark::WatchRefused);
+        }
+        _ => stage.hit(Mark::GaveUp),
+    }
+}
+
 /// What a client's wish is to the agent.
 fn local_call(request: &Request) -> LocalCall {
     match request.clone() {
@@ -417,20 +450,27 @@ fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
         probe_after: PROBE_AFTER,
     };
     let seed = stage.draw.bits();
-    QuorumClient::new(config, seed, stage.now)
+    QuorumClient::new(config, seed, Time(0))
+}
+
+/// The clock of a process that begins now.
+fn clock(stage: &mut Stage) -> Clock {
+    let drift = stage.plan.faults.drift;
+    let drift = stage.draw.within(0, 2 * drift as u64) as i64 - drift;
+    Clock::start(stage.now, drift)
 }
 
 /// The servers that whoever starts an agent names: the first ones, all that there are by now, and where there is only one,
 /// the next ones too. An agent whose every server is taken out before it has heard of another one is lost.
 fn configured(stage: &Stage) -> Vec<String> {
-    let next = 1..=if stage.plan.voters == 1 { 2 } else { 0 };
+    let next = if stage.plan.voters == 1 { 2 } else { 0 };
     let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));
-    let all = first.chain(next.map(|id| format!("t{id}:8300"))).chain(stage.addresses.keys().cloned());
+    let all = first.chain((1..=next).map(|id| format!("t{id}:8300"))).chain(stage.addresses.keys().cloned());
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The registration of the agent with this number in the simulation.
-fn registration(place: usize) -> AgentRegistration {
+pub(super) fn registration(place: usize) -> AgentRegistration {
     let node = Node {
         name: format!("n{place}").into(),
         id: format!("5a0f2b6e-3c60-4d3f-9d5c-0000000000{place:02}"),

@@ -3,8 +3,7 @@
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::operator::Order;
-use super::process::Mail;
-use super::stage::{Asker, Event, Stage};
+use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
 use std::time::Duration;
@@ -36,8 +35,16 @@ pub enum Kind {
     Stall,
     /// A disk refuses.
     Refusal,
-    /// An agent dies and comes back.
+    /// An agent dies, or ends as it should, and comes back.
     AgentRestart,
+    /// An agent takes nothing in for a while.
+    AgentStop,
+    /// An agent's host is suspended.
+    Suspension,
+    /// A copy of an agent's machine registers.
+    AgentCopy,
+    /// An agent's home, or the server that it takes for the leader, has trouble.
+    ServerOfAgent,
     /// Leadership is handed over.
     Transfer,
     /// A server is taken out.
@@ -85,6 +92,10 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
         (Kind::Stall, plan.stall),
         (Kind::Refusal, plan.refusal),
         (Kind::AgentRestart, plan.agent_restart),
+        (Kind::AgentStop, plan.agent_stop),
+        (Kind::Suspension, plan.suspension),
+        (Kind::AgentCopy, plan.agent_copy),
+        (Kind::ServerOfAgent, plan.server_of_agent),
         (Kind::Transfer, plan.transfer),
         (Kind::Removal, plan.removal),
         (Kind::Arrival, plan.arrival),
@@ -120,7 +131,10 @@ impl World {
             Kind::OneWay => self.cut_one_way(),
             Kind::Clog => self.clog(),
             Kind::Stall | Kind::Refusal => self.trouble_disk(kind),
-            Kind::AgentRestart => self.restart_agent(),
+            Kind::AgentRestart => self.restart_some_agent(),
+            Kind::AgentStop | Kind::Suspension => self.stop_some_agent(kind == Kind::Suspension),
+            Kind::AgentCopy => self.copy_some_agent(),
+            Kind::ServerOfAgent => self.trouble_server_of_agent(),
             Kind::Transfer => self.transfer(),
             Kind::Removal => self.order_removal(),
             Kind::Arrival => self.order_arrival(),
@@ -140,7 +154,7 @@ impl World {
         }
     }
 
-    fn crash_and_restart(&mut self, id: ServerId) {
+    pub(super) fn crash_and_restart(&mut self, id: ServerId) {
         self.crash(id);
         let downtime = self.stage.plan.faults.downtime;
         let wait = match self.stage.draw.once_in(3) {
@@ -167,6 +181,11 @@ impl World {
         let Some(id) = self.victim() else { return };
         let longest = self.stage.plan.faults.pause_length;
         let length = self.stage.draw.duration(Duration::from_millis(20), longest);
+        self.stand_still(id, length);
+    }
+
+    /// A server's process stands still for so long.
+    pub(super) fn stand_still(&mut self, id: ServerId, length: Duration) {
         let until = self.stage.now + length;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         if machine.serves() {
@@ -235,8 +254,12 @@ impl World {
     }
 
     fn cut(&mut self, links: Vec<Link>) {
+        self.cut_for(links, self.stage.plan.faults.cut_length);
+    }
+
+    /// Cuts links for so long, at most.
+    pub(super) fn cut_for(&mut self, links: Vec<Link>, longest: Duration) {
         links.iter().for_each(|link| self.stage.network.cut(*link));
-        let longest = self.stage.plan.faults.cut_length;
         let length = self.stage.draw.duration(Duration::from_millis(50), longest);
         self.stage.after(length, Event::Mend(Mend::Links(links)));
     }
@@ -263,15 +286,6 @@ impl World {
         } else {
             self.stage.say(|| format!("the disk of server {id} refuses for {length:?}"));
             disk.refuse(until);
-        }
-    }
-
-    fn restart_agent(&mut self) {
-        let agent = self.stage.draw.below(self.agents.len() as u64) as usize;
-        self.stage.say(|| format!("agent {agent} begins a new life"));
-        self.agents[agent].restart(&mut self.stage, &mut self.judge);
-        for id in self.running() {
-            self.post(id, Mail::Disconnected(Asker::Agent(agent)));
         }
     }
 

@@ -1,12 +1,13 @@
 //! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
 
+use super::administrator::Administrator;
 use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
 use super::judge::Judge;
 use super::locker::Locker;
 use super::stage::Stage;
 use super::writer::Writer;
-use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -45,6 +46,8 @@ pub enum Client {
     Watcher(Watcher),
     /// Makes backups, and restores them.
     Archivist(Archivist),
+    /// Looks after the quorum.
+    Administrator(Administrator),
 }
 
 /// Reads what others write.
@@ -77,7 +80,8 @@ impl Client {
         }
         all.push(Self::Cataloguer(Cataloguer::new(place)));
         all.extend((0..plan.readers).map(|_| Self::Reader(Reader::default())));
-        all.extend((0..plan.watchers).map(|_| Self::Watcher(Watcher::draw(stage))));
+        all.extend(Watcher::all(stage).into_iter().map(Self::Watcher));
+        all.push(Self::Administrator(Administrator::default()));
         all.extend(plan.archives.then(|| Self::Archivist(Archivist::default())));
         all
     }
@@ -92,6 +96,7 @@ impl Client {
             Self::Reader(_) => "a reader",
             Self::Watcher(_) => "a watcher",
             Self::Archivist(_) => "an archivist",
+            Self::Administrator(_) => "an administrator",
         }
     }
 
@@ -111,6 +116,7 @@ impl Client {
             (Self::Reader(reader), _) => reader.wish(stage),
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
             (Self::Archivist(archivist), _) => archivist.wish(stage),
+            (Self::Administrator(administrator), _) => administrator.wish(stage),
         }
     }
 
@@ -133,7 +139,16 @@ impl Client {
             (Self::Reader(reader), _) => reader.served |= stage.calm,
             (Self::Watcher(watcher), _) => watcher.heard(response),
             (Self::Archivist(archivist), _) => archivist.heard(stage, judge, response),
+            (Self::Administrator(administrator), _) => administrator.heard(stage, &response),
             (Self::Renewer, _) => {}
+        }
+    }
+
+    /// What it wanted was certainly not done.
+    pub fn refused(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        match self {
+            Self::Locker(locker) => locker.refused(stage, judge, wish),
+            _ => self.gave_up(stage, judge, wish),
         }
     }
 
@@ -142,7 +157,23 @@ impl Client {
         match self {
             Self::Locker(locker) => locker.gave_up(stage, judge, wish),
             Self::Archivist(archivist) => archivist.gave_up(stage),
+            Self::Watcher(watcher) => watcher.gave_up(),
             _ => {}
+        }
+    }
+
+    /// It went away before it was answered: its agent gives back what it was granted unheard.
+    pub fn went_away(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        match self {
+            Self::Locker(locker) => locker.went_away(stage, judge, wish),
+            _ => self.gave_up(stage, judge, wish),
+        }
+    }
+
+    /// The agent says that a lock may stay granted to a session, which nobody heard of.
+    pub fn may_stay_granted(&mut self, session: &SessionId) {
+        if let Self::Locker(locker) = self {
+            locker.may_stay_granted(session);
         }
     }
 
@@ -164,6 +195,7 @@ impl Client {
             Self::Cataloguer(cataloguer) => cataloguer.is_content(),
             Self::Reader(reader) => reader.served,
             Self::Archivist(archivist) => archivist.is_content(),
+            Self::Administrator(administrator) => administrator.is_content(),
         }
     }
 
@@ -214,6 +246,21 @@ impl Reader {
 }
 
 impl Watcher {
+    /// The watchers of one agent; some watch the same.
+    fn all(stage: &mut Stage) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for _ in 0..stage.plan.clients.watchers {
+            let same = all.first().filter(|_| stage.draw.once_in(2));
+            let same = same.map(|first| (first.query.clone(), first.consistency));
+            let mut watcher = Self::draw(stage);
+            if let Some((query, consistency)) = same {
+                (watcher.query, watcher.consistency) = (query, consistency);
+            }
+            all.push(watcher);
+        }
+        all
+    }
+
     fn draw(stage: &mut Stage) -> Self {
         let query = match stage.draw.below(7) {
             0 => Query::Entries("data/".into()),
@@ -230,10 +277,15 @@ impl Watcher {
 
     /// After the storm it waits for ever: only a change can wake it.
     fn wish(&self, stage: &Stage) -> Wish {
-        let wait = Duration::from_secs(if stage.calm { 3_600 } else { 2 });
+        let wait = if stage.calm { Duration::from_secs(3_600) } else { stage.plan.clients.watch };
         let blocking = Some(Blocking { index: self.known, wait });
         let request = Request::Read { query: self.query.clone(), consistency: self.consistency, blocking };
         Wish::new(stage.now, request)
+    }
+
+    /// It begins anew with what there is: too many may wait for news.
+    fn gave_up(&mut self) {
+        self.known = LogIndex(0);
     }
 
     /// As Consul tells its clients: where the index has gone back, by a restore or at a server that lags behind, they

@@ -9,7 +9,7 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that must never happen has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Judge {
     pub bound: LogIndex,
     /// Servers whose disks were given rows that no entry had made: their states are not judged.
     pub corrupted: BTreeSet<ServerId>,
+    /// How far a server had applied the log when it answered an agent's call, until the agent hears of it.
+    pub as_of: BTreeMap<u64, LogIndex>,
     invariants: Vec<Box<dyn Invariant>>,
 }
 
@@ -45,6 +47,7 @@ impl Judge {
             jumps: Vec::new(),
             bound: start,
             corrupted: BTreeSet::new(),
+            as_of: BTreeMap::new(),
             invariants: all(),
         }
     }

@@ -7,12 +7,13 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry, NewSession};
-use lockmesh_protocol::id::{Key, SessionId};
+use lockmesh_protocol::id::{Fence, Key, SessionId};
+use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::Behavior;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A session as its owner knows it.
@@ -25,6 +26,9 @@ struct Owned {
     /// Its owner renews it no more.
     neglected: bool,
     held: BTreeSet<Key>,
+    /// Locks that it waited for and never heard of, each with the newest fence that there was before: its agent must give back
+    /// what was granted under a newer one, and it asks for none of them meanwhile.
+    unheard: BTreeMap<Key, Fence>,
 }
 
 /// What it knows.
@@ -35,6 +39,8 @@ pub struct Locker {
     /// Sessions that may live and that nobody wants.
     orphans: Vec<SessionId>,
     written: u64,
+    /// The newest fence when it thought last.
+    fence: Fence,
     /// Whether it took a lock or was refused one since the storm ended.
     served: bool,
 }
@@ -49,7 +55,7 @@ impl Owned {
 impl Locker {
     /// A locker on an agent's node.
     pub fn new(place: usize) -> Self {
-        Self { place, session: None, orphans: Vec::new(), written: 0, served: false }
+        Self { place, session: None, orphans: Vec::new(), written: 0, fence: Fence(0), served: false }
     }
 
     /// Whether it was served since the storm ended, and has given everything back.
@@ -61,6 +67,10 @@ impl Locker {
     pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<Wish> {
         if let Some(orphan) = self.orphans.pop() {
             return Some(command(stage, Command::DestroySession(orphan)));
+        }
+        self.fence = judge.history.state().fence();
+        if self.waits_for_unheard(stage, judge) {
+            return None;
         }
         if self.served {
             return self.session.is_some().then(|| self.destroy(stage, judge));
@@ -80,14 +90,52 @@ impl Locker {
             }
             (2..=5, Some(key)) => Some(self.release(stage, judge, key)),
             (6..=8, Some(key)) => Some(self.acquire(stage, key)),
-            (9 | 10, _) => {
+            (number, _) => {
                 let key = lock_key(stage);
-                Some(self.enqueue(stage, key))
+                let is_unheard =
+                    self.session.as_ref().is_some_and(|session| session.unheard.contains_key(&key));
+                match number {
+                    _ if is_unheard => None,
+                    9 | 10 => Some(self.enqueue(stage, key)),
+                    _ => Some(self.acquire(stage, key)),
+                }
             }
-            _ => {
-                let key = lock_key(stage);
-                Some(self.acquire(stage, key))
+        }
+    }
+
+    /// After the storm it waits until nothing that it never heard of is its session's any more.
+    fn waits_for_unheard(&mut self, stage: &Stage, judge: &Judge) -> bool {
+        let Some(session) = self.session.as_mut().filter(|_| stage.calm) else { return false };
+        let (id, state) = (&session.id, judge.history.state());
+        let holds = |key: &Key, before: Fence| match state.query(&Query::Entry(key.clone())).1 {
+            Rows::Entries(entries) => {
+                entries.iter().any(|entry| entry.session.as_ref() == Some(id) && entry.fence > before)
             }
+            _ => false,
+        };
+        session.unheard.retain(|key, before| holds(key, *before));
+        !session.unheard.is_empty()
+    }
+
+    /// It goes away while it waits; its session may live on, and wants nothing of that lock.
+    pub fn went_away(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        let Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session: id, .. })) = &wish.request
+        else {
+            return self.gave_up(stage, judge, wish);
+        };
+        let is_kept = stage.draw.once_in(2);
+        let Some(session) = self.session.as_mut().filter(|session| is_kept && session.id == *id) else {
+            return self.gave_up(stage, judge, wish);
+        };
+        session.held.remove(&new.key);
+        session.unheard.insert(new.key.clone(), self.fence);
+        judge.see(stage, &Fact::LetsGo { session: id, key: Some(&new.key) });
+    }
+
+    /// Its agent could not give a lock back.
+    pub fn may_stay_granted(&mut self, id: &SessionId) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.id == *id) {
+            session.unheard.clear();
         }
     }
 
@@ -188,9 +236,14 @@ impl Locker {
         };
         match (asked, reply) {
             (Command::CreateSession(new), Reply::Session(id)) => {
-                let held = BTreeSet::new();
-                let owned =
-                    Owned { id: id.clone(), ttl: new.ttl, confirmed: wish.begun, neglected: false, held };
+                let owned = Owned {
+                    id: id.clone(),
+                    ttl: new.ttl,
+                    confirmed: wish.begun,
+                    neglected: false,
+                    held: BTreeSet::new(),
+                    unheard: BTreeMap::new(),
+                };
                 judge.see(stage, &Fact::Leased { session: id, until: owned.lease() });
                 self.session = Some(owned);
             }
@@ -228,6 +281,14 @@ impl Locker {
         }
         session.held.remove(key);
         judge.see(stage, &Fact::LetsGo { session: id, key: Some(key) });
+    }
+
+    /// A lock that it wanted was certainly not taken: nothing has changed.
+    pub fn refused(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
+        match &wish.request {
+            Request::Propose(_, Command::Kv(KvCommand::Acquire(..) | KvCommand::Enqueue { .. })) => {}
+            _ => self.gave_up(stage, judge, wish),
+        }
     }
 
     /// It does not know what became of a wish: whatever it was, its session had better end.

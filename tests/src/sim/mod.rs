@@ -16,22 +16,27 @@
 //! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
 //! | `greetings` | how servers meet, and what they compare |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
-//! | `agent`, `client`, `locker`, `writer`, `cataloguer`, `archivist` | who asks, for what, and how often |
-//! | `operator`, `chaos`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
+//! | `agent`, `connections` | an agent: the quorum client, what its driver does around it, its connections |
+//! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
+//! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
-//! | `calm` | what must be well in the end |
+//! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
 //! | `sabotage` | what is broken on purpose |
 
+pub mod administrator;
 pub mod agent;
+mod agent_faults;
 pub mod archivist;
+mod bounds;
 pub mod calm;
 pub mod cataloguer;
 pub mod chaos;
 pub mod chronicle;
 pub mod client;
 pub mod clock;
+pub mod connections;
 pub mod corruption;
 pub mod disk;
 pub mod draw;

@@ -48,20 +48,35 @@ impl Network {
         }
     }
 
-    /// When a message arrives that is sent now; not at all, once, or twice.
-    pub fn arrivals(&mut self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Vec<Time> {
+    /// When a message arrives that is sent now; not at all, once, or twice. A stream repeats nothing and keeps the order.
+    pub fn arrivals(
+        &mut self,
+        draw: &mut Draw,
+        marks: &mut Marks,
+        now: Time,
+        link: Link,
+        is_stream: bool,
+    ) -> Vec<Time> {
         if !self.carries(link) || (!self.calm && draw.once_in(self.plan.loses_one_in)) {
             marks.hit(Mark::Lost);
             return Vec::new();
         }
-        let copies = if !self.calm && draw.once_in(self.plan.repeats_one_in) { 2 } else { 1 };
+        let repeats = !is_stream && !self.calm && draw.once_in(self.plan.repeats_one_in);
+        let copies = if repeats { 2 } else { 1 };
         if copies == 2 {
             marks.hit(Mark::Duplicate);
         }
-        (0..copies).map(|_| self.arrival(draw, marks, now, link)).collect()
+        (0..copies).map(|_| self.arrival(draw, marks, now, link, is_stream)).collect()
     }
 
-    fn arrival(&mut self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Time {
+    fn arrival(
+        &mut self,
+        draw: &mut Draw,
+        marks: &mut Marks,
+        now: Time,
+        link: Link,
+        is_stream: bool,
+    ) -> Time {
         let mut at = now + draw.duration(self.plan.delay.0, self.plan.delay.1);
         if !self.calm && draw.once_in(self.plan.lags_one_in) {
             at = at + draw.duration(Duration::ZERO, self.plan.lag);
@@ -69,7 +84,7 @@ impl Network {
         at = at.max(self.clogged.get(&link).copied().unwrap_or_default());
         let last = self.last_arrivals.entry(link).or_default();
         if at < *last {
-            if self.plan.reorders && !self.calm {
+            if self.plan.reorders && !self.calm && !is_stream {
                 marks.hit(Mark::Overtaken);
             } else {
                 at = *last;

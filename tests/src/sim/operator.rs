@@ -66,8 +66,10 @@ impl World {
 
     fn order(&mut self, order: Order) {
         if let Order::Remove(server) = order {
-            let wait = self.stage.draw.duration(Duration::ZERO, Duration::from_millis(30));
-            self.stage.after(wait, Event::Fault(super::chaos::Kind::Urge(server)));
+            for longest in [30, 200] {
+                let wait = self.stage.draw.duration(Duration::ZERO, Duration::from_millis(longest));
+                self.stage.after(wait, Event::Fault(super::chaos::Kind::Urge(server)));
+            }
         }
         let request = match &order {
             Order::Transfer(to) => Request::TransferLeader(*to),
@@ -183,9 +185,18 @@ impl World {
     pub fn order_removal(&mut self) {
         let there: Vec<_> =
             self.machines.values().filter(|machine| !machine.is_out()).map(|machine| machine.id).collect();
+        let leader = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
+        let any = self.stage.draw.any(&there);
+        if let Some(server) = leader.filter(|_| self.stage.draw.once_in(3)).or(any) {
+            self.order_removal_of(server);
+        }
+    }
+
+    /// The same of this server.
+    pub(super) fn order_removal_of(&mut self, server: ServerId) {
+        let there = self.machines.values().filter(|machine| !machine.is_out()).count();
         let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
-        if there.len() > 2 && self.operator.orders.len() < 2 && is_safe {
-            let server = *self.stage.draw.pick(&there);
+        if there > 2 && self.operator.orders.len() < 2 && is_safe {
             if self.stage.draw.once_in(2) {
                 self.operator.orders.push(Order::Transfer(None));
             }

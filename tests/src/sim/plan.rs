@@ -99,8 +99,22 @@ pub struct FaultPlan {
     pub refusal: Option<Duration>,
     /// How long a disk's trouble lasts, at most.
     pub disk_trouble: Duration,
-    /// An agent dies and comes back.
+    /// An agent dies, or ends as it should, and comes back.
     pub agent_restart: Option<Duration>,
+    /// For how long it is away, at most.
+    pub agent_downtime: Duration,
+    /// An agent takes nothing in for a while.
+    pub agent_stop: Option<Duration>,
+    /// The same, and its clock stands still: its host is suspended.
+    pub suspension: Option<Duration>,
+    /// For how long either, at most.
+    pub stop_length: Duration,
+    /// A copy of an agent's machine registers.
+    pub agent_copy: Option<Duration>,
+    /// The server that an agent takes for the leader, or that is its home, has trouble.
+    pub server_of_agent: Option<Duration>,
+    /// For how long, at most.
+    pub server_trouble: Duration,
     /// Leadership is handed over.
     pub transfer: Option<Duration>,
     /// A server is taken out.
@@ -140,6 +154,8 @@ pub struct CorePlan {
     pub checkpoint_changes: usize,
     /// How long a turn lets mail gather, at most.
     pub turn: Duration,
+    /// See `FrontendConfig`.
+    pub max_watches: usize,
 }
 
 /// Who asks for what.
@@ -155,6 +171,8 @@ pub struct ClientPlan {
     pub readers: usize,
     /// How many watch.
     pub watchers: usize,
+    /// How long each waits for news.
+    pub watch: Duration,
     /// Whether some make backups and restore them.
     pub archives: bool,
     /// How many keys are fought over.
@@ -167,8 +185,8 @@ pub struct ClientPlan {
     pub ttl: Duration,
     /// The longest lock-delay.
     pub lock_delay: Duration,
-    /// How long an attempt waits for its answer.
-    pub attempt: Duration,
+    /// How long an agent takes nothing in after it has taken something, at most.
+    pub agent_turn: Duration,
     /// After how long a client gives up.
     pub patience: Duration,
 }
@@ -200,7 +218,7 @@ impl Plan {
 impl CorruptionPlan {
     fn draw(draw: &mut Draw) -> Self {
         let check_interval = draw.duration(SECOND, 5 * SECOND);
-        Self { check_interval, comes: draw.once_in(8).then(|| draw.duration(3 * SECOND, 10 * SECOND)) }
+        Self { check_interval, comes: draw.once_in(4).then(|| draw.duration(3 * SECOND, 10 * SECOND)) }
     }
 }
 
@@ -235,6 +253,8 @@ impl DiskPlan {
 impl FaultPlan {
     fn draw(draw: &mut Draw) -> Self {
         let slowest_fetch = *draw.pick(&[50, 500, 3_000]) * MS;
+        let longest_stop = *draw.pick(&[200, 3_000, 10_000]) * MS;
+        let longest_trouble = *draw.pick(&[1, 5, 20]) * SECOND;
         let mut kind = |mean: Duration| (!draw.once_in(3)).then(|| draw.around(mean));
         Self {
             crash: kind(2 * SECOND),
@@ -248,6 +268,10 @@ impl FaultPlan {
             stall: kind(2 * SECOND),
             refusal: kind(4 * SECOND),
             agent_restart: kind(6 * SECOND),
+            agent_stop: kind(4 * SECOND),
+            suspension: kind(6 * SECOND),
+            agent_copy: kind(4 * SECOND),
+            server_of_agent: kind(3 * SECOND),
             transfer: kind(3 * SECOND),
             removal: kind(6 * SECOND),
             arrival: kind(6 * SECOND),
@@ -259,6 +283,9 @@ impl FaultPlan {
             cut_length: draw.duration(200 * MS, 4 * SECOND),
             disk_trouble: draw.duration(100 * MS, 2 * SECOND),
             drift: draw.below(MAX_DRIFT as u64 + 1) as i64,
+            agent_downtime: draw.duration(Duration::ZERO, SECOND),
+            stop_length: draw.duration(50 * MS, longest_stop),
+            server_trouble: draw.duration(200 * MS, longest_trouble),
             tick_lateness: draw.duration(Duration::ZERO, 8 * MS),
         }
     }
@@ -276,6 +303,7 @@ impl CorePlan {
             checkpoint_interval: draw.duration(100 * MS, 2 * SECOND),
             checkpoint_changes: *draw.pick(&[10, 1_000]),
             turn: draw.duration(MS / 100, MS),
+            max_watches: *draw.pick(&[1_000, 1_000, 1_000, 1]),
         }
     }
 }
@@ -286,15 +314,16 @@ impl ClientPlan {
             agents: draw.within(1, 4) as usize,
             lockers: draw.within(1, 3) as usize,
             writers: draw.within(1, 3) as usize,
-            readers: draw.within(1, 2) as usize,
-            watchers: draw.within(1, 2) as usize,
+            readers: draw.within(0, 2) as usize,
+            watchers: draw.within(1, 3) as usize,
+            watch: *draw.pick(&[2, 30]) * SECOND,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),
             keys: draw.within(1, 12),
             think: draw.duration(2 * MS, 150 * MS),
             ttl: draw.duration(600 * MS, 3 * SECOND),
             lock_delay: draw.duration(50 * MS, 2 * SECOND),
-            attempt: draw.duration(100 * MS, 800 * MS),
+            agent_turn: *draw.pick(&[Duration::ZERO, Duration::ZERO, MS / 2, 30 * MS]),
             patience: draw.duration(SECOND, 8 * SECOND),
         }
     }

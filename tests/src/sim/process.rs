@@ -19,6 +19,7 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
@@ -36,6 +37,8 @@ use std::time::Duration;
 pub enum Mail {
     /// A client's request, and when it came.
     Ask(Box<Ask>, Time),
+    /// Nobody waits for a call any more.
+    Cancelled(Asker, u64),
     /// A connection ended.
     Disconnected(Asker),
     /// Another server's message.
@@ -218,7 +221,7 @@ fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, corrupt: bool, recov
         FrontendConfig {
             own_record: me.with_id(id),
             cluster_id,
-            max_watches: 1_000,
+            max_watches: plan.max_watches,
             checkpoint_interval: plan.checkpoint_interval,
             checkpoint_changes: plan.checkpoint_changes as u64,
             corrupt,
@@ -385,6 +388,12 @@ impl Process {
     fn take(&mut self, now: Time, mail: Mail) {
         let event = match mail {
             Mail::Ask(ask, came) => self.call(Asked { ask, came }),
+            Mail::Cancelled(by, call) => {
+                let is_it = |(_, asked): &(&CallRef, &Asked)| asked.ask.by == by && asked.ask.call == call;
+                let Some(of) = self.calls.iter().find(is_it).map(|(of, _)| *of) else { return };
+                self.calls.remove(&of);
+                Input::Cancel(of)
+            }
             Mail::Disconnected(asker) => {
                 let caller = asker.caller();
                 self.calls.retain(|call, _| call.caller != caller);
@@ -517,6 +526,9 @@ impl Process {
 fn certified(ask: &Ask) -> Peer {
     let by = match &ask.request {
         Request::AddServer(new) => return Peer { role: Role::Server, node: new.node.clone() },
+        Request::Propose(None, Command::RegisterAgent(registration)) => {
+            return Peer { role: Role::Agent, node: registration.node.name.clone() };
+        }
         _ => ask.by,
     };
     match by {

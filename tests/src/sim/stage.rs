@@ -1,6 +1,7 @@
 //! What everybody in the simulation shares: the time, the one event queue, chance, the network, the chronicle.
 
 use super::chronicle::{Chronicle, Detail};
+use super::connections::Way;
 use super::disk::DiskEvent;
 use super::draw::Draw;
 use super::greetings::Hello;
@@ -40,6 +41,8 @@ pub enum Event {
     Read(ServerId, u64, PartWanted),
     /// A client's request arrives at a server.
     Ask(ServerId, Box<Ask>),
+    /// An agent's word arrives at a server that nobody waits for a call any more.
+    Cancel(ServerId, Asker, u64),
     /// A server's answer arrives at whoever asked.
     Answer(Asker, u64, ServerId, Box<Response>),
     /// A client thinks of something to do: agent, its life, task.
@@ -50,8 +53,12 @@ pub enum Event {
     Connection(usize, u64, bool),
     /// A server hears that an agent's connection has ended.
     HungUp(ServerId, usize),
-    /// A client that waits for a lock goes away: the agent, its life, the call.
+    /// What was lost on an agent's connection is sent again: the agent, the connection's number, the direction.
+    Retransmit(usize, u64, Way),
+    /// A client goes away while it waits: the agent, its life, the call.
     GoAway(usize, u64, CallToken),
+    /// An agent that was asked to end does so: the agent, its life.
+    EndAgent(usize, u64),
     /// An agent looks from whom anything arrives: the agent, its life.
     Listen(usize, u64),
     /// An agent looks at the clock: the agent, its life.
@@ -72,6 +79,24 @@ pub enum Event {
     Operator,
     /// Somebody looks whether everything is as it should be at last.
     Look,
+}
+
+impl Event {
+    /// The agent that takes this in, where it is one.
+    pub fn agent(&self) -> Option<usize> {
+        match self {
+            Self::Answer(Asker::Agent(agent), ..)
+            | Self::Tired(Asker::Agent(agent), _)
+            | Self::Think(agent, ..)
+            | Self::Connection(agent, ..)
+            | Self::Retransmit(agent, ..)
+            | Self::GoAway(agent, ..)
+            | Self::EndAgent(agent, _)
+            | Self::Listen(agent, _)
+            | Self::Wake(agent, _) => Some(*agent),
+            _ => None,
+        }
+    }
 }
 
 /// Who asks a server.
@@ -179,11 +204,9 @@ impl Stage {
 
     /// Sends something that becomes an event when it arrives, if it does.
     pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
-        let mut arrivals = self.network.arrivals(&mut self.draw, &mut self.marks, self.now, (from, to));
-        if matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_)) {
-            // A stream repeats nothing.
-            arrivals.truncate(1);
-        }
+        let is_stream = matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_));
+        let Self { network, draw, marks, .. } = self;
+        let arrivals = network.arrivals(draw, marks, self.now, (from, to), is_stream);
         for at in &arrivals {
             self.at(*at, event.clone());
         }

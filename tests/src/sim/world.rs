@@ -1,6 +1,7 @@
 //! The whole quorum with its clients, and the loop that lets one event happen after the other.
 
 use super::agent::Agent;
+use super::bounds::Bounds;
 use super::chaos;
 use super::disk::DiskEvent;
 use super::invariant::Fact;
@@ -49,6 +50,8 @@ pub struct World {
     pub(super) renewers: BTreeMap<SessionId, ServerId>,
     /// A disk that was set back, until its folder is emptied.
     pub(super) planned: Option<Planned>,
+    /// What each agent must have found out by now.
+    pub(super) bounds: BTreeMap<usize, Bounds>,
     /// Whether all is as it should be at last.
     pub done: bool,
 }
@@ -61,12 +64,12 @@ impl World {
         let machine = |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, image.clone()));
         let machines = voters.iter().map(machine).collect();
         let count = stage.plan.clients.agents;
-        let agents = (0..count).map(|place| Agent::start(&mut stage, place)).collect();
+        let mut judge = Judge::new(LogIndex(1));
+        let agents = (0..count).map(|place| Agent::start(&mut stage, &mut judge, place)).collect();
         chaos::begin(&mut stage);
         let storm = stage.plan.storm;
         stage.after(storm, Event::Calm);
         stage.after(Duration::ZERO, Event::Operator);
-        let judge = Judge::new(LogIndex(1));
         let operator = Operator::default();
         let mut world = Self {
             stage,
@@ -79,6 +82,7 @@ impl World {
             compared: LogIndex(0),
             renewers: BTreeMap::new(),
             planned: None,
+            bounds: BTreeMap::new(),
             done: false,
         };
         voters.into_iter().for_each(|id| world.start(id));
@@ -88,6 +92,9 @@ impl World {
     /// Lets the next event happen.
     pub fn step(&mut self) {
         let event = self.stage.next_event().expect("there is always a tick to come");
+        if let Some(until) = event.agent().and_then(|agent| self.agents[agent].is_busy(&mut self.stage)) {
+            return self.stage.at(until, event);
+        }
         self.stage.life.trace(self.stage.now, || format!("{event:?}"));
         match event {
             Event::Turn(id, life) => self.turn(id, life),
@@ -101,6 +108,10 @@ impl World {
             Event::Fetch(id, life) => self.fetch_again(id, life),
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
+            Event::Cancel(to, by, call) if self.machines.contains_key(&to) => {
+                self.post(to, Mail::Cancelled(by, call));
+            }
+            Event::Cancel(..) => {}
             Event::Answer(Asker::Operator, call, from, response) => {
                 self.operator_heard(call, from, *response);
             }
@@ -124,6 +135,10 @@ impl World {
                 self.post(from, Mail::Disconnected(Asker::Agent(agent)));
             }
             Event::HungUp(..) => {}
+            Event::Retransmit(agent, connection, way) => {
+                self.agents[agent].retransmit(&mut self.stage, connection, way);
+            }
+            Event::EndAgent(agent, life) => self.end_agent(agent, life),
             Event::GoAway(agent, life, token) => {
                 self.agents[agent].gone(&mut self.stage, &mut self.judge, life, token);
             }
@@ -253,7 +268,10 @@ impl World {
                 && self.stage.network.carries((Place::Server(id), Place::Agent(agent)))
         };
         let servers: Vec<ServerId> = self.machines.keys().copied().filter(|id| is_heard(*id)).collect();
-        self.agents[agent].listened(&mut self.stage, &mut self.judge, life, &servers);
+        if self.agents[agent].life == life {
+            self.agents[agent].listened(&mut self.stage, &mut self.judge, &servers);
+            self.judge_bounds(agent);
+        }
     }
 
     fn turn(&mut self, id: ServerId, life: u64) {
@@ -392,11 +410,13 @@ impl World {
         let Given { asked, response } = given;
         let Ask { by, call, .. } = *asked.ask;
         let event = Event::Answer(by, call, id, Box::new(on_the_wire(&response)));
+        if let Asker::Agent(agent) = by {
+            self.judge.as_of.insert(call, applied);
+            return self.agents[agent].answer(&mut self.stage, call, event);
+        }
         let sent = self.stage.send(Place::Server(id), by.place(), event);
-        match (by, sent) {
-            (Asker::Server(asker), false) => self.await_part(asker, call, false),
-            (Asker::Agent(agent), false) => self.agents[agent].lost(&mut self.stage, call),
-            _ => {}
+        if let (Asker::Server(asker), false) = (by, sent) {
+            self.await_part(asker, call, false);
         }
     }
 

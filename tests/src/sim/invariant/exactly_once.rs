@@ -1,12 +1,15 @@
 //! A request takes effect once, however often it is sent: its reply is kept once, and its value is written once.
 //!
 //! Every write of the simulated clients carries a value that no other write carries. A restore writes nothing of its own: what
-//! was there once is there again.
+//! was there once is there again. What has no id, and does something else when it is done twice, an agent sends once.
 
+use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use bytes::Bytes;
+use lockmesh_agent_core::quorum_client::LocalCall;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Generation, Key};
+use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whose replies were kept, and what was written.
@@ -16,9 +19,34 @@ pub(super) struct ExactlyOnce {
     kept: BTreeSet<(AgentNumber, Generation, u64)>,
     present: BTreeMap<Key, Bytes>,
     written: BTreeSet<(Key, Bytes)>,
+    /// The transfers of the leadership that each agent was asked for and may send.
+    transfers: BTreeMap<usize, u64>,
+    /// Those that were sent: by connection and call.
+    sent_transfers: BTreeSet<(u64, CallId)>,
 }
 
 impl ExactlyOnce {
+    fn agent(&mut self, agent: usize, event: &AgentEvent<'_>) -> Result<(), String> {
+        let wanted = self.transfers.entry(agent).or_default();
+        match event {
+            AgentEvent::Started => *wanted = 0,
+            AgentEvent::Called { call: LocalCall::Ask(Request::TransferLeader(_)), .. } => *wanted += 1,
+            AgentEvent::Sent { connection, call, request: Request::TransferLeader(_) } => {
+                ensure(*wanted > 0, || format!("agent {agent} sent a transfer of the leadership once more"))?;
+                *wanted -= 1;
+                self.sent_transfers.insert((*connection, *call));
+            }
+            // What was certainly not done may be sent again.
+            AgentEvent::Replied { connection, call, response: Response::Unavailable(reason) }
+                if self.sent_transfers.remove(&(*connection, *call)) && reason.certainly_not_done() =>
+            {
+                *wanted += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
         if !is_restore(changes) {
             return changes.iter().try_for_each(|change| self.change(change));
@@ -71,6 +99,7 @@ impl Invariant for ExactlyOnce {
         match fact {
             Fact::Applied(past) => self.entry(&past.changes),
             Fact::Strange { changes } => self.entry(changes),
+            Fact::Agent { agent, event } => self.agent(*agent, event),
             _ => Ok(()),
         }
     }

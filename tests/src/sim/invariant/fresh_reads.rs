@@ -1,13 +1,49 @@
 //! A read that is not stale sees every write that was answered, and everything that was read, before it began; one about a
-//! place in a queue sees at least how the place began.
+//! place in a queue sees at least how the place began. So it is at the server, and so it is for a local caller of an agent,
+//! whoever shares its read.
 
+use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
+use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
+use std::collections::BTreeMap;
 
-/// Needs no memory: a request carries what it must see.
-#[derive(Debug)]
-pub(super) struct FreshReads;
+/// What each local caller must see; a request at a server carries that.
+#[derive(Debug, Default)]
+pub(super) struct FreshReads {
+    callers: BTreeMap<(usize, CallToken), LogIndex>,
+}
+
+impl FreshReads {
+    fn agent(&mut self, agent: usize, event: &AgentEvent<'_>) -> Result<(), String> {
+        match event {
+            AgentEvent::Started => self.callers.retain(|(of, _), _| *of != agent),
+            AgentEvent::Called { token, call: LocalCall::Read { consistency, .. }, bound }
+                if *consistency != Consistency::Stale =>
+            {
+                self.callers.insert((agent, *token), *bound);
+            }
+            AgentEvent::Left { token } => drop(self.callers.remove(&(agent, *token))),
+            AgentEvent::Told { token, answer, as_of } => {
+                let Some(bound) = self.callers.remove(&(agent, *token)) else { return Ok(()) };
+                let (Ok(Answered::Response(Response::Answer(_)) | Answered::Shared(_)), Some(as_of)) =
+                    (answer, as_of)
+                else {
+                    return Ok(());
+                };
+                return ensure(*as_of >= bound, || {
+                    format!(
+                        "agent {agent} told a read as of {as_of}, but {bound} was answered before it began"
+                    )
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
 
 impl Invariant for FreshReads {
     fn name(&self) -> &'static str {
@@ -15,6 +51,9 @@ impl Invariant for FreshReads {
     }
 
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        if let Fact::Agent { agent, event } = fact {
+            return self.agent(*agent, event);
+        }
         let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
         let Response::Answer(_) = given.response else { return Ok(()) };
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };

@@ -13,12 +13,18 @@
 //! | `exactly_once` | a request takes effect once, however often it is sent |
 //! | `outcomes` | what a client was told is not done is never done |
 //! | `fresh_reads` | a read that is not stale sees all that was answered before it began |
+//! | `leadership` | an agent asks a server as the leader by that server's own word only |
+//! | `registrations` | no command comes before its registration, or after it is known to be forgotten |
+//! | `parked_reads` | a read is parked at a server only while somebody waits for it |
 //! | `replicas` | servers that applied the same index hold the same state |
 //! | `raft` | one leader a term, one vote a term, logs that agree, nothing committed changes |
 //! | `durable` | nothing is promised before it is on disk |
 //! | `watches` | a watcher learns the last change |
 //! | `backups` | a backup is what the log made, and no index is given twice, whatever is restored |
+//!
+//! `agent_event` says what passes between an agent and its surroundings.
 
+pub mod agent_event;
 mod atomic_invalidation;
 mod backups;
 mod durable;
@@ -27,14 +33,19 @@ mod fairness;
 mod fencing;
 mod fresh_reads;
 mod holder_alive;
+mod leadership;
 mod lock_delay;
 mod mutual_exclusion;
 mod no_lost_write;
 mod outcomes;
+mod parked_reads;
 mod raft;
+mod registrations;
 mod replicas;
 mod ttl;
 mod watches;
+
+pub use agent_event::AgentEvent;
 
 use super::durable::Durable;
 use super::history::{History, Past};
@@ -152,6 +163,13 @@ pub enum Fact<'a> {
         /// What it wanted.
         command: &'a Command,
     },
+    /// Something passed between an agent and its surroundings.
+    Agent {
+        /// Which agent.
+        agent: usize,
+        /// What.
+        event: AgentEvent<'a>,
+    },
     /// All is quiet.
     LastSeen {
         /// What a watcher asks for.
@@ -207,7 +225,10 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(no_lost_write::NoLostWrite::default()),
         Box::new(exactly_once::ExactlyOnce::default()),
         Box::new(outcomes::Outcomes::default()),
-        Box::new(fresh_reads::FreshReads),
+        Box::new(fresh_reads::FreshReads::default()),
+        Box::new(leadership::Leadership::default()),
+        Box::new(registrations::Registrations::default()),
+        Box::new(parked_reads::ParkedReads::default()),
         Box::new(replicas::Replicas),
         Box::new(raft::Raft::default()),
         Box::new(durable::NothingPromisedEarly),

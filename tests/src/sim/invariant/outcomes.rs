@@ -1,9 +1,14 @@
 //! What a client was told is not done is never done: *unknown* is not taken for *no*.
 //!
-//! A write with a value, and a session, are of a kind: no other client asks for the same.
+//! A write with a value, and a session, are of a kind: no other client asks for the same. A wait for a lock is not done when
+//! its position was given up again, whatever it was granted meanwhile; after that it is granted nothing.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
+use crate::sim::history::Past;
+use bytes::Bytes;
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::wire;
 use std::collections::BTreeSet;
 
@@ -12,6 +17,28 @@ use std::collections::BTreeSet;
 pub(super) struct Outcomes {
     applied: BTreeSet<Vec<u8>>,
     not_done: BTreeSet<Vec<u8>>,
+    /// The values of waits that were told not to be done.
+    not_granted: BTreeSet<Bytes>,
+}
+
+impl Outcomes {
+    fn nobody_is_granted_late(&self, changes: &[Change]) -> Result<(), String> {
+        if is_restore(changes) {
+            return Ok(());
+        }
+        let late = changes.iter().find_map(|change| match change {
+            Change::Entry(key, Some(entry)) if entry.session.is_some() => {
+                self.not_granted.contains(&entry.value).then_some((key, &entry.session))
+            }
+            _ => None,
+        });
+        ensure(late.is_none(), || format!("{late:?} was granted to a wait that was told not to be done"))
+    }
+}
+
+/// Whether a command did nothing, since its agent was another one by then.
+fn is_forgotten(past: &Past) -> bool {
+    past.reply.as_ref().is_some_and(|applied| applied.reply == Reply::Refused(Refusal::Forgotten))
 }
 
 /// The bytes of a command that is never asked for twice.
@@ -35,11 +62,18 @@ impl Invariant for Outcomes {
     fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
         match fact {
             Fact::Applied(past) => {
-                let Some(proposal) = &past.proposal else { return Ok(()) };
+                self.nobody_is_granted_late(&past.changes)?;
+                let Some(proposal) = past.proposal.as_ref().filter(|_| !is_forgotten(past)) else {
+                    return Ok(());
+                };
                 let Some(bytes) = unique(&proposal.command) else { return Ok(()) };
                 let was_denied = self.not_done.contains(&bytes);
                 self.applied.insert(bytes);
                 ensure(!was_denied, || format!("{:?} was done after all", proposal.command))
+            }
+            Fact::ToldNotDone { command: Command::Kv(KvCommand::Enqueue { new, .. }) } => {
+                self.not_granted.insert(new.value.clone());
+                Ok(())
             }
             Fact::ToldNotDone { command } => {
                 let Some(bytes) = unique(command) else { return Ok(()) };

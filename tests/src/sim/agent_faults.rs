@@ -1,0 +1,101 @@
+//! What goes wrong with agents and their hosts, and with the servers that an agent relies on just now.
+
+use super::agent::registration;
+use super::marks::Mark;
+use super::network::Place;
+use super::process::Mail;
+use super::stage::{Ask, Asker, Event};
+use super::world::World;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::rpc::Request;
+use std::time::Duration;
+
+/// For so long an agent that shall end waits, at most, for those whom it has just answered.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl World {
+    fn some_agent(&mut self) -> usize {
+        self.stage.draw.below(self.agents.len() as u64) as usize
+    }
+
+    /// An agent dies, or is asked to end.
+    pub(super) fn restart_some_agent(&mut self) {
+        let agent = self.some_agent();
+        if self.stage.draw.once_in(2) {
+            self.stage.say(|| format!("agent {agent} is asked to end"));
+            self.agents[agent].hurry(&mut self.stage, &mut self.judge);
+            let wait = self.stage.draw.duration(Duration::ZERO, GRACE);
+            return self.stage.after(wait, Event::EndAgent(agent, self.agents[agent].life));
+        }
+        self.stage.say(|| format!("agent {agent} dies"));
+        self.agents[agent].restart(&mut self.stage, &mut self.judge);
+        self.hang_up(agent);
+    }
+
+    /// An agent that was asked to end does so.
+    pub(super) fn end_agent(&mut self, agent: usize, life: u64) {
+        self.agents[agent].end(&mut self.stage, &mut self.judge, life);
+        self.hang_up(agent);
+    }
+
+    fn hang_up(&mut self, agent: usize) {
+        for id in self.running() {
+            self.post(id, Mail::Disconnected(Asker::Agent(agent)));
+        }
+    }
+
+    /// An agent takes nothing in for a while.
+    pub(super) fn stop_some_agent(&mut self, is_suspended: bool) {
+        let agent = self.some_agent();
+        let longest = self.stage.plan.faults.stop_length;
+        let length = self.stage.draw.duration(Duration::from_millis(20), longest);
+        self.stage.hit(if is_suspended { Mark::HostSuspended } else { Mark::AgentStopped });
+        let what = if is_suspended { "'s host is suspended" } else { " stands still" };
+        self.stage.say(|| format!("agent {agent}{what} for {length:?}"));
+        self.agents[agent].stop(&mut self.stage, length, is_suspended);
+    }
+
+    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment: the servers take it for the
+    /// agent, and forget what that one is.
+    pub(super) fn copy_some_agent(&mut self) {
+        let agent = self.some_agent();
+        let Some(to) = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id)
+        else {
+            return;
+        };
+        self.stage.hit(Mark::AgentCopied);
+        self.stage.say(|| format!("a copy of agent {agent} registers"));
+        let request = Request::Propose(None, Command::RegisterAgent(registration(agent)));
+        let ask = Ask { by: Asker::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
+        self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
+    }
+
+    /// The server that an agent takes for the leader, or its home, stands still, dies, is cut off from it or is taken out.
+    pub(super) fn trouble_server_of_agent(&mut self) {
+        let agent = self.some_agent();
+        let is_home = self.stage.draw.once_in(2);
+        let server = if is_home { self.agents[agent].home } else { self.agents[agent].leader };
+        let Some(id) = server.filter(|id| self.running().contains(id)) else { return };
+        let longest = self.stage.plan.faults.server_trouble;
+        match self.stage.draw.below(7) {
+            0..=2 => {
+                self.stage.hit(if is_home { Mark::HomeStopped } else { Mark::LeaderStopped });
+                let length = self.stage.draw.duration(Duration::from_millis(50), longest);
+                self.stand_still(id, length);
+            }
+            3 | 4 => self.cut_off(agent, id, is_home),
+            5 => self.crash_and_restart(id),
+            _ => self.order_removal_of(id),
+        }
+    }
+
+    fn cut_off(&mut self, agent: usize, id: ServerId, is_home: bool) {
+        self.stage.hit(if is_home { Mark::HomeCutOff } else { Mark::LeaderCutOff });
+        let (here, there) = (Place::Agent(agent), Place::Server(id));
+        let link = if self.stage.draw.once_in(2) { (here, there) } else { (there, here) };
+        self.stage.say(|| format!("nothing comes through from {:?} to {:?}", link.0, link.1));
+        let longest = self.stage.plan.faults.server_trouble;
+        self.cut_for(vec![link], longest);
+    }
+}

@@ -1,0 +1,317 @@
+//! How an agent is connected: streams that carry everything in order and once, or break.
+//!
+//! What is lost is sent again, and all that was sent behind it waits for it; or the connection breaks, and both ends hear of
+//! that. So a call whose connection broke had arrived or not, and its answer was on its way or not. Of a connection that it
+//! gave up an agent may hear a last word, which was on its way through the process.
+
+use super::agent::{Agent, LISTEN_INTERVAL};
+use super::invariant::AgentEvent;
+use super::judge::Judge;
+use super::marks::Mark;
+use super::network::Place;
+use super::stage::{Ask, Asker, Event, Stage};
+use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Outbox};
+use lockmesh_protocol::id::{RequestId, ServerId};
+use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A connection on which nothing arrives for so long ends.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// A broken connection is noticed after so long, at most.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What was lost is sent again after so long.
+const RETRANSMIT_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+/// For so long, at most, the last word of a connection that was given up is on its way through the process.
+const LAST_WORD: Duration = Duration::from_millis(50);
+
+/// A connection, or an attempt at one.
+#[derive(Debug)]
+pub struct Connection {
+    /// As the agent counts them.
+    id: ConnectionId,
+    /// Who is at the other end.
+    pub(super) server: ServerId,
+    /// How often something arrived on it.
+    received: u64,
+    /// When something did last.
+    heard: Time,
+    /// What was lost on the way to the server, and what waits behind it.
+    requests: Lost,
+    /// What was lost on the way back, and what waits behind it.
+    answers: Lost,
+}
+
+/// What waits to be sent again, in order.
+#[derive(Debug, Default)]
+struct Lost {
+    waiting: VecDeque<Event>,
+    since: Time,
+}
+
+/// Which way something goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From an agent to a server.
+    There,
+    /// From a server to an agent.
+    Back,
+}
+
+impl Connection {
+    fn lost(&mut self, way: Way) -> &mut Lost {
+        match way {
+            Way::There => &mut self.requests,
+            Way::Back => &mut self.answers,
+        }
+    }
+}
+
+impl Agent {
+    /// It looked on which connections something arrives: those to these servers.
+    pub fn listened(&mut self, stage: &mut Stage, judge: &mut Judge, servers: &[ServerId]) {
+        let now = stage.now;
+        for (number, connection) in &mut self.connections {
+            if servers.contains(&connection.server) {
+                (connection.received, connection.heard) = (connection.received + 1, now);
+            } else if now.since(connection.heard) >= IDLE_TIMEOUT {
+                stage.after(Duration::ZERO, Event::Connection(self.place, *number, false));
+            }
+        }
+        let all: Vec<_> =
+            self.connections.values().map(|connection| (connection.id, connection.received)).collect();
+        for (id, received) in all {
+            self.tell(stage, judge, Input::Received(id, received));
+        }
+        stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
+    }
+
+    /// An attempt to connect has come to an end, or a connection has.
+    pub fn connection(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, is_up: bool) {
+        let Some((id, is_given_up)) = self.known(stage, number) else { return };
+        if is_given_up {
+            stage.hit(Mark::LastWord);
+        }
+        if is_up {
+            return self.tell(stage, judge, Input::Connected(id));
+        }
+        self.is_over(stage, judge, number);
+        self.given_up.remove(&number);
+        let reason = format!("connection {number} was lost");
+        self.tell(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
+    }
+
+    /// A connection that stands, or one that was given up just now.
+    fn known(&self, stage: &Stage, number: u64) -> Option<(ConnectionId, bool)> {
+        let stands = self.connections.get(&number).map(|connection| (connection.id, false));
+        let last_word = self.given_up.get(&number).filter(|(_, until)| stage.now <= *until);
+        stands.or(last_word.map(|(id, _)| (*id, true)))
+    }
+
+    /// A server died: its connections break.
+    pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
+        for (number, _) in self.connections.iter().filter(|(_, connection)| connection.server == server) {
+            self.break_later(stage, *number);
+        }
+    }
+
+    /// Nobody was there to take a call: the connection breaks.
+    pub fn lost(&self, stage: &mut Stage, call: u64) {
+        if let Some((connection, _)) = self.calls.get(&call) {
+            self.break_later(stage, *connection);
+        }
+    }
+
+    fn break_later(&self, stage: &mut Stage, connection: u64) {
+        let wait = stage.draw.duration(Duration::from_millis(5), NOTICE_TIMEOUT);
+        stage.after(wait, Event::Connection(self.place, connection, false));
+    }
+
+    /// A server answers a call.
+    pub fn answer(&mut self, stage: &mut Stage, call: u64, answer: Event) {
+        if let Some((connection, _)) = self.calls.get(&call) {
+            self.transmit(stage, *connection, Way::Back, answer);
+        }
+    }
+
+    /// Sends something on a connection. Behind something that was lost it waits.
+    fn transmit(&mut self, stage: &mut Stage, number: u64, way: Way, event: Event) {
+        let place = self.place;
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let (from, to) = ends(place, connection.server, way);
+        let lost = connection.lost(way);
+        if !lost.waiting.is_empty() {
+            return lost.waiting.push_back(event);
+        }
+        if stage.send(from, to, event.clone()) {
+            return;
+        }
+        self.disturbed = stage.now;
+        if stage.draw.once_in(4) {
+            stage.hit(if way == Way::There { Mark::RequestLost } else { Mark::AnswerLost });
+            return self.break_later(stage, number);
+        }
+        lost.waiting.push_back(event);
+        lost.since = stage.now;
+        retransmit_later(stage, place, number, way);
+    }
+
+    /// What was lost is sent again, with all that waits behind it.
+    pub fn retransmit(&mut self, stage: &mut Stage, number: u64, way: Way) {
+        let place = self.place;
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let (from, to) = ends(place, connection.server, way);
+        let lost = connection.lost(way);
+        while let Some(event) = lost.waiting.front() {
+            if stage.now.since(lost.since) >= IDLE_TIMEOUT {
+                stage.hit(Mark::ConnectionStarved);
+                return stage.after(Duration::ZERO, Event::Connection(place, number, false));
+            }
+            if !stage.send(from, to, event.clone()) {
+                self.disturbed = stage.now;
+                return retransmit_later(stage, place, number, way);
+            }
+            self.disturbed = stage.now;
+            stage.hit(Mark::Retransmitted);
+            lost.waiting.pop_front();
+        }
+    }
+
+    /// A server answered a call.
+    pub fn answered(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64, response: Response) {
+        let as_of = judge.as_of.remove(&call);
+        let Some((number, id)) = self.calls.remove(&call) else { return };
+        let Some((connection, is_given_up)) = self.known(stage, number) else { return };
+        match &response {
+            Response::Unavailable(Unavailable::Unknown(_)) => stage.hit(Mark::UnknownOutcome),
+            Response::Applied(Applied { reply: Reply::Queued { .. }, .. }) => stage.hit(Mark::Queued),
+            _ => {}
+        }
+        if is_given_up {
+            stage.hit(Mark::LastWord);
+        } else {
+            let event = AgentEvent::Replied { connection: number, call: id, response: &response };
+            self.see(stage, judge, event);
+        }
+        self.tell_as_of(stage, judge, Input::Answers(connection, vec![(id, response)]), as_of);
+    }
+
+    /// Does what the quorum client wants.
+    pub(super) fn carry_out(&mut self, stage: &mut Stage, judge: &mut Judge, outbox: &mut Outbox) {
+        for notice in outbox.notices.drain(..) {
+            self.notice(stage, judge, notice);
+        }
+        for dial in outbox.connect.drain(..) {
+            self.dial(stage, judge, dial.connection, &dial.address);
+        }
+        for (id, call) in outbox.calls.drain(..) {
+            let Some(number) = self.number_of(id) else { continue };
+            match call {
+                Call::Begin(call, request) => self.send(stage, judge, number, call, request),
+                Call::Cancel(call) => self.cancel(stage, judge, number, call),
+            }
+        }
+        for id in outbox.disconnect.drain(..) {
+            let Some(number) = self.number_of(id) else { continue };
+            self.is_over(stage, judge, number);
+            self.given_up.insert(number, (id, stage.now + LAST_WORD));
+            if stage.draw.once_in(4) {
+                let wait = stage.draw.duration(Duration::ZERO, LAST_WORD);
+                stage.after(wait, Event::Connection(self.place, number, false));
+            }
+        }
+    }
+
+    fn number_of(&self, id: ConnectionId) -> Option<u64> {
+        self.connections.iter().find(|(_, connection)| connection.id == id).map(|(number, _)| *number)
+    }
+
+    fn dial(&mut self, stage: &mut Stage, judge: &mut Judge, id: ConnectionId, address: &str) {
+        let number = stage.call();
+        let server = stage.addresses.get(address).copied().unwrap_or(ServerId(0));
+        self.see(stage, judge, AgentEvent::Dialled { connection: number, address, server });
+        let connection = Connection {
+            id,
+            server,
+            received: 0,
+            heard: stage.now,
+            requests: Lost::default(),
+            answers: Lost::default(),
+        };
+        self.connections.insert(number, connection);
+        let dial = Event::Dial(server, self.place, number);
+        if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
+            self.disturbed = stage.now;
+            self.break_later(stage, number);
+        }
+    }
+
+    fn send(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, id: CallId, request: Request) {
+        let Some(server) = self.connections.get(&number).map(|connection| connection.server) else { return };
+        self.see(stage, judge, AgentEvent::Sent { connection: number, call: id, request: &request });
+        match &request {
+            Request::Propose(Some(RequestId { generation, sequence, .. }), _) => {
+                let before = self.sent_to.insert((generation.0, *sequence), server);
+                if before.is_some_and(|before| before != server) {
+                    stage.hit(Mark::RetryElsewhere);
+                }
+            }
+            Request::Read { consistency: Consistency::Stale, .. }
+            | Request::Read { blocking: Some(_), .. } => {
+                let before = self.home.replace(server);
+                if before.is_some_and(|before| before != server) {
+                    stage.hit(Mark::HomeLeft);
+                }
+            }
+            _ => {}
+        }
+        let call = stage.call();
+        self.calls.insert(call, (number, id));
+        let ask = Ask { by: Asker::Agent(self.place), call, request, bound: judge.bound };
+        self.transmit(stage, number, Way::There, Event::Ask(server, Box::new(ask)));
+    }
+
+    /// Nobody waits for a call any more. Its answer may be on its way.
+    fn cancel(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, id: CallId) {
+        let Some(server) = self.connections.get(&number).map(|connection| connection.server) else { return };
+        self.see(stage, judge, AgentEvent::Cancelled { connection: number, call: id });
+        let found = self.calls.iter().find(|(_, call)| **call == (number, id)).map(|(call, _)| *call);
+        if let Some(call) = found {
+            self.transmit(stage, number, Way::There, Event::Cancel(server, Asker::Agent(self.place), call));
+        }
+    }
+
+    /// A connection is used no more; the server hears of that at once.
+    fn is_over(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64) {
+        if let Some(Connection { server, .. }) = self.connections.remove(&number) {
+            self.see(stage, judge, AgentEvent::Ended { connection: number });
+            // What was answered just now may be its last word.
+            let now = stage.now;
+            self.given_up.retain(|_, (_, until)| *until >= now);
+            let (connections, given_up) = (&self.connections, &self.given_up);
+            let is_known =
+                |of: &u64| *of == number || connections.contains_key(of) || given_up.contains_key(of);
+            self.calls.retain(|_, (of, _)| is_known(of));
+            stage.after(Duration::ZERO, Event::HungUp(server, self.place));
+        }
+    }
+}
+
+fn ends(agent: usize, server: ServerId, way: Way) -> (Place, Place) {
+    match way {
+        Way::There => (Place::Agent(agent), Place::Server(server)),
+        Way::Back => (Place::Server(server), Place::Agent(agent)),
+    }
+}
+
+fn retransmit_later(stage: &mut Stage, agent: usize, number: u64, way: Way) {
+    let (least, most) = RETRANSMIT_INTERVAL;
+    let wait = stage.draw.duration(least, most);
+    stage.after(wait, Event::Retransmit(agent, number, way));
+}
