@@ -7,14 +7,20 @@
 //! compared are alike. In the end every server that has it knows so, where a majority bears witness of something else, and
 //! the leader says at least that states differ, where no majority does.
 
+use super::chaos::Kind;
 use super::machine::Machine;
 use super::marks::Mark;
 use super::process::Turn;
+use super::stage::Event;
 use super::world::World;
 use lockmesh_core::State;
 use lockmesh_core::corruption::Finding;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use std::time::Duration;
+
+/// Where nobody leads, the fault comes so much later.
+const LATER: Duration = Duration::from_secs(1);
 
 /// The key of the row that nobody made.
 const STRAY_KEY: &str = "nobody deleted this";
@@ -37,7 +43,9 @@ pub fn without_stray_row(mut state: State) -> State {
 impl World {
     /// A voter's disk is given the row, where there are others enough to tell.
     pub(super) fn corrupt_some(&mut self) {
-        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
+        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else {
+            return self.stage.after(LATER, Event::Fault(Kind::Corruption));
+        };
         let members = leader.process.as_ref().expect("it serves").core().membership();
         let voters: Vec<_> =
             members.voters.iter().copied().filter(|id| self.running().contains(id)).collect();

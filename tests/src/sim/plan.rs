@@ -211,7 +211,20 @@ impl Plan {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
             plan.faults.jump = None;
         }
+        if plan.corruption.comes.is_some() && draw.once_in(2) {
+            plan.keep_witnesses();
+        }
         plan
+    }
+}
+
+impl Plan {
+    /// Lets no server be a copy of another one, which could not say whose state is corrupt.
+    fn keep_witnesses(&mut self) {
+        self.voters = self.voters.max(3);
+        self.core.log_keep_bytes = 1 << 30;
+        let faults = &mut self.faults;
+        (faults.removal, faults.arrival, faults.wipe, faults.set_back) = (None, None, None, None);
     }
 }
 
