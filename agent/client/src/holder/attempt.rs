@@ -4,7 +4,7 @@
 //! there is no queue, whoever has to wait looks again in a blocking query. An attempt that is given up or dropped leaves
 //! nothing held: what it may have been granted without hearing of it is given back.
 
-use super::goal::Look;
+use super::goal::{Goal, Look};
 use super::input::{Patience, Response, Wanted};
 use super::moment::Moment;
 use super::outbox::{Event, Grant};
@@ -22,6 +22,9 @@ const DELAY_SPREAD: Duration = Duration::from_millis(200);
 
 /// How far contenders are spread after one of them was faster.
 pub(super) const OVERTAKEN_SPREAD: Duration = Duration::from_millis(50);
+
+/// How often an acquisition that waits for an earlier hold to be given back looks whether that is done.
+const GIVE_BACK_POLL: Duration = Duration::from_millis(50);
 
 /// How long to wait out a lock-delay that the agent does not put into numbers, or where there is no index to wait behind.
 const UNTOLD_DELAY: Duration = Duration::from_secs(1);
@@ -141,11 +144,21 @@ impl Holder {
         let now = self.now;
         let attempt = hold.attempt();
         attempt.wait = attempt.patience.left(now).min(WATCH_TIME);
+        if self.is_being_given_back(&hold.goal) {
+            // A release names the session only: one that arrives late would end the hold that is acquired now.
+            return self.pause(hold, GIVE_BACK_POLL, true);
+        }
         match self.usable_session() {
             Usable::Alive(session) => self.go_on_with(hold, session),
             Usable::Coming => hold.attempt().step = Step::AwaitingSession,
             Usable::Lost(loss) => self.turn_failed(hold, Error::SessionLost(loss)),
         }
+    }
+
+    fn is_being_given_back(&self, goal: &Goal) -> bool {
+        let gives_back =
+            |hold: &Hold| matches!(hold.stage, Stage::GivingBack(_)) && hold.goal.name() == goal.name();
+        self.holds.values().any(gives_back)
     }
 
     pub(super) fn session_came(&mut self, hold: &mut Hold, result: Result<String, Error>) {

@@ -202,3 +202,21 @@ fn a_key_that_is_no_lock_is_not_touched() {
     assert!(matches!(story.told_acquired(), Some(Err(Error::Conflict { .. }))));
     assert!(!story.log.contains(&"acquire"));
 }
+
+#[test]
+fn what_is_being_given_back_under_the_same_session_is_waited_for() {
+    let mut story = Story::keeping();
+    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.grant(5);
+    story.tell(Input::Drop(JOB));
+    let next = HoldId(2);
+    story.tell(Input::Acquire(next, wanted(Patience::Once)));
+    assert_eq!(story.asked(), ["release"], "it would end the new hold as well");
+    story.answer("release", Err(unheard()));
+    story.pass(SECOND);
+    assert_eq!(story.asked(), ["release"]);
+    story.answer("release", Ok(Response::Verdict(false)));
+    story.pass(100 * MS);
+    story.grant(9);
+    assert!(story.holder.is_held(next, story.now));
+}
