@@ -72,8 +72,8 @@ fn an_answer_after_the_deadline_is_too_late() {
     story.renews = false;
     story.pass(4 * SECOND);
     assert_eq!(story.asked(), ["get", "renew"]);
-    // The timer is late, and the answer comes first.
-    story.suspend(BELIEF);
+    // The timer is late, and the answer comes first; what it says would reach beyond the present.
+    story.suspend(6 * SECOND);
     story.answer("renew", Ok(Response::Found(true)));
     assert!(!story.is_held());
     assert_eq!(story.told_loss(), Some(&Loss::Deadline));
