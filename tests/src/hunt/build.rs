@@ -9,9 +9,6 @@ use std::process::{Command, Stdio};
 /// The simulator's program.
 const SIM: &str = "sim";
 
-/// The simulator spends its time in the core; all else is as in every test build.
-const CORE_OPTIMISED: &str = "profile.dev.package.lockmesh-core.opt-level=1";
-
 /// What was built, by package and target.
 #[derive(Debug, Default)]
 pub struct Built {
@@ -53,7 +50,7 @@ pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<B
 
 fn cargo(copy: &Path, target: &Path, arguments: &[&str], built: &mut Built) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(arguments).args(["--config", CORE_OPTIMISED, "--message-format=json", "--target-dir"]);
+    cargo.args(arguments).args(["--message-format=json", "--target-dir"]);
     cargo.arg(target).current_dir(copy);
     // What cargo told this program about its own package would make some build scripts run again.
     let told = |name: &str| {
