@@ -102,8 +102,8 @@ impl QuorumClient {
     fn enqueued(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
         let applied = match result {
             Ok(Response::Applied(applied)) => applied,
-            Ok(other) => return self.settle_wait(token, Err(super::unexpected(&other))),
-            Err(reason) => return self.settle_wait(token, Err(reason)),
+            Ok(other) => return self.settle_unknown(token, super::unexpected(&other)),
+            Err(reason) => return self.settle_unknown(token, reason),
         };
         let Reply::Queued { ticket } = applied.reply else {
             return self.settle_wait(token, Ok((applied.index, applied)));
@@ -193,9 +193,22 @@ impl QuorumClient {
             (Ok(_), None) => Ok((mark, Applied { index: mark, reply: Reply::Flag(false) })),
             (Ok(_), Some(failure)) => Err(failure),
             (Err(reason), None) => return self.leave_queue(token, mark, Some(reason)),
-            (Err(_), Some(failure)) => Err(Unavailable::Unknown(failure.to_string())),
+            (Err(_), Some(failure)) => {
+                return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
+            }
         };
         self.settle_wait(token, outcome);
+    }
+
+    /// A wait is over, and unless the failure says otherwise its lock may be granted yet. Where nobody hears that, operators do.
+    fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
+        if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.get(&token)
+            && !failure.certainly_not_done()
+        {
+            let notice = Notice::MayStayGranted(key.clone(), session.clone(), failure.clone());
+            self.outbox.notices.push(notice);
+        }
+        self.settle_wait(token, Err(failure));
     }
 
     /// A wait is over: its caller is told, or where that one is gone, what was granted is given back.

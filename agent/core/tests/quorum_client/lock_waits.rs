@@ -207,6 +207,21 @@ fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
 }
 
 #[test]
+fn that_a_lock_may_be_granted_to_a_client_that_is_gone_is_said() {
+    let mut story = Story::at_rest();
+    let token = story.acquire();
+    story.only();
+    story.tell(Input::Cancel(token));
+    story.leader = None;
+    story.kill(A);
+    story.notices.clear();
+    story.pass(2 * HOLD);
+    let said = |notice: &Notice| matches!(notice, Notice::MayStayGranted(key, ..) if *key == "job".into());
+    assert_eq!(story.notices.iter().filter(|notice| said(notice)).count(), 1, "{:?}", story.notices);
+    assert!(story.answers.is_empty());
+}
+
+#[test]
 fn what_cannot_be_given_back_is_said() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
