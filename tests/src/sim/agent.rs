@@ -63,8 +63,8 @@ pub struct Agent {
     /// The server that it asked last for what every server can answer.
     pub home: Option<ServerId>,
     registration: Option<Registration>,
-    /// When something was lost last that it sent or should have heard.
-    pub(super) disturbed: Time,
+    /// When something was lost last that it sent to a server or should have heard of it.
+    pub(super) disturbed: BTreeMap<ServerId, Time>,
     /// When it looks at the clock, if nothing happens.
     wakes_at: Option<Time>,
     last_token: u64,
@@ -90,7 +90,7 @@ impl Agent {
             leader: None,
             home: None,
             registration: None,
-            disturbed: Time(0),
+            disturbed: BTreeMap::new(),
             wakes_at: None,
             last_token: 0,
             tasks,

@@ -24,7 +24,7 @@ use std::time::Duration;
 const FOLLOW_BOUND: Duration = Duration::from_secs(8);
 
 /// How soon whoever waits for news must hear it.
-const WATCH_BOUND: Duration = Duration::from_secs(5);
+const WATCH_BOUND: Duration = Duration::from_millis(4_500);
 
 /// What has been well for one agent, since when.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl World {
         let now = self.stage.now;
         let mut bounds = self.bounds.remove(&agent).unwrap_or_default();
         let was_away = now.since(bounds.looked) > LISTEN_INTERVAL + Duration::from_millis(100);
-        let was_disturbed = self.agents[agent].disturbed >= bounds.looked;
+        let was_disturbed = self.was_disturbed(agent, bounds.looked);
         bounds.looked = now;
         let leader = self.reachable_leader(agent).filter(|_| !was_away && !was_disturbed);
         if leader != bounds.leader.map(|(leader, _)| leader) {
@@ -73,6 +73,12 @@ impl World {
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
         let process = leader.process.as_ref().filter(|process| self.is_reached(agent, process))?;
         Some((leader.id, process.life, process.core().log_status().term))
+    }
+
+    /// Whether anything was lost between an agent and a server that it reaches.
+    fn was_disturbed(&self, agent: usize, since: Time) -> bool {
+        let mut disturbed = self.agents[agent].disturbed.iter().filter(|(_, at)| **at >= since);
+        disturbed.any(|(id, _)| self.process(*id).is_some_and(|process| self.is_reached(agent, process)))
     }
 
     fn is_reached(&self, agent: usize, process: &Process) -> bool {

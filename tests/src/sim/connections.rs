@@ -144,7 +144,8 @@ impl Agent {
     fn transmit(&mut self, stage: &mut Stage, number: u64, way: Way, event: Event) {
         let place = self.place;
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let (from, to) = ends(place, connection.server, way);
+        let server = connection.server;
+        let (from, to) = ends(place, server, way);
         let lost = connection.lost(way);
         if !lost.waiting.is_empty() {
             return lost.waiting.push_back(event);
@@ -152,7 +153,7 @@ impl Agent {
         if stage.send(from, to, event.clone()) {
             return;
         }
-        self.disturbed = stage.now;
+        self.disturbed.insert(server, stage.now);
         if stage.draw.once_in(4) {
             stage.hit(if way == Way::There { Mark::RequestLost } else { Mark::AnswerLost });
             return self.break_later(stage, number);
@@ -166,7 +167,8 @@ impl Agent {
     pub fn retransmit(&mut self, stage: &mut Stage, number: u64, way: Way) {
         let place = self.place;
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let (from, to) = ends(place, connection.server, way);
+        let server = connection.server;
+        let (from, to) = ends(place, server, way);
         let lost = connection.lost(way);
         while let Some(event) = lost.waiting.front() {
             if stage.now.since(lost.since) >= IDLE_TIMEOUT {
@@ -174,10 +176,10 @@ impl Agent {
                 return stage.after(Duration::ZERO, Event::Connection(place, number, false));
             }
             if !stage.send(from, to, event.clone()) {
-                self.disturbed = stage.now;
+                self.disturbed.insert(server, stage.now);
                 return retransmit_later(stage, place, number, way);
             }
-            self.disturbed = stage.now;
+            self.disturbed.insert(server, stage.now);
             stage.hit(Mark::Retransmitted);
             lost.waiting.pop_front();
         }
@@ -247,7 +249,7 @@ impl Agent {
         self.connections.insert(number, connection);
         let dial = Event::Dial(server, self.place, number);
         if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
-            self.disturbed = stage.now;
+            self.disturbed.insert(server, stage.now);
             self.break_later(stage, number);
         }
     }
