@@ -116,6 +116,16 @@ pub enum KvCommand {
     DeleteCas(Key, LogIndex),
     /// Deletes every key that starts with this.
     DeleteTree(Key),
+    /// The [`KvCommand::Enqueue`] at `mark` has waited long enough: its place is given up, if it has one still. What it was
+    /// granted stays. Answered with whether there was a place.
+    StopWaiting {
+        /// Which key.
+        key: Key,
+        /// Who waits.
+        session: SessionId,
+        /// The index of the request.
+        mark: LogIndex,
+    },
 }
 
 /// What a write puts into an entry.

@@ -102,7 +102,9 @@ fn kv_words(write: &KvWrite) -> (&'static str, String, String) {
         KvWrite::Enqueue { key, value, session } => {
             put(format!("/v1/kv/{key}?acquire={session}&wait={WAIT}"), value)
         }
-        KvWrite::Leave { .. } => unreachable!("over HTTP a client leaves by hanging up"),
+        KvWrite::Leave { .. } | KvWrite::StopWaiting { .. } => {
+            unreachable!("over HTTP a client leaves by hanging up")
+        }
         KvWrite::Release { key, value, session } => put(format!("/v1/kv/{key}?release={session}"), value),
         KvWrite::Delete { key } => delete(format!("/v1/kv/{key}")),
         KvWrite::DeleteCas { key, expected } => delete(format!("/v1/kv/{key}?cas={expected}")),
@@ -129,7 +131,7 @@ fn txn_body(steps: &[TxnStep]) -> String {
             json!({"Verb": "delete-cas", "Key": key, "Index": expected})
         }
         TxnStep::Write(KvWrite::DeleteTree { prefix }) => json!({"Verb": "delete-tree", "Key": prefix}),
-        TxnStep::Write(KvWrite::Enqueue { .. } | KvWrite::Leave { .. }) => {
+        TxnStep::Write(KvWrite::Enqueue { .. } | KvWrite::Leave { .. } | KvWrite::StopWaiting { .. }) => {
             unreachable!("no transaction waits")
         }
         TxnStep::Get { key } => json!({"Verb": "get", "Key": key}),

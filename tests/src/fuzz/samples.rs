@@ -210,6 +210,7 @@ fn commands() -> Vec<Command> {
         KvCommand::Acquire(new(), session_id()),
         KvCommand::Enqueue { new: new(), session: session_id(), wait: Duration::from_secs(30) },
         KvCommand::Leave { key: "a".into(), session: session_id(), mark: LogIndex(3) },
+        KvCommand::StopWaiting { key: "a".into(), session: session_id(), mark: LogIndex(3) },
         KvCommand::Release(new(), session_id()),
         KvCommand::Delete("a".into()),
         KvCommand::DeleteCas("a".into(), LogIndex(1 << 33)),

@@ -480,6 +480,7 @@ pub(super) fn key_of(write: &KvWrite) -> Option<&str> {
         | KvWrite::Acquire { key, .. }
         | KvWrite::Enqueue { key, .. }
         | KvWrite::Leave { key, .. }
+        | KvWrite::StopWaiting { key, .. }
         | KvWrite::Release { key, .. }
         | KvWrite::Delete { key }
         | KvWrite::DeleteCas { key, .. } => Some(key),
@@ -492,6 +493,7 @@ fn sessions_of(operation: &Operation) -> Vec<&str> {
         KvWrite::Acquire { session, .. }
         | KvWrite::Enqueue { session, .. }
         | KvWrite::Leave { session, .. }
+        | KvWrite::StopWaiting { session, .. }
         | KvWrite::Release { session, .. } => Some(session.as_str()),
         _ => None,
     });

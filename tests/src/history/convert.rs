@@ -97,6 +97,11 @@ fn kv_write(command: &KvCommand) -> Option<KvWrite> {
             session: session.as_str().to_owned(),
             asked: mark.0,
         },
+        KvCommand::StopWaiting { key, session, mark } => KvWrite::StopWaiting {
+            key: key.as_str().to_owned(),
+            session: session.as_str().to_owned(),
+            asked: mark.0,
+        },
     })
 }
 

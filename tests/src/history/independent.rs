@@ -261,7 +261,7 @@ impl<'h> Projection<'h> {
             KvWrite::Acquire { value, session, .. } | KvWrite::Enqueue { value, session, .. } => {
                 Some(acquired(value.clone(), session.clone(), told))
             }
-            KvWrite::Leave { .. } => None,
+            KvWrite::Leave { .. } | KvWrite::StopWaiting { .. } => None,
             KvWrite::Release { value, session, .. } => Some(released(value.clone(), session.clone(), told)),
             KvWrite::Delete { .. } => Some(KeyOperation::Deleted),
             KvWrite::DeleteCas { expected, .. } => match (self.version(key, *expected), told) {

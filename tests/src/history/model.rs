@@ -299,6 +299,9 @@ impl Model {
                     _ => Ok(()),
                 };
             }
+            KvWrite::StopWaiting { key, session, asked } => {
+                self.stop_waiting(key, session, Asked::At(*asked))
+            }
             KvWrite::Set { key, value } => self.set(step, key, value),
             KvWrite::Cas { key, value, expected } => self.cas(step, key, value, *expected),
             KvWrite::Release { key, value, session } => self.release(step, key, value, session),

@@ -72,6 +72,8 @@ pub enum KvWrite {
     Enqueue { key: String, value: String, session: String },
     /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted in it.
     Leave { key: String, session: String, asked: u64 },
+    /// Gives up the place that the `Enqueue` at an index asked for, and nothing else.
+    StopWaiting { key: String, session: String, asked: u64 },
     /// Gives a lock back.
     Release { key: String, value: String, session: String },
     /// One key.
@@ -293,6 +295,9 @@ impl fmt::Display for KvWrite {
             Self::Enqueue { key, value, session } => write!(f, "wait for {key}={value} by {session}"),
             Self::Leave { key, session, asked } => {
                 write!(f, "leave {key} by {session}, asked for at {asked}")
+            }
+            Self::StopWaiting { key, session, asked } => {
+                write!(f, "stop waiting for {key} by {session}, asked for at {asked}")
             }
             Self::Release { key, value, session } => write!(f, "release {key}={value} by {session}"),
             Self::Delete { key } => write!(f, "delete {key}"),

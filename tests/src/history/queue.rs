@@ -96,11 +96,7 @@ impl Model {
 
     /// Gives up a place, or the lock that was granted in it. What that is answered with.
     pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> Reply {
-        let mut queue = self.queue(key).to_vec();
-        let before = queue.len();
-        queue.retain(|waiter| waiter.session != session || waiter.asked != asked);
-        if queue.len() < before {
-            self.put_queue(key, queue);
+        if self.stop_waiting(key, session, asked) {
             return Reply::Flag(true);
         }
         let held = self
@@ -109,6 +105,18 @@ impl Model {
         let Some(value) = held.map(|entry| entry.value.clone()) else { return Reply::Flag(false) };
         self.release(step, key, &value, session);
         Reply::Done
+    }
+
+    /// Gives up a place; false where there is none any more.
+    pub(super) fn stop_waiting(&mut self, key: &str, session: &str, asked: Asked) -> bool {
+        let mut queue = self.queue(key).to_vec();
+        let before = queue.len();
+        queue.retain(|waiter| waiter.session != session || waiter.asked != asked);
+        let has_left = queue.len() < before;
+        if has_left {
+            self.put_queue(key, queue);
+        }
+        has_left
     }
 
     /// What a leaver gives back is granted to the next. Whether there was anything to give up.

@@ -81,7 +81,7 @@ impl Model {
                 (matches!(acquired, Acquired::Granted(_)), Some(key))
             }
             KvWrite::Release { key, value, session } => (self.release(step, key, value, session), Some(key)),
-            KvWrite::Enqueue { .. } | KvWrite::Leave { .. } => (false, None),
+            KvWrite::Enqueue { .. } | KvWrite::Leave { .. } | KvWrite::StopWaiting { .. } => (false, None),
             KvWrite::Delete { key } => (self.delete(key), None),
             KvWrite::DeleteCas { key, expected } => (self.delete_cas(key, *expected), None),
             KvWrite::DeleteTree { prefix } => (self.delete_tree(prefix), None),

@@ -3,14 +3,14 @@
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
 //!        └──▶ Queued{ticket} ──▶ Place, parked ──▶ granted, or not        the answer
-//!                             ├─ the time is over ──▶ Place, once more: granted, or else ──▶ Leave
+//!                             ├─ the time is over ──▶ StopWaiting ──▶ Place: granted, or not        the answer
 //!                             └─ the client is gone, the agent stops ──▶ Leave
 //! ```
 //!
 //! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
 //! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came leaves the queue,
 //! and a lock that was granted to it meanwhile is released, unless its session has acquired it again. Whoever is told *no*
-//! was granted nothing: a grant that is found when the time is over is told, one that is given back is told as *unknown*.
+//! was granted nothing: a grant that came before the wait was stopped is told, one that is given back is told as *unknown*.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -49,11 +49,13 @@ pub(super) struct LockWait {
 enum Stage {
     /// The lock is asked for.
     Enqueuing,
-    /// It is waited for in the queue; the request asks what became of that, for the last time once the time is over.
+    /// It is waited for in the queue; the request asks what became of that, for the last time once the wait is stopped.
     Queued { queued: Queued, request: RequestNumber, is_last: bool },
     /// The same; it is asked again then.
     Pausing { queued: Queued, at: Time },
-    /// The position is given up; why it was, where that was a failure.
+    /// The time is over: the position is given up, but not what was granted in it.
+    Stopping { queued: Queued },
+    /// The position is given up, and what was granted in it; why it was, where that was a failure.
     Leaving { mark: LogIndex, failure: Option<Unavailable> },
     /// The lock was granted, and the caller has yet to hear of it.
     Granted { mark: LogIndex },
@@ -87,6 +89,7 @@ impl QuorumClient {
         match std::mem::replace(&mut lock_wait.stage, Stage::TakingBack) {
             Stage::Enqueuing => self.enqueued(token, result),
             Stage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
+            Stage::Stopping { queued } => self.stopped(token, queued, result),
             Stage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
             Stage::TakingBack => {
                 if let (Some(LockWait { key, session, .. }), Err(reason)) =
@@ -164,6 +167,15 @@ impl QuorumClient {
         // Nobody will hear what becomes of the position, so it is worth an attempt to give it up; while it stands, the lock
         // may be granted in it.
         self.leave_queue(token, queued.mark, Some(failure));
+    }
+
+    /// Nothing is granted in the position any more; something may have been.
+    fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
+        match (result, self.lock_waits.get(&token)) {
+            (Err(reason), _) => self.leave_queue(token, queued.mark, Some(reason)),
+            (Ok(_), Some(LockWait { is_gone: true, .. })) => self.leave_queue(token, queued.mark, None),
+            (Ok(_), _) => self.ask_for_position(token, queued, true),
+        }
     }
 
     /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
@@ -260,9 +272,11 @@ impl QuorumClient {
 
     /// The servers' own clock ends a wait before this. It has not: after an election, or because they were not heard.
     pub(super) fn wait_is_over(&mut self, token: CallToken) {
-        if let Some(queued) = self.stop_asking(token) {
-            self.ask_for_position(token, queued, true);
-        }
+        let Some(queued) = self.stop_asking(token) else { return };
+        self.set_stage(token, Stage::Stopping { queued });
+        let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
+        let (key, session, mark) = (key.clone(), session.clone(), queued.mark);
+        self.propose(Owner::LockWait(token), Command::Kv(KvCommand::StopWaiting { key, session, mark }));
     }
 
     /// Gives up a position that is waited in.

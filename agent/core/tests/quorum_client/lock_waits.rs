@@ -40,6 +40,16 @@ impl Story {
     }
 
     #[track_caller]
+    fn stops_waiting(&self) -> Asked {
+        let asked = self.only();
+        let Request::Propose(_, Command::Kv(KvCommand::StopWaiting { mark, .. })) = &asked.request else {
+            panic!("it does not stop waiting: {asked:?}")
+        };
+        assert_eq!(*mark, LogIndex(20));
+        asked
+    }
+
+    #[track_caller]
     fn heard_acquired(&mut self, token: CallToken) -> (u64, Applied) {
         match self.heard(token) {
             Ok(Answered::Acquired(mark, applied)) => (mark.0, applied),
@@ -95,6 +105,9 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     story.pass(WAIT + SECOND - MS);
     assert_eq!(story.only(), parked, "the servers' own clock may end it first");
     story.pass(2 * MS);
+    let stop = story.stops_waiting();
+    assert!(story.answers.is_empty());
+    story.answer(&stop, applied(40, Reply::Flag(true)));
     let asked = story.only();
     assert!(
         matches!(&asked.request, Request::Read { query: Query::Place { .. }, blocking: None, .. }),
@@ -104,14 +117,38 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
 }
 
 #[test]
-fn who_has_waited_long_enough_leaves_the_queue_and_is_told_so_then() {
+fn who_has_waited_long_enough_stops_waiting_and_is_told_so_then() {
     let mut story = Story::at_rest();
     let (token, asked) = waited_long_enough(&mut story);
-    story.answer(&asked, place(21, Reply::Queued { ticket: LogIndex(18) }));
-    let leave = story.leaves();
     assert!(story.answers.is_empty());
-    story.apply(&leave, 40);
+    story.answer(&asked, place(40, Reply::Flag(false)));
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: Reply::Flag(false) }));
+    assert!(story.asked.is_empty());
+}
+
+#[test]
+fn who_goes_while_the_wait_is_stopped_holds_nothing() {
+    let mut story = Story::at_rest();
+    let (token, _) = story.queued();
+    story.pass(WAIT + SECOND + MS);
+    let stop = story.stops_waiting();
+    story.tell(Input::Cancel(token));
+    story.answer(&stop, applied(40, Reply::Flag(false)));
+    let leave = story.leaves();
+    story.apply(&leave, 41);
+    assert!(story.asked.is_empty() && story.answers.is_empty());
+}
+
+#[test]
+fn a_wait_that_cannot_be_stopped_is_left() {
+    let mut story = Story::at_rest();
+    let (token, _) = story.queued();
+    story.pass(WAIT + SECOND + MS);
+    let stop = story.stops_waiting();
+    story.answer(&stop, Response::Unavailable(Unavailable::Denied("no".into())));
+    let leave = story.leaves();
+    story.apply(&leave, 41);
+    assert!(matches!(story.heard(token), Err(Unavailable::Denied(_))));
 }
 
 /// Chaos with 64 clients and a stopped agent: it took back what its callers had been granted meanwhile, and told them *no*.
@@ -128,9 +165,8 @@ fn a_grant_that_is_found_when_the_time_is_over_is_told() {
 #[test]
 fn a_grant_that_was_given_back_is_no_refusal() {
     let mut story = Story::at_rest();
-    let (token, asked) = waited_long_enough(&mut story);
-    story.answer(&asked, place(21, Reply::Queued { ticket: LogIndex(18) }));
-    // Granted between the question and this.
+    let (token, _) = story.queued();
+    story.tell(Input::Hurry);
     story.answer(&story.leaves(), applied(40, Reply::Done));
     assert!(matches!(story.heard(token), Err(Unavailable::Unknown(_))));
 }

@@ -55,6 +55,9 @@ impl Step<'_> {
             }
             KvCommand::Enqueue { new, session, wait } => reply_or_refusal(self.enqueue(new, session, *wait)),
             KvCommand::Leave { key, session, mark } => self.leave(key, session, *mark),
+            KvCommand::StopWaiting { key, session, mark } => {
+                Reply::Flag(self.stop_waiting(key, session, *mark))
+            }
             KvCommand::Release(new, session) => {
                 reply_or_refusal(self.release(new, session).map(|entry| Reply::Flag(entry.is_some())))
             }

@@ -61,10 +61,7 @@ impl Step<'_> {
 
     /// Gives up what the request at `mark` asked for: its place, or the lock, if nobody else may know of it.
     pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> Reply {
-        if let Some(ticket) = self.state.ticket(key, session)
-            && self.state.waiter(key, ticket).is_some_and(|waiter| waiter.mark == mark)
-        {
-            self.set(Change::Waiter(key.clone(), ticket, None));
+        if self.stop_waiting(key, session, mark) {
             return Reply::Flag(true);
         }
         match self.entry(key) {
@@ -77,6 +74,16 @@ impl Step<'_> {
             }
             _ => Reply::Flag(false),
         }
+    }
+
+    /// Gives up the place of the request at `mark`; false where it has none any more.
+    pub(super) fn stop_waiting(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> bool {
+        let ticket = self.state.ticket(key, session);
+        let is_its_own =
+            |ticket: &LogIndex| self.state.waiter(key, *ticket).is_some_and(|waiter| waiter.mark == mark);
+        let Some(ticket) = ticket.filter(is_its_own) else { return false };
+        self.set(Change::Waiter(key.clone(), ticket, None));
+        true
     }
 
     /// Ends a wait, if `mark` is still its own.

@@ -100,6 +100,9 @@ fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String
             KvCommand::Enqueue { new: entry_of(key, words)?, session, wait }
         }
         "leave" => KvCommand::Leave { key: key(words)?, session: session_id(words)?, mark: index(words)? },
+        "stop-waiting" => {
+            KvCommand::StopWaiting { key: key(words)?, session: session_id(words)?, mark: index(words)? }
+        }
         "release" => {
             let (key, session) = (key(words)?, session_id(words)?);
             KvCommand::Release(entry_of(key, words)?, session)

@@ -30,6 +30,8 @@ pub(crate) enum Action {
     EndWait(Key, bool),
     /// Gives up what a session asked for last, or something before that.
     Leave(Key, SessionId, bool),
+    /// The same, but only its place.
+    StopWaiting(Key, SessionId, bool),
     Reap(u64),
     Txn(Vec<(TxnKv, bool)>),
 }
@@ -40,6 +42,11 @@ impl Action {
         let expected = |key: &Key, holds: bool| {
             let current = model.modify_index(key);
             if holds { current } else { LogIndex(current.0 + 1) }
+        };
+        // That of what a session asked for last, or one before it.
+        let mark = |key: &Key, session: &SessionId, holds: bool| {
+            let mark = model.mark_of(key, session).0.saturating_sub(u64::from(!holds));
+            LogIndex(mark.max(1))
         };
         match self {
             Self::Ready(command) => command.clone(),
@@ -57,9 +64,12 @@ impl Action {
                 Command::EndWait { key: key.clone(), ticket, mark: LogIndex(mark.0 + u64::from(!holds)) }
             }
             Self::Leave(key, session, holds) => {
-                let mark = LogIndex(model.mark_of(key, session).0.saturating_sub(u64::from(!holds)));
-                let mark = if mark.0 == 0 { LogIndex(1) } else { mark };
+                let mark = mark(key, session, *holds);
                 Command::Kv(KvCommand::Leave { key: key.clone(), session: session.clone(), mark })
+            }
+            Self::StopWaiting(key, session, holds) => {
+                let mark = mark(key, session, *holds);
+                Command::Kv(KvCommand::StopWaiting { key: key.clone(), session: session.clone(), mark })
             }
             Self::Reap(back) => {
                 Command::ReapTombstones { up_to: LogIndex(model.newest().saturating_sub(*back)) }
@@ -117,6 +127,7 @@ fn contender() -> BoxedStrategy<Action> {
         1 => any::<bool>().prop_map(|holds| Action::EndWait(Key::from("c"), holds)),
         1 => any::<bool>().prop_map(|holds| Action::EndDelay(Key::from("c"), holds)),
         1 => (session_id(), any::<bool>()).prop_map(|(id, holds)| Action::Leave(Key::from("c"), id, holds)),
+        1 => (session_id(), any::<bool>()).prop_map(|(id, holds)| Action::StopWaiting(Key::from("c"), id, holds)),
         1 => session_command().prop_map(Action::Ready),
     ]
     .boxed()
@@ -150,6 +161,7 @@ fn action() -> BoxedStrategy<Action> {
         }),
         2 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::EndWait(key, holds)),
         3 => (key(), session_id(), any::<bool>()).prop_map(|(key, id, holds)| Action::Leave(key, id, holds)),
+        2 => (key(), session_id(), any::<bool>()).prop_map(|(key, id, holds)| Action::StopWaiting(key, id, holds)),
         4 => (new_entry(), session_id()).prop_map(|(new, id)| Action::Ready(Command::Kv(KvCommand::Release(new, id)))),
         2 => key().prop_map(|key| Action::Ready(Command::Kv(KvCommand::Delete(key)))),
         2 => (key(), any::<bool>()).prop_map(|(key, holds)| Action::DeleteCas(key, holds)),

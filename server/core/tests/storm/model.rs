@@ -172,6 +172,11 @@ impl Model {
                 }
                 Reply::Flag(waited)
             }
+            KvCommand::StopWaiting { key, session, mark } => {
+                let before = self.waiters.len();
+                self.waiters.retain(|w| (&w.new.key, &w.session, w.mark) != (key, session, *mark));
+                Reply::Flag(self.waiters.len() < before)
+            }
             KvCommand::Release(new, session) => {
                 let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
                 if holds {
