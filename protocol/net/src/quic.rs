@@ -12,8 +12,8 @@ use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{
-    ClientConfig, ConnectionError, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout,
-    ServerConfig, TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
+    AckFrequencyConfig, ClientConfig, ConnectionError, ConnectionId, ConnectionIdGenerator, EndpointConfig,
+    IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
 };
 use serde::de::DeserializeOwned;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -23,6 +23,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::task::AbortHandle;
+
+/// How many packets may come before one is acknowledged by itself. An answer acknowledges what it answers, so most
+/// packets need none of their own, and each of those wakes the other end for nothing.
+const PACKETS_PER_ACK: u32 = 8;
 
 /// How a connection's end behaves. Both ends' idle times count; the shorter one wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -437,6 +441,8 @@ fn malformed(error: FrameError) -> LinkError {
 }
 
 fn transport(options: &QuicOptions) -> TransportConfig {
+    let mut acknowledgements = AckFrequencyConfig::default();
+    acknowledgements.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
     let idle_time = IdleTimeout::try_from(options.idle_time).unwrap_or(VarInt::MAX.into());
     let mut transport = TransportConfig::default();
     transport
@@ -449,6 +455,7 @@ fn transport(options: &QuicOptions) -> TransportConfig {
         .send_window(options.connection_window.into())
         .datagram_receive_buffer_size(None)
         .datagram_send_buffer_size(0)
+        .ack_frequency_config(Some(acknowledgements))
         .initial_rtt(Duration::from_millis(100));
     transport
 }
