@@ -215,8 +215,10 @@ impl World {
 
     /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds.
     pub(super) fn members_without_loss(&self) -> Option<Membership> {
-        let leader = self.machines.values().find(|machine| machine.serves())?;
-        let core = leader.process.as_ref().expect("it serves").core();
+        let cores = || self.machines.values().filter_map(|machine| Some(machine.process.as_ref()?.core()));
+        let newest = cores().map(|core| core.log_status().term).max()?;
+        // A leader that was deposed and stands still does not know who votes now.
+        let core = cores().find(|core| core.is_serving() && core.log_status().term == newest)?;
         let members = core.membership().clone();
         let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
         let lost = members.voters.iter().filter(|id| is_gone(id)).count();
