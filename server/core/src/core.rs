@@ -173,7 +173,7 @@ impl Core {
             Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
             Input::Propose(ticket, proposal) => self.propose(now, ticket, proposal, outbox),
             Input::Read(ticket, Consistency::Stale) => outbox.readable.push(ticket),
-            Input::Read(ticket, _) => self.read(Reader::Query(ticket), outbox),
+            Input::Read(ticket, _) => self.read(now, Reader::Query(ticket), outbox),
             Input::Renew(ticket, session) => self.renew(now, ticket, session, outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
@@ -448,6 +448,8 @@ impl Core {
         self.readers.retry(now);
         if self.engine.leader().is_none() {
             self.readers.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
+        } else if !self.engine.is_leader() {
+            self.readers.overdue(now).iter().for_each(|reader| refuse_reader(outbox, reader));
         }
         self.may_pass = DEADLINES_A_TICK;
         self.pass_deadlines(now);
@@ -545,11 +547,11 @@ impl Core {
         }
     }
 
-    fn read(&mut self, reader: Reader, outbox: &mut Outbox) {
+    fn read(&mut self, now: Time, reader: Reader, outbox: &mut Outbox) {
         if self.engine.is_leader() && self.engine.seam.breaks(Rule::ReadsWaitForTheirRound) {
             outbox.readable.push(reader.ticket());
         } else if self.engine.leader().is_some() {
-            self.readers.arrive(reader);
+            self.readers.arrive(now, reader);
         } else {
             refuse_reader(outbox, &reader);
         }
@@ -568,7 +570,7 @@ impl Core {
         if self.is_serving() && self.engine.seam.breaks(Rule::RenewalsWaitForTheirRound) {
             outbox.replies.push((ticket, Response::Renewed(self.state.session(&id).cloned())));
         } else if self.engine.is_leader() {
-            self.readers.arrive(Reader::Renewal(ticket, id));
+            self.readers.arrive(now, Reader::Renewal(ticket, id));
         } else {
             fail(outbox, ticket, not_leader());
         }

@@ -2,7 +2,7 @@
 //!
 //! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before it may then look at the state, once
 //! everything that was committed at that time is applied. A round that vanishes (a change of leader, a lost message)
-//! is begun again.
+//! is begun again. A follower that cannot catch up with its leader keeps nobody for long: whoever asked may ask the leader.
 
 use crate::input::Ticket;
 use lockmesh_protocol::id::{LogIndex, SessionId};
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// After this long without a confirmation a round is begun anew.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or is far behind it.
+const FOLLOWERS_READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Somebody who waits for a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,28 +33,31 @@ impl Reader {
     }
 }
 
+/// Since when somebody waits.
+type Arrived = (Time, Reader);
+
 #[derive(Debug)]
 struct Round {
     number: u64,
     began: Time,
-    readers: Vec<Reader>,
+    readers: Vec<Arrived>,
 }
 
 /// Readers by how far they are.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     /// Those for whom no round has begun.
-    arrived: Vec<Reader>,
+    arrived: Vec<Arrived>,
     /// Rounds that are under way, oldest first.
     rounds: VecDeque<Round>,
     /// Confirmed, but not everything that was committed is applied.
-    confirmed: Vec<(LogIndex, Vec<Reader>)>,
+    confirmed: Vec<(LogIndex, Vec<Arrived>)>,
     last_number: u64,
 }
 
 impl Readers {
-    pub(crate) fn arrive(&mut self, reader: Reader) {
-        self.arrived.push(reader);
+    pub(crate) fn arrive(&mut self, now: Time, reader: Reader) {
+        self.arrived.push((now, reader));
     }
 
     /// The number of the round that shall begin now; none if nobody waits for one.
@@ -78,8 +84,19 @@ impl Readers {
         let (ready, later) =
             std::mem::take(&mut self.confirmed).into_iter().partition(|(at, _)| *at <= applied);
         self.confirmed = later;
-        let ready: Vec<(LogIndex, Vec<Reader>)> = ready;
-        ready.into_iter().flat_map(|(_, readers)| readers).collect()
+        let ready: Vec<(LogIndex, Vec<Arrived>)> = ready;
+        ready.into_iter().flat_map(|(_, readers)| readers).map(|(_, reader)| reader).collect()
+    }
+
+    /// Those who have waited too long for a follower.
+    pub(crate) fn overdue(&mut self, now: Time) -> Vec<Reader> {
+        let is_overdue = |(since, _): &mut Arrived| now.since(*since) >= FOLLOWERS_READER_TIMEOUT;
+        let mut overdue: Vec<Arrived> = self.arrived.extract_if(.., is_overdue).collect();
+        let rounds = self.rounds.iter_mut().map(|round| &mut round.readers);
+        for readers in rounds.chain(self.confirmed.iter_mut().map(|(_, readers)| readers)) {
+            overdue.extend(readers.extract_if(.., is_overdue));
+        }
+        overdue.into_iter().map(|(_, reader)| reader).collect()
     }
 
     /// Lets those arrive again whose round vanished.
@@ -96,6 +113,6 @@ impl Readers {
         let confirmed = std::mem::take(&mut self.confirmed).into_iter().flat_map(|(_, readers)| readers);
         let mut all = std::mem::take(&mut self.arrived);
         all.extend(rounds.chain(confirmed));
-        all
+        all.into_iter().map(|(_, reader)| reader).collect()
     }
 }

@@ -481,6 +481,36 @@ fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
     cluster.assert_equal();
 }
 
+/// Seed 152: a read waited for as long as its follower was behind, though the leader could have answered it.
+#[test]
+fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    cluster.down.insert(follower);
+    cluster.put("unseen");
+    cluster.down.clear();
+    cluster.last_ticket += 1;
+    let ticket = Ticket(cluster.last_ticket);
+    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    let asked_at = cluster.now;
+    while !cluster.servers[&follower].unreadable.contains(&ticket) {
+        assert!(cluster.now < asked_at + 2 * SECOND, "it waits on");
+        cluster.now = cluster.now + TICK;
+        for id in cluster.running() {
+            cluster.input(id, Input::Tick(WallTime(cluster.now.0)));
+        }
+        // It hears its leader, but not what it lacks.
+        while !cluster.mail.is_empty() {
+            cluster.mail.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
+            cluster.deliver_once();
+        }
+    }
+    assert!(cluster.now >= asked_at + SECOND, "a moment of lag sends nobody away");
+    assert!(cluster.servers[&follower].core.leader().is_some());
+    assert!(!cluster.servers[&follower].readable.contains(&ticket));
+}
+
 #[test]
 fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     let mut cluster = Cluster::start(3);
