@@ -58,6 +58,8 @@ pub struct Agent {
     pub(super) calls: BTreeMap<u64, (u64, CallId)>,
     /// To whom each command went last.
     pub(super) sent_to: BTreeMap<(u32, u64), ServerId>,
+    /// The addresses of servers that it was told of, by whoever started it or by servers.
+    told_of: BTreeSet<String>,
     /// The server that it says leads.
     pub leader: Option<ServerId>,
     /// The server that it asked last for what every server can answer.
@@ -87,6 +89,7 @@ impl Agent {
             given_up: BTreeMap::new(),
             calls: BTreeMap::new(),
             sent_to: BTreeMap::new(),
+            told_of: BTreeSet::new(),
             leader: None,
             home: None,
             registration: None,
@@ -100,6 +103,7 @@ impl Agent {
     }
 
     fn begin_life(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        self.told_of = configured(stage).into_iter().collect();
         self.life += 1;
         self.see(stage, judge, AgentEvent::Started);
         self.wakes_at = Some(stage.now);
@@ -160,7 +164,7 @@ impl Agent {
         if length > IDLE_TIMEOUT {
             // Nothing keeps its connections alive, and servers give them up.
             for (number, connection) in &self.connections {
-                stage.after(IDLE_TIMEOUT, Event::HungUp(connection.server, self.place));
+                stage.after(IDLE_TIMEOUT, Event::GaveUp(connection.server, self.place, *number));
                 stage.at(until, Event::Connection(self.place, *number, false));
             }
         }
@@ -180,6 +184,22 @@ impl Agent {
             self.busy_until = stage.now + stage.draw.duration(Duration::ZERO, slowness);
         }
         None
+    }
+
+    /// Whether it was told of one of these servers.
+    pub fn was_told_of(&self, stage: &Stage, is_one: impl Fn(ServerId) -> bool) -> bool {
+        self.told_of.iter().filter_map(|address| stage.addresses.get(address)).any(|id| is_one(*id))
+    }
+
+    /// A server tells of others, or of itself.
+    pub(super) fn learn(&mut self, response: &Response) {
+        match response {
+            Response::Status(status) => {
+                self.told_of.extend(status.servers.iter().map(|server| server.address.clone()));
+            }
+            Response::Unavailable(Unavailable::NotLeader { leader }) => self.told_of.extend(leader.clone()),
+            _ => {}
+        }
     }
 
     /// Clients that wait still, in words.

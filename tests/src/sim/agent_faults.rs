@@ -29,6 +29,11 @@ impl World {
             return self.stage.after(wait, Event::EndAgent(agent, self.agents[agent].life));
         }
         self.stage.say(|| format!("agent {agent} dies"));
+        self.restart_agent(agent);
+    }
+
+    /// An agent dies, and is started again.
+    pub(super) fn restart_agent(&mut self, agent: usize) {
         self.agents[agent].restart(&mut self.stage, &mut self.judge);
         self.hang_up(agent);
     }

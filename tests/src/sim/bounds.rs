@@ -67,12 +67,18 @@ impl World {
         self.bounds.insert(agent, bounds);
     }
 
-    /// The leader, where it runs and the agent reaches it.
+    /// The leader, where it runs and the agent reaches it, and was told of it or of another one who can tell.
     fn reachable_leader(&self, agent: usize) -> Option<(ServerId, u64, Term)> {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
         let process = leader.process.as_ref().filter(|process| self.is_reached(agent, process))?;
-        Some((leader.id, process.life, process.core().log_status().term))
+        let members = process.core().membership().all();
+        let can_tell = |id: ServerId| {
+            members.contains(&id) && self.process(id).is_some_and(|process| self.is_reached(agent, process))
+        };
+        self.agents[agent]
+            .was_told_of(&self.stage, can_tell)
+            .then(|| (leader.id, process.life, process.core().log_status().term))
     }
 
     /// Whether anything was lost between an agent and a server that it reaches.

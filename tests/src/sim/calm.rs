@@ -1,5 +1,6 @@
 //! After the storm: nothing goes wrong any more, and within a bounded time everything must be well.
 
+use super::agent::Agent;
 use super::invariant::Fact;
 use super::machine::Machine;
 use super::operator::Order;
@@ -40,9 +41,23 @@ impl World {
         self.stage.after(LOOK, Event::Look);
     }
 
+    /// An agent that was away while all the servers were taken out of which it knew is told of others by whoever runs it.
+    fn find_lost_agents(&mut self) {
+        let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
+        let members = leader.process.as_ref().expect("it serves").core().membership().all();
+        let is_lost = |agent: &Agent| !agent.was_told_of(&self.stage, |id| members.contains(&id));
+        let agents = self.agents.iter().enumerate();
+        let lost: Vec<usize> = agents.filter(|(_, agent)| is_lost(agent)).map(|(number, _)| number).collect();
+        for agent in lost {
+            self.stage.say(|| format!("agent {agent} knows nobody who is still there"));
+            self.restart_agent(agent);
+        }
+    }
+
     /// Whether all is well by now.
     pub fn look(&mut self) {
         self.waits_for_refusal();
+        self.find_lost_agents();
         let wrong = self.wrong();
         if wrong.is_empty() {
             self.judge_end();

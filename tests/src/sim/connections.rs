@@ -114,6 +114,11 @@ impl Agent {
         stands.or(last_word.map(|(id, _)| (*id, true)))
     }
 
+    /// Whether a connection stands, or is being made.
+    pub fn is_connected(&self, connection: u64) -> bool {
+        self.connections.contains_key(&connection)
+    }
+
     /// A server died: its connections break.
     pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
         for (number, _) in self.connections.iter().filter(|(_, connection)| connection.server == server) {
@@ -190,6 +195,7 @@ impl Agent {
         let as_of = judge.as_of.remove(&call);
         let Some((number, id)) = self.calls.remove(&call) else { return };
         let Some((connection, is_given_up)) = self.known(stage, number) else { return };
+        self.learn(&response);
         match &response {
             Response::Unavailable(Unavailable::Unknown(_)) => stage.hit(Mark::UnknownOutcome),
             Response::Applied(Applied { reply: Reply::Queued { .. }, .. }) => stage.hit(Mark::Queued),

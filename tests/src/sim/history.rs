@@ -53,6 +53,8 @@ pub struct History {
     kept: BTreeMap<LogIndex, State>,
     /// The places of each request, by agent, generation and sequence.
     places: BTreeMap<(u32, u32, u64), Vec<LogIndex>>,
+    /// How often a backup took the place of everything.
+    restores: usize,
 }
 
 impl History {
@@ -64,6 +66,7 @@ impl History {
             state: State::default(),
             kept: BTreeMap::from([(start, State::default())]),
             places: BTreeMap::new(),
+            restores: 0,
         }
     }
 
@@ -93,6 +96,11 @@ impl History {
         &self.state
     }
 
+    /// How often a backup took the place of everything.
+    pub fn restores(&self) -> usize {
+        self.restores
+    }
+
     /// Where a request stands in the log; more than once where it was retried.
     pub fn places_of(&self, request: &RequestId) -> &[LogIndex] {
         let place = (request.agent.0, request.generation.0, request.sequence);
@@ -114,6 +122,7 @@ impl History {
             let place = (request.agent.0, request.generation.0, request.sequence);
             self.places.entry(place).or_default().push(entry.index);
         }
+        self.restores += changes.iter().filter(|change| matches!(change, Change::Cleared)).count();
         let index = LogIndex(entry.index.0 + self.state.index_base());
         self.past.push(Past { entry: entry.clone(), proposal, index, changes, reply, at, by });
         if entry.index.0.is_multiple_of(STATES_EVERY) {

@@ -26,9 +26,17 @@ struct Owned {
     /// Its owner renews it no more.
     neglected: bool,
     held: BTreeSet<Key>,
-    /// Locks that it waited for and never heard of, each with the newest fence that there was before: its agent must give back
-    /// what was granted under a newer one, and it asks for none of them meanwhile.
-    unheard: BTreeMap<Key, Fence>,
+    /// Locks that it waited for and never heard of, and it asks for none of them meanwhile.
+    unheard: BTreeMap<Key, Unheard>,
+}
+
+/// A lock that its agent must give back if it was granted.
+#[derive(Clone, Copy, Debug)]
+struct Unheard {
+    /// The newest fence that there was before.
+    before: Fence,
+    /// How many backups had taken the place of everything: the next one may bring back what was given back.
+    restores: usize,
 }
 
 /// What it knows.
@@ -106,14 +114,16 @@ impl Locker {
     /// After the storm it waits until nothing that it never heard of is its session's any more.
     fn waits_for_unheard(&mut self, stage: &Stage, judge: &Judge) -> bool {
         let Some(session) = self.session.as_mut().filter(|_| stage.calm) else { return false };
-        let (id, state) = (&session.id, judge.history.state());
-        let holds = |key: &Key, before: Fence| match state.query(&Query::Entry(key.clone())).1 {
+        let (id, history) = (&session.id, &judge.history);
+        let holds = |key: &Key, before: Fence| match history.state().query(&Query::Entry(key.clone())).1 {
             Rows::Entries(entries) => {
                 entries.iter().any(|entry| entry.session.as_ref() == Some(id) && entry.fence > before)
             }
             _ => false,
         };
-        session.unheard.retain(|key, before| holds(key, *before));
+        let is_owed =
+            |key: &Key, lock: Unheard| lock.restores == history.restores() && holds(key, lock.before);
+        session.unheard.retain(|key, lock| is_owed(key, *lock));
         !session.unheard.is_empty()
     }
 
@@ -128,7 +138,8 @@ impl Locker {
             return self.gave_up(stage, judge, wish);
         };
         session.held.remove(&new.key);
-        session.unheard.insert(new.key.clone(), self.fence);
+        let restores = judge.history.restores();
+        session.unheard.insert(new.key.clone(), Unheard { before: self.fence, restores });
         judge.see(stage, &Fact::LetsGo { session: id, key: Some(&new.key) });
     }
 

@@ -53,6 +53,8 @@ pub enum Event {
     Connection(usize, u64, bool),
     /// A server hears that an agent's connection has ended.
     HungUp(ServerId, usize),
+    /// A server has heard nothing of an agent for too long: the agent, the connection's number.
+    GaveUp(ServerId, usize, u64),
     /// What was lost on an agent's connection is sent again: the agent, the connection's number, the direction.
     Retransmit(usize, u64, Way),
     /// A client goes away while it waits: the agent, its life, the call.

@@ -135,6 +135,12 @@ impl World {
                 self.post(from, Mail::Disconnected(Asker::Agent(agent)));
             }
             Event::HungUp(..) => {}
+            Event::GaveUp(from, agent, connection) => {
+                // Another connection than that one may stand by now.
+                if self.agents[agent].is_connected(connection) {
+                    self.stage.after(Duration::ZERO, Event::HungUp(from, agent));
+                }
+            }
             Event::Retransmit(agent, connection, way) => {
                 self.agents[agent].retransmit(&mut self.stage, connection, way);
             }
