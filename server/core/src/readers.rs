@@ -96,6 +96,7 @@ impl Readers {
         for readers in rounds.chain(self.confirmed.iter_mut().map(|(_, readers)| readers)) {
             overdue.extend(readers.extract_if(.., is_overdue));
         }
+        self.confirmed.retain(|(_, readers)| !readers.is_empty());
         overdue.into_iter().map(|(_, reader)| reader).collect()
     }
 

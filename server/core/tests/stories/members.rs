@@ -199,6 +199,26 @@ impl Cluster {
         self.servers[&self.leader()].core.state().servers().map(|server| server.id.0).collect()
     }
 
+    fn follower(&self) -> ServerId {
+        self.running().into_iter().find(|id| *id != self.leader()).expect("somebody follows")
+    }
+
+    /// Somebody wants to read at a server, and nothing is delivered yet.
+    fn begin_read(&mut self, id: ServerId) -> Ticket {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        self.input(id, Input::Read(ticket, Consistency::Default));
+        ticket
+    }
+
+    /// Delivers everything but what a follower lacks.
+    fn deliver_no_entries_to(&mut self, follower: ServerId) {
+        while !self.mail.is_empty() {
+            self.mail.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
+            self.deliver_once();
+        }
+    }
+
     fn assert_equal(&self) {
         let leader = self.servers[&self.leader()].core.state();
         for id in self.running() {
@@ -335,7 +355,7 @@ fn a_server_is_taken_out_only_if_the_rest_goes_on() {
 fn a_server_behind_the_cut_log_gets_an_image() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let slow = cluster.follower();
     cluster.down.insert(slow);
     for number in 0..50 {
         cluster.put(&format!("key-{number}"));
@@ -360,7 +380,7 @@ fn a_server_behind_the_cut_log_gets_an_image() {
 fn with_a_follower_that_fetches_slowly() -> (Cluster, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let slow = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let slow = cluster.follower();
     cluster.down.insert(slow);
     (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
     cluster.checkpoint(leader);
@@ -427,7 +447,7 @@ fn the_log_is_not_kept_for_ever_for_a_follower_that_fetches() {
 fn leadership_moves_to_whom_it_is_given() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let to = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let to = cluster.follower();
     let ticket = cluster.ask(leader, |ticket| Input::TransferLeader(ticket, Some(to)));
     cluster.run(SECOND / 2);
     assert_eq!((cluster.answer(leader, ticket), cluster.leader()), (&Response::Done, to));
@@ -440,8 +460,7 @@ fn leadership_moves_to_whom_it_is_given() {
 #[test]
 fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let mut cluster = Cluster::start(3);
-    let follower = cluster.running().into_iter().find(|id| *id != cluster.leader()).expect("there are three");
-    let leader = cluster.leader();
+    let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("seen");
     let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Default));
     let server = &cluster.servers[&follower];
@@ -458,23 +477,22 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
     assert!(!server.readable.contains(&ticket) && server.unreadable.contains(&ticket), "nobody confirms it");
 }
 
-#[test]
-fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
+/// A follower that lacks the newest entry, and at which somebody wants to read.
+fn with_a_reader_at_a_follower_that_is_behind() -> (Cluster, ServerId, Ticket) {
     let mut cluster = Cluster::start(3);
-    let leader = cluster.leader();
-    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let follower = cluster.follower();
     cluster.down.insert(follower);
     cluster.put("unseen");
     cluster.down.clear();
-    cluster.last_ticket += 1;
-    let ticket = Ticket(cluster.last_ticket);
-    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    let ticket = cluster.begin_read(follower);
+    (cluster, follower, ticket)
+}
+
+#[test]
+fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
+    let (mut cluster, follower, ticket) = with_a_reader_at_a_follower_that_is_behind();
     // Its round is confirmed, but what was committed before does not arrive.
-    let is_lost = |to: ServerId, message: &PeerMessage| to == follower && message.kind == MessageKind::Append;
-    while !cluster.mail.is_empty() {
-        cluster.mail.retain(|(to, message)| !is_lost(*to, message));
-        cluster.deliver_once();
-    }
+    cluster.deliver_no_entries_to(follower);
     assert!(!cluster.servers[&follower].readable.contains(&ticket), "it has not applied that much");
     cluster.run(SECOND);
     assert!(cluster.servers[&follower].readable.contains(&ticket));
@@ -484,15 +502,7 @@ fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
 /// Seed 152: a read waited for as long as its follower was behind, though the leader could have answered it.
 #[test]
 fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
-    let mut cluster = Cluster::start(3);
-    let leader = cluster.leader();
-    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
-    cluster.down.insert(follower);
-    cluster.put("unseen");
-    cluster.down.clear();
-    cluster.last_ticket += 1;
-    let ticket = Ticket(cluster.last_ticket);
-    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    let (mut cluster, follower, ticket) = with_a_reader_at_a_follower_that_is_behind();
     let asked_at = cluster.now;
     while !cluster.servers[&follower].unreadable.contains(&ticket) {
         assert!(cluster.now < asked_at + 2 * SECOND, "it waits on");
@@ -501,10 +511,7 @@ fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
             cluster.input(id, Input::Tick(WallTime(cluster.now.0)));
         }
         // It hears its leader, but not what it lacks.
-        while !cluster.mail.is_empty() {
-            cluster.mail.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
-            cluster.deliver_once();
-        }
+        cluster.deliver_no_entries_to(follower);
     }
     assert!(cluster.now >= asked_at + SECOND, "a moment of lag sends nobody away");
     assert!(cluster.servers[&follower].core.leader().is_some());
@@ -514,10 +521,8 @@ fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
 #[test]
 fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     let mut cluster = Cluster::start(3);
-    let follower = cluster.running().into_iter().find(|id| *id != cluster.leader()).expect("there are three");
-    cluster.last_ticket += 1;
-    let ticket = Ticket(cluster.last_ticket);
-    cluster.input(follower, Input::Read(ticket, Consistency::Default));
+    let follower = cluster.follower();
+    let ticket = cluster.begin_read(follower);
     cluster.mail.clear();
     cluster.run(SECOND);
     assert!(cluster.servers[&follower].readable.contains(&ticket), "it was asked for once more");
@@ -527,7 +532,7 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
 fn a_server_that_is_being_forgotten_is_not_taken_in() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let goes = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let goes = cluster.follower();
     cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
     while cluster.voters().contains(&goes.0) || cluster.servers[&leader].core.membership().is_joint() {
         assert!(!cluster.mail.is_empty(), "it goes by messages alone");
@@ -584,7 +589,7 @@ fn a_server_that_went_is_forgotten_though_the_leadership_was_to_move_meanwhile()
 fn who_asks_again_for_a_removal_hears_that_it_is_done() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let goes = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let goes = cluster.follower();
     cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
     while cluster.servers[&leader].core.membership().voters.contains(&goes) {
         cluster.deliver_once();
@@ -626,7 +631,7 @@ fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
 fn a_refusal_that_comes_late_stops_no_follower() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let follower = cluster.follower();
     cluster.down.insert(follower);
     (0..50).for_each(|number| cluster.put(&format!("key-{number}")));
     cluster.run(SECOND);
@@ -686,7 +691,7 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     cluster.put("before");
     cluster.run(SECOND);
     let leader = cluster.leader();
-    let follower = cluster.running().into_iter().find(|id| *id != leader).expect("there are three");
+    let follower = cluster.follower();
     let core = &mut cluster.servers.get_mut(&follower).expect("it runs").core;
     let mark = core.image_mark();
     let told_again = PeerMessage {
