@@ -13,6 +13,7 @@
 
 mod connections;
 
+use crate::background::yield_to_others;
 use crate::backup::{Backups, Question};
 use crate::config::StorageConfig;
 use crate::forming::{Record, announce};
@@ -36,6 +37,7 @@ use lockmesh_protocol::time::Time;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -248,8 +250,11 @@ impl Driver {
         }
         let removed = actions.removed_rows.take();
         if !removed.is_empty() {
-            // To free very many rows takes longer than anybody may wait for this loop.
-            tokio::task::spawn_blocking(move || drop(removed));
+            // To free very many rows takes longer than anybody may wait for this loop. Without a thread they are freed here.
+            let _ = thread::Builder::new().name("row remover".into()).spawn(move || {
+                yield_to_others();
+                drop(removed);
+            });
         }
         for (reader, to) in actions.open_readers.drain(..) {
             match self.connections.of(to) {

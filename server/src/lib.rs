@@ -12,6 +12,7 @@
 //! | [`store`] | log and image on disk |
 //! | `backup` | readers of checkpoints, for backups and snapshots |
 //! | [`images`] | the way of a snapshot to a server that is too far behind |
+//! | `background` | threads whose work nobody waits for |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
 //! | [`inspect`] | what a stopped server's data folder holds |
@@ -22,6 +23,7 @@
 //! | `metrics` | what is counted |
 
 mod asker;
+mod background;
 mod backup;
 pub mod config;
 mod driver;

@@ -71,7 +71,10 @@ const HOMES: &[(&str, &[&str])] = &[
     ("raft", &["server/core/src/raft/engine.rs"]),
     ("rcgen", &["protocol/net/src/certificate.rs"]),
     ("redb", &["server/src/store/"]),
-    ("rustix", &["agent/src/", "agent/client/src/", "server/src/store/origin.rs"]),
+    (
+        "rustix",
+        &["agent/src/", "agent/client/src/", "server/src/background.rs", "server/src/store/origin.rs"],
+    ),
     ("rustls", &["protocol/net/src/tls.rs"]),
     ("sha2", &["agent/src/http/", "server/core/src/checksum.rs", "server/src/images/digest.rs"]),
     ("slog", &["server/core/src/raft/engine.rs"]),

@@ -6,13 +6,14 @@
 //! ```
 //!
 //! What may be written when, and what is tried again after how long, [`WriteQueue`] decides: here are only the threads that
-//! ask it, the files, and the waiting.
+//! ask it, the files, and the waiting. The image's thread lets others go first: no client waits for it.
 
 use super::error::StoreError;
 use super::events::{StoreEvent, StoreHealth};
 use super::image::{Backup, ImageStore};
 use super::log::LogStore;
 use super::rows::DirtyRows;
+use crate::background::yield_to_others;
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{ImageMark, LogWrite};
 use lockmesh_core::write_queue::{CheckpointRows, LogCommit, WriteQueue, Writer};
@@ -78,7 +79,10 @@ impl StoreHandle {
         let log_thread = thread::Builder::new().name("log writer".to_owned());
         handle.threads.push(log_thread.spawn(move || write_log(log, &log_shared))?);
         let image_thread = thread::Builder::new().name("image writer".to_owned());
-        handle.threads.push(image_thread.spawn(move || write_image(&image, &shared))?);
+        handle.threads.push(image_thread.spawn(move || {
+            yield_to_others();
+            write_image(&image, &shared);
+        })?);
         Ok(handle)
     }
 
