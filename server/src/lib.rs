@@ -12,7 +12,7 @@
 //! | [`store`] | log and image on disk |
 //! | `backup` | readers of checkpoints, for backups and snapshots |
 //! | [`images`] | the way of a snapshot to a server that is too far behind |
-//! | `background` | threads whose work nobody waits for |
+//! | `background` | threads whose work can wait |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
 //! | [`inspect`] | what a stopped server's data folder holds |
