@@ -16,7 +16,7 @@
 //! an emptied data folder. Where no majority agrees nobody knows who is right, and people must decide: that is an alarm.
 //!
 //! **Invariants:** only a leader finds, and whoever is found differs from more than half of the voters, who agree with each
-//! other, and none of whom is a copy. Checksums of another format, or of another index, are never compared. A server that tells none is not judged.
+//! other, are two at least, and none of whom is a copy. Checksums of another format, or of another index, are never compared. A server that tells none is not judged.
 
 use crate::checksum::{Checksum, FORMAT};
 use crate::core::Core;
@@ -90,11 +90,12 @@ pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Fin
     if reports.values().any(differs_from_some) { Finding::Undecided } else { Finding::Alike }
 }
 
-/// What more than half of the voters hold, each by its own work.
+/// What more than half of the voters hold, each by its own work. The word of one alone is no majority: a quorum of one voter
+/// that is corrupt would condemn whoever joins it.
 fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) -> Option<&'a Report> {
     let own = || voters.iter().filter_map(|voter| reports.get(voter)).filter(|report| !report.is_copy);
     let votes = |report: &Report| own().filter(|other| other.is_same(report)).count();
-    reports.values().find(|report| votes(report) > voters.len() / 2)
+    reports.values().find(|report| votes(report) > (voters.len() / 2).max(1))
 }
 
 /// What a server knows of the checks.
@@ -419,6 +420,8 @@ mod tests {
     #[test]
     fn without_a_majority_nobody_is_condemned() {
         let [a, b, c] = ["a", "b", "c"].map(|row| report(1, row));
+        assert_eq!(finding(&THREE[..1], &[b, a]), Finding::Undecided, "one alone knows no better");
+        assert_eq!(finding(&THREE[..1], &[a, a]), Finding::Alike);
         assert_eq!(finding(&THREE[..2], &[a, b]), Finding::Undecided);
         assert_eq!(finding(&THREE, &[a, b]), Finding::Undecided);
         assert_eq!(finding(&THREE, &[a, b, c]), Finding::Undecided);

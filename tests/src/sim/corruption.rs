@@ -84,7 +84,7 @@ impl World {
             members.voters.contains(&machine.id)
                 && process.is_some_and(|process| process.core().own_memory().copy_of == LogIndex(0))
         };
-        if right.iter().filter(is_witness).count() > members.voters.len() / 2 {
+        if right.iter().filter(is_witness).count() > (members.voters.len() / 2).max(1) {
             let unfound = wrong.iter().filter(|machine| !machine.found_corrupt && !machine.gone);
             return unfound
                 .map(|machine| format!("server {} does not know that it is corrupt", machine.id))
