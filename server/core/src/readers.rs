@@ -2,7 +2,7 @@
 //!
 //! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before it may then look at the state, once
 //! everything that was committed at that time is applied. A round that vanishes (a change of leader, a lost message)
-//! is begun again. A follower that cannot catch up with its leader keeps nobody for long: whoever asked may ask the leader.
+//! is begun again, and whichever is confirmed first confirms both: where every answer takes long, none would come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever asked may ask the leader.
 
 use crate::input::Ticket;
 use lockmesh_protocol::id::{LogIndex, SessionId};
@@ -10,7 +10,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// After this long without a confirmation a round is begun anew.
+/// After this long without a confirmation another round is begun for those who wait.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or is far behind it.
@@ -53,6 +53,8 @@ pub(crate) struct Readers {
     /// Confirmed, but not everything that was committed is applied.
     confirmed: Vec<(LogIndex, Vec<Arrived>)>,
     last_number: u64,
+    /// A round has waited for long, and may have been lost.
+    is_late: bool,
 }
 
 impl Readers {
@@ -62,7 +64,8 @@ impl Readers {
 
     /// The number of the round that shall begin now; none if nobody waits for one.
     pub(crate) fn begin(&mut self, now: Time) -> Option<u64> {
-        if self.arrived.is_empty() {
+        let another = std::mem::take(&mut self.is_late);
+        if self.arrived.is_empty() && !another {
             return None;
         }
         self.last_number += 1;
@@ -100,11 +103,14 @@ impl Readers {
         overdue.into_iter().map(|(_, reader)| reader).collect()
     }
 
-    /// Lets those arrive again whose round vanished.
+    /// Lets another round begin where one may have been lost. The newest confirms all: as many are under way as begin in the
+    /// time that one takes, and those before it that nobody waits for are forgotten.
     pub(crate) fn retry(&mut self, now: Time) {
-        while self.rounds.front().is_some_and(|round| now.since(round.began) >= ROUND_TIMEOUT) {
-            let round = self.rounds.pop_front().expect("the front was just seen");
-            self.arrived.extend(round.readers);
+        self.rounds.retain(|round| !round.readers.is_empty());
+        let is_late = |round: &Round| now.since(round.began) >= ROUND_TIMEOUT;
+        for round in self.rounds.iter_mut().filter(|round| is_late(round)) {
+            round.began = now;
+            self.is_late = true;
         }
     }
 

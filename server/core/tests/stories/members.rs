@@ -12,7 +12,7 @@ use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A server with its disk, which takes every write at once.
@@ -526,6 +526,28 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     cluster.mail.clear();
     cluster.run(SECOND);
     assert!(cluster.servers[&follower].readable.contains(&ticket), "it was asked for once more");
+}
+
+/// Seed 9000452: readers were moved to another round before the answers to theirs had come, again and again.
+#[test]
+fn where_every_answer_takes_long_readers_are_answered_all_the_same() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let ticket = cluster.begin_read(leader);
+    let asked_at = cluster.now;
+    let mut on_their_way = VecDeque::new();
+    while !cluster.servers[&leader].readable.contains(&ticket) {
+        assert!(cluster.now < asked_at + 2 * SECOND, "nobody reads");
+        cluster.now = cluster.now + TICK;
+        cluster.input(leader, Input::Tick(WallTime(cluster.now.0)));
+        let arrives_at = cluster.now + Duration::from_millis(110);
+        on_their_way.push_back((arrives_at, std::mem::take(&mut cluster.mail)));
+        while let Some((_, mail)) = on_their_way.pop_front_if(|(at, _)| *at <= cluster.now) {
+            let others = std::mem::replace(&mut cluster.mail, mail);
+            cluster.deliver_once();
+            cluster.mail.extend(others);
+        }
+    }
 }
 
 #[test]
