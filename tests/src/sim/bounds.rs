@@ -1,7 +1,7 @@
 //! How soon an agent must find its way, also in the storm: whenever everything that it needs has been well for so long.
 //!
-//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one leads, runs, is reached both
-//! ways and nothing that the agent sends or should hear is lost. In that time it may have to notice that a server does not
+//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one leads, runs, has a disk
+//! that takes writes, is reached both ways and nothing that the agent sends or should hear is lost. In that time it may have to notice that a server does not
 //! answer a question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some tenths of a second).
 //!
 //! **A watch is woken** within [`WATCH_BOUND`] of the moment from which on, besides, the agent knows the leader, there is
@@ -67,11 +67,13 @@ impl World {
         self.bounds.insert(agent, bounds);
     }
 
-    /// The leader, where it runs and the agent reaches it, and was told of it or of another one who can tell.
+    /// The leader, where it runs, its disk takes writes, and the agent reaches it and was told of it or of another one who
+    /// can tell. Whose disk refuses sends agents to others.
     fn reachable_leader(&self, agent: usize) -> Option<(ServerId, u64, Term)> {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
-        let process = leader.process.as_ref().filter(|process| self.is_reached(agent, process))?;
+        let is_well = |process: &&Process| !process.failing && self.is_reached(agent, process);
+        let process = leader.process.as_ref().filter(is_well)?;
         let members = process.core().membership().all();
         let can_tell = |id: ServerId| {
             members.contains(&id) && self.process(id).is_some_and(|process| self.is_reached(agent, process))

@@ -142,7 +142,8 @@ pub struct Process {
     unwritten: Unwritten<DirtyRows>,
     applied: LogIndex,
     removed: bool,
-    failing: bool,
+    /// Its disk refuses, as it has been told.
+    pub(super) failing: bool,
     /// The servers that it knows.
     roster: BTreeSet<ServerId>,
     /// When it will take its next turn.
