@@ -5,7 +5,8 @@
 
 use super::disk::Checkpoint;
 use lockmesh_core::State;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
+use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
+use lockmesh_core::raft::membership_after;
 use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::collections::VecDeque;
@@ -106,6 +107,25 @@ impl Durable {
     pub fn position(&self) -> LogPosition {
         let last_index = self.last_index().max(self.mark.index);
         LogPosition { term: self.hard_state.term, last_index }
+    }
+
+    /// Whether a server that starts on it may be the only voter, by whatever part of its log is committed.
+    pub fn may_be_alone(&self, server: ServerId) -> bool {
+        let mark = &self.mark;
+        if self.term(mark.index) != Some(mark.term) {
+            // The log is given up for the image.
+            return mark.membership.voters == [server];
+        }
+        let mut part = self.recovered();
+        part.hard_state.commit = mark.index;
+        loop {
+            if membership_after(&part).voters == [server] {
+                return true;
+            }
+            let is_change = |entry: &LogEntry| entry.kind != EntryKind::Normal && entry.index > mark.index;
+            let Some(last) = part.entries.iter().rposition(is_change) else { return false };
+            part.entries.truncate(last);
+        }
     }
 
     /// What is missing in what was found, though it was told as durable; `begun` may have taken its place.

@@ -90,7 +90,7 @@ impl World {
                 continue;
             };
             // One that was alone then leads alone again before anybody can say a word.
-            if copy.durable.mark.membership.voters == [*server] {
+            if copy.durable.may_be_alone(*server) {
                 continue;
             }
             let knowing = members.all().into_iter().filter(|by| by != server);
