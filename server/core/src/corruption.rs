@@ -16,7 +16,8 @@
 //! an emptied data folder. Where no majority agrees nobody knows who is right, and people must decide: that is an alarm.
 //!
 //! **Invariants:** only a leader finds, and whoever is found differs from more than half of the voters, who agree with each
-//! other, are two at least, and none of whom is a copy. Checksums of another format, or of another index, are never compared. A server that tells none is not judged.
+//! other, are two at least, and none of whom is a copy. Checksums of another format, or of another index, are never
+//! compared. A server that tells none is not judged.
 
 use crate::checksum::{Checksum, FORMAT};
 use crate::core::Core;

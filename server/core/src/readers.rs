@@ -1,8 +1,10 @@
 //! Those who wait to read: one round of the quorum for all of them.
 //!
-//! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before it may then look at the state, once
-//! everything that was committed at that time is applied. A round that vanishes (a change of leader, a lost message)
-//! is begun again, and whichever is confirmed first confirms both: where every answer takes long, none would come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever asked may ask the leader.
+//! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before
+//! it may then look at the state, once everything that was committed at that time is applied. A round that vanishes (a
+//! change of leader, a lost message) is begun again, and whichever is confirmed first confirms both: where every answer
+//! takes long, none would come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
+//! asked may ask the leader.
 
 use crate::input::Ticket;
 use lockmesh_protocol::id::{LogIndex, SessionId};

@@ -1,8 +1,9 @@
 //! How soon an agent must find its way, also in the storm: whenever everything that it needs has been well for so long.
 //!
-//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one leads, runs, has a disk
-//! that takes writes, is reached both ways and nothing that the agent sends or should hear is lost. In that time it may have to notice that a server does not
-//! answer a question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some tenths of a second).
+//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one leads, runs, has a disk that
+//! takes writes, is reached both ways and nothing that the agent sends or should hear is lost. In that time it may have to
+//! notice that a server does not answer a question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some
+//! tenths of a second).
 //!
 //! **A watch is woken** within [`WATCH_BOUND`] of the moment from which on, besides, the agent knows the leader, there is
 //! news, and every server that it reaches has it: where its home server has just gone silent, that is noticed after 2.5 s, is
