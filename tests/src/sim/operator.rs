@@ -213,15 +213,18 @@ impl World {
         self.lose_disk(id);
     }
 
-    /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds.
+    /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds. A
+    /// server whose state is corrupt holds nothing that others could go on with.
     pub(super) fn members_without_loss(&self) -> Option<Membership> {
         let cores = || self.machines.values().filter_map(|machine| Some(machine.process.as_ref()?.core()));
         let newest = cores().map(|core| core.log_status().term).max()?;
         // A leader that was deposed and stands still does not know who votes now.
         let core = cores().find(|core| core.is_serving() && core.log_status().term == newest)?;
         let members = core.membership().clone();
-        let is_gone = |id: &ServerId| self.machines.get(id).is_none_or(|machine| machine.gone);
-        let lost = members.voters.iter().filter(|id| is_gone(id)).count();
+        let is_lost = |id: &ServerId| {
+            self.machines.get(id).is_none_or(|machine| machine.gone) || self.judge.corrupted.contains(id)
+        };
+        let lost = members.voters.iter().filter(|id| is_lost(id)).count();
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
