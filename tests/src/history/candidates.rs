@@ -183,7 +183,8 @@ impl<'h> Candidates<'h> {
         let handed = self.handed(index, model);
         for key in &handed {
             ends.push(Act::EndHolder(key.clone()));
-            ends.extend(model.is_closed(key).then(|| Act::Open(key.clone())));
+            // What closed it may itself be unheard of.
+            ends.push(Act::Open(key.clone()));
             ends.extend(self.leavers(key, model).map(Act::Leave));
         }
         let gone = self.gone(index, model);

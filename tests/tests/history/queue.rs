@@ -61,6 +61,17 @@ fn a_lock_that_was_closed_may_go_to_somebody_of_whom_nothing_was_heard() {
 }
 
 #[test]
+fn a_lock_may_go_to_somebody_unheard_once_a_close_that_nobody_was_told_of_is_over() {
+    let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
+    held_by(delayed)
+        .unknown((4, 40), wait("l", "t1", "t"))
+        .unknown((30, 31), destroy("s"))
+        .read((96, 97), key("l"), 8, &[locked(seen("l", "t1", 5, 8), 2, Some("t"))])
+        .verdict()
+        .expect_clean();
+}
+
+#[test]
 fn who_has_waited_in_vain_bothers_nobody() {
     held()
         .write((4, 20), wait("l", "t1", "t"), 6, NO)
