@@ -71,8 +71,9 @@ impl Machine {
         self.gone || self.disk.removed
     }
 
-    /// Whether a process runs that leads and serves.
+    /// Whether a process runs that leads and serves. One that knows that it was removed answers nobody, though it may have
+    /// learned that before it heard who leads now.
     pub fn serves(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.core().is_serving())
+        self.process.as_ref().is_some_and(|process| process.core().is_serving() && !process.is_removed())
     }
 }
