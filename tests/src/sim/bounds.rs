@@ -106,12 +106,14 @@ impl World {
             .filter(|(_, query, known, last)| self.is_news_everywhere((agent, leader), query, *known, last));
         let due: BTreeMap<CallToken, Time> =
             due.map(|(token, ..)| (token, bounds.due.get(&token).copied().unwrap_or(now))).collect();
-        let late = due.values().any(|since| now.since(*since) > WATCH_BOUND);
-        bounds.due = due;
-        if late {
-            self.judge
-                .object("woken_in_time", format!("agent {agent} lets somebody wait although there is news"));
+        let is_late = |token: &CallToken| due.get(token).is_some_and(|since| now.since(*since) > WATCH_BOUND);
+        let late = self.agents[agent].watches().find(|(token, ..)| is_late(token));
+        if let Some((_, query, known, _)) = late {
+            let what =
+                format!("agent {agent} lets somebody wait although there is news after {known}: {query:?}");
+            self.judge.object("woken_in_time", what);
         }
+        bounds.due = due;
     }
 
     /// Whether every server that the agent reaches, the leader among them, knows something newer. That a tombstone was
