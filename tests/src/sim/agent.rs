@@ -140,10 +140,7 @@ impl Agent {
     }
 
     /// It ends as it should, and comes back: everybody was told something before.
-    pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
-        if life != self.life {
-            return;
-        }
+    pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentEnded);
         self.tell(stage, judge, Input::Close);
         let waits = self.tasks.iter().find_map(|task| task.pending.as_ref());

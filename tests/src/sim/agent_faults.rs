@@ -40,8 +40,11 @@ impl World {
 
     /// An agent that was asked to end does so.
     pub(super) fn end_agent(&mut self, agent: usize, life: u64) {
-        self.agents[agent].end(&mut self.stage, &mut self.judge, life);
-        self.hang_up(agent);
+        // It may have died meanwhile: the connections of its next life go on.
+        if self.agents[agent].life == life {
+            self.agents[agent].end(&mut self.stage, &mut self.judge);
+            self.hang_up(agent);
+        }
     }
 
     fn hang_up(&mut self, agent: usize) {
