@@ -1,13 +1,13 @@
 //! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice SEED` compares two
 //! runs, `sim --sabotage A..B` breaks one rule after the other and says which seed showed it.
 
-use lockmesh_tests::sim::{Detail, Mark, Marks, Outcome, Sabotage, hunt, run, trace};
+use lockmesh_tests::sim::{Detail, Focus, Mark, Marks, Outcome, Sabotage, hunt, run_focused, trace};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--break NAME] SEED | --seeds A..B | --twice SEED | --sabotage A..B";
+const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards] [--break NAME] SEED | --seeds A..B | --twice SEED | --sabotage A..B";
 
 /// What was asked for.
 #[derive(Default)]
@@ -18,6 +18,7 @@ struct Wanted {
     hunts: bool,
     every_mark: bool,
     trace: bool,
+    focus: Focus,
     sabotage: Sabotage,
     seeds: Option<std::ops::Range<u64>>,
 }
@@ -26,16 +27,18 @@ fn main() -> ExitCode {
     match wanted(std::env::args().skip(1)) {
         Some(Wanted { twice: true, seeds: Some(seeds), .. }) => compare(seeds.start),
         Some(Wanted { hunts: true, seeds: Some(seeds), .. }) => hunt_all(&seeds),
-        Some(Wanted { trace: true, seeds: Some(seeds), sabotage, .. }) => {
-            let (outcome, lines) = trace(seeds.start, sabotage);
+        Some(Wanted { trace: true, seeds: Some(seeds), focus, sabotage, .. }) => {
+            let (outcome, lines) = trace(seeds.start, focus, sabotage);
             lines.iter().for_each(|line| println!("{line}"));
             verdict(&outcome)
         }
-        Some(Wanted { seeds: Some(seeds), quiet, json, sabotage, .. }) if seeds.end == seeds.start + 1 => {
-            one(seeds.start, quiet, json, sabotage)
+        Some(Wanted { seeds: Some(seeds), quiet, json, focus, sabotage, .. })
+            if seeds.end == seeds.start + 1 =>
+        {
+            one(seeds.start, quiet, json, (focus, sabotage))
         }
-        Some(Wanted { seeds: Some(seeds), json, sabotage, every_mark, .. }) => {
-            let marks = many(seeds, json, sabotage);
+        Some(Wanted { seeds: Some(seeds), json, focus, sabotage, every_mark, .. }) => {
+            let marks = many(seeds, json, (focus, sabotage));
             match marks {
                 Ok(marks) if every_mark => missing(&marks),
                 Ok(_) => ExitCode::SUCCESS,
@@ -57,6 +60,7 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
             "--json" => wanted.json = true,
             "--every-mark" => wanted.every_mark = true,
             "--trace" => wanted.trace = true,
+            "--guards" => wanted.focus = Focus::Guards,
             "--twice" => wanted.twice = true,
             "--break" => wanted.sabotage = Sabotage::named(&arguments.next()?)?,
             "--seeds" | "--sabotage" => {
@@ -73,9 +77,9 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
     wanted.seeds.is_some().then_some(wanted)
 }
 
-fn one(seed: u64, quiet: bool, json: bool, sabotage: Sabotage) -> ExitCode {
+fn one(seed: u64, quiet: bool, json: bool, (focus, sabotage): (Focus, Sabotage)) -> ExitCode {
     let detail = if quiet || json { Detail::Nothing } else { Detail::Life };
-    let outcome = run(seed, sabotage, detail);
+    let outcome = run_focused(seed, focus, sabotage, detail);
     if json {
         print_json(&outcome.marks, 1, outcome.violations.len(), 0.0);
     } else {
@@ -109,9 +113,9 @@ fn missing(marks: &Marks) -> ExitCode {
     if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn many(seeds: std::ops::Range<u64>, json: bool, sabotage: Sabotage) -> Result<Marks, ExitCode> {
+fn many(seeds: std::ops::Range<u64>, json: bool, what: (Focus, Sabotage)) -> Result<Marks, ExitCode> {
     let began = Instant::now();
-    let Sum { marks, done, entries, micros, failed } = on_every_core(&seeds, sabotage);
+    let Sum { marks, done, entries, micros, failed } = on_every_core(&seeds, what);
     if let Some(outcome) = failed {
         return Err(verdict(&outcome));
     }
@@ -142,7 +146,7 @@ struct Sum {
 
 /// Runs seeds in their order, one on each core, until one shows something wrong. All that come before it are run to their
 /// end, so that it is the first one whatever the cores do.
-fn on_every_core(seeds: &std::ops::Range<u64>, sabotage: Sabotage) -> Sum {
+fn on_every_core(seeds: &std::ops::Range<u64>, (focus, sabotage): (Focus, Sabotage)) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let work = || {
         while sum.lock().expect("no run panics").failed.is_none() {
@@ -150,7 +154,7 @@ fn on_every_core(seeds: &std::ops::Range<u64>, sabotage: Sabotage) -> Sum {
             if seed >= seeds.end {
                 return;
             }
-            let outcome = run(seed, sabotage, Detail::Nothing);
+            let outcome = run_focused(seed, focus, sabotage, Detail::Nothing);
             sum.lock().expect("no run panics").add(outcome);
         }
     };
@@ -209,7 +213,8 @@ fn print_json(marks: &Marks, seeds: u64, violations: usize, seconds: f64) {
 }
 
 fn compare(seed: u64) -> ExitCode {
-    let ((first, left), (_, right)) = (trace(seed, Sabotage::None), trace(seed, Sabotage::None));
+    let ((first, left), (_, right)) =
+        (trace(seed, Focus::default(), Sabotage::None), trace(seed, Focus::default(), Sabotage::None));
     let parting = left.iter().zip(&right).position(|(left, right)| left != right);
     match parting {
         Some(place) => {

@@ -6,6 +6,7 @@
 use super::client::{Client, Wish};
 use super::clock::Clock;
 use super::connections::{Connection, IDLE_TIMEOUT};
+use super::guards::Guards;
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
@@ -71,6 +72,8 @@ pub struct Agent {
     wakes_at: Option<Time>,
     last_token: u64,
     tasks: Vec<Task>,
+    /// Programs on its host that hold locks by the client library.
+    pub(super) guards: Guards,
 }
 
 impl Agent {
@@ -97,6 +100,7 @@ impl Agent {
             wakes_at: None,
             last_token: 0,
             tasks,
+            guards: Guards::begin(stage, place),
         };
         agent.begin_life(stage, judge);
         agent
@@ -124,6 +128,7 @@ impl Agent {
         self.calls.clear();
         self.sent_to.clear();
         (self.leader, self.home, self.registration) = (None, None, None);
+        self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
             task.pending = None;
             task.client.restart(stage, judge);
@@ -252,8 +257,7 @@ impl Agent {
         let wish = rest[0].client.wish(stage, judge, before.last_mut().map(|task| &mut task.client));
         let Some(wish) = wish else { return self.think(stage, task) };
         let call = local_call(&wish.request);
-        self.last_token += 1;
-        let token = CallToken(self.last_token);
+        let token = self.next_token();
         let goes_away = match &call {
             LocalCall::Acquire { wait, .. } => stage.draw.once_in(4).then_some(*wait),
             LocalCall::Read { blocking: Some(blocking), .. } if !stage.calm => {
@@ -299,6 +303,11 @@ impl Agent {
             self.wakes_at = None;
             self.tell(stage, judge, Input::Tick);
         }
+    }
+
+    pub(super) fn next_token(&mut self) -> CallToken {
+        self.last_token += 1;
+        CallToken(self.last_token)
     }
 
     /// Tells the quorum client something, and does what it says then.
@@ -378,6 +387,9 @@ impl Agent {
         token: CallToken,
         answer: Result<Answered, Unavailable>,
     ) {
+        if self.guards.called(token) {
+            return self.guard_heard(stage, judge, token, answer);
+        }
         let Some(task) = self.task_of(token) else { return };
         if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer
             && stage.draw.once_in(8)

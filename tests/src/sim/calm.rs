@@ -89,6 +89,8 @@ impl World {
             return vec![format!("{} servers lead", leaders.len())];
         };
         let mut wrong: Vec<String> = self.agents.iter().flat_map(|agent| agent.discontent()).collect();
+        let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        wrong.extend(guards.filter_map(|guard| guard.discontent(self.stage.now, &self.judge)));
         let process = leader.process.as_ref().expect("it serves");
         let members = process.core().membership();
         if members.is_joint() || !members.learners.is_empty() {

@@ -18,6 +18,7 @@
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
 //! | `agent`, `connections` | an agent: the quorum client, what its driver does around it, its connections |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
+//! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
@@ -42,6 +43,9 @@ pub mod disk;
 pub mod draw;
 pub mod durable;
 pub mod greetings;
+pub mod guard;
+pub mod guard_calls;
+pub mod guards;
 pub mod history;
 pub mod invariant;
 pub mod judge;
@@ -66,5 +70,6 @@ pub mod writer;
 pub use chronicle::Detail;
 pub use judge::Violation;
 pub use marks::{Mark, Marks};
-pub use run::{Outcome, hunt, run, trace};
+pub use plan::Focus;
+pub use run::{Outcome, hunt, run, run_focused, trace};
 pub use sabotage::Sabotage;

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// The fastest and the slowest clock: so many microseconds a second too many or too few.
 pub const MAX_DRIFT: i64 = 5_000;
 
+/// The same for the clocks of guards. A lease keeps a twentieth of its TTL between itself and the server.
+pub const MAX_GUARD_DRIFT: u64 = 20_000;
+
 /// Everything that is drawn before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -27,6 +30,25 @@ pub struct Plan {
     pub clients: ClientPlan,
     /// Servers whose states come apart.
     pub corruption: CorruptionPlan,
+    /// Programs that hold locks by the client library.
+    pub guards: GuardPlan,
+}
+
+/// How many guards there are, and what befalls them and their hosts.
+#[derive(Clone, Debug)]
+pub struct GuardPlan {
+    /// At each agent.
+    pub per_agent: usize,
+    /// How far their clocks run wrong, at most: so many microseconds a second.
+    pub drift: u64,
+    /// The mean time between two times that a guard's process stands still, or its host with it; none for never.
+    pub stop: Option<Duration>,
+    /// For how long, at most.
+    pub stop_length: Duration,
+    /// The same for its death.
+    pub kill: Option<Duration>,
+    /// The same for somebody who takes a lock away from a guard.
+    pub revoke: Option<Duration>,
 }
 
 /// How often servers are compared, and whether one holds what it should not.
@@ -206,6 +228,8 @@ impl Plan {
             core: CorePlan::draw(draw),
             clients: ClientPlan::draw(draw),
             corruption: CorruptionPlan::draw(draw),
+            // Chance of its own: seeds without guards stay what they are.
+            guards: GuardPlan::draw(&mut Draw::new(draw.clone().bits())),
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
@@ -232,6 +256,51 @@ impl CorruptionPlan {
     fn draw(draw: &mut Draw) -> Self {
         let check_interval = draw.duration(SECOND, 5 * SECOND);
         Self { check_interval, comes: draw.once_in(4).then(|| draw.duration(3 * SECOND, 10 * SECOND)) }
+    }
+}
+
+/// What seeds are spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Focus {
+    /// Everything alike.
+    #[default]
+    Everything,
+    /// What guards may believe: there are some, their deadlines are close to the servers', and they are often cut off.
+    Guards,
+}
+
+impl Focus {
+    /// Sees to it that what matters comes into play.
+    pub fn adjust(self, plan: &mut Plan) {
+        if self == Self::Everything {
+            return;
+        }
+        plan.guards.per_agent = plan.guards.per_agent.max(2);
+        plan.guards.drift = MAX_GUARD_DRIFT;
+        plan.guards.stop = Some(2 * SECOND);
+        plan.clients.agents = plan.clients.agents.max(2);
+        (plan.clients.lockers, plan.clients.writers, plan.clients.locks) = (1, 1, 1);
+        (plan.clients.archives, plan.disk.is_real, plan.corruption.comes) = (false, false, None);
+        plan.core.ttl_multiplier = 1;
+        let faults = &mut plan.faults;
+        (faults.jump, faults.crash, faults.blackout, faults.set_back) = (None, None, None, None);
+        (faults.removal, faults.arrival, faults.wipe) = (None, None, None);
+        (faults.split, faults.one_way, faults.cut_length) = (Some(3 * SECOND), Some(3 * SECOND), 4 * SECOND);
+    }
+}
+
+impl GuardPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        let per_agent = if draw.once_in(3) { draw.within(1, 2) as usize } else { 0 };
+        let mut kind = |mean: Duration| (!draw.once_in(3)).then(|| draw.around(mean));
+        Self {
+            per_agent,
+            stop: kind(3 * SECOND),
+            kill: kind(10 * SECOND),
+            revoke: kind(4 * SECOND),
+            drift: draw.below(MAX_GUARD_DRIFT + 1),
+            stop_length: draw.duration(200 * MS, 6 * SECOND),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::chronicle::Detail;
 use super::judge::Violation;
 use super::marks::Marks;
+use super::plan::Focus;
 use super::sabotage::Sabotage;
 use super::stage::Stage;
 use super::world::World;
@@ -31,13 +32,18 @@ pub struct Outcome {
 
 /// Runs a seed. A panic of the code under test is a violation too.
 pub fn run(seed: u64, sabotage: Sabotage, detail: Detail) -> Outcome {
-    let world = || play(seed, sabotage, detail).0;
+    run_focused(seed, Focus::Everything, sabotage, detail)
+}
+
+/// The same, where seeds are spent on one thing.
+pub fn run_focused(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> Outcome {
+    let world = || play(seed, focus, sabotage, detail).0;
     catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, &*panic))
 }
 
 /// Runs a seed and keeps every event, in words.
-pub fn trace(seed: u64, sabotage: Sabotage) -> (Outcome, Vec<String>) {
-    play(seed, sabotage, Detail::Trace)
+pub fn trace(seed: u64, focus: Focus, sabotage: Sabotage) -> (Outcome, Vec<String>) {
+    play(seed, focus, sabotage, Detail::Trace)
 }
 
 /// The first of these seeds that shows what was broken.
@@ -48,8 +54,8 @@ pub fn hunt(sabotage: Sabotage, mut seeds: std::ops::Range<u64>) -> Option<Outco
     })
 }
 
-fn play(seed: u64, sabotage: Sabotage, detail: Detail) -> (Outcome, Vec<String>) {
-    let mut world = World::new(Stage::new(seed, sabotage, detail));
+fn play(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> (Outcome, Vec<String>) {
+    let mut world = World::new(Stage::new(seed, focus, sabotage, detail));
     let mut events = 0;
     while !world.done && world.judge.violations.is_empty() {
         world.step();

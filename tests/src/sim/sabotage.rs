@@ -130,6 +130,7 @@ impl Sabotage {
             // Nothing else goes wrong while a set-back disk waits for its refusal: seeds are spent where the rule matters.
             plan.faults.set_back = None;
             plan.corruption.comes = None;
+            plan.guards.per_agent = 0;
             plan.voters = plan.voters.max(3);
         }
     }

@@ -5,17 +5,18 @@ use super::connections::Way;
 use super::disk::DiskEvent;
 use super::draw::Draw;
 use super::greetings::Hello;
+use super::guard::{Act, GuardEvent};
 use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
-use super::plan::Plan;
+use super::plan::{Focus, Plan};
 use super::sabotage::Sabotage;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Something that happens at one moment.
@@ -45,6 +46,10 @@ pub enum Event {
     Cancel(ServerId, Asker, u64),
     /// A server's answer arrives at whoever asked.
     Answer(Asker, u64, ServerId, Box<Response>),
+    /// Something happens to a guard: its agent, its number there.
+    Guard(usize, usize, GuardEvent),
+    /// What a guard wants has come to its agent: the agent, the guard's number there.
+    GuardAct(usize, usize, Box<Act>),
     /// A client thinks of something to do: agent, its life, task.
     Think(usize, u64, usize),
     /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
@@ -90,6 +95,7 @@ impl Event {
             Self::Answer(Asker::Agent(agent), ..)
             | Self::Tired(Asker::Agent(agent), _)
             | Self::Think(agent, ..)
+            | Self::GuardAct(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)
             | Self::GoAway(agent, ..)
@@ -164,6 +170,8 @@ pub struct Stage {
     pub network: Network,
     /// Who is reached at which address.
     pub addresses: BTreeMap<String, ServerId>,
+    /// Sessions that somebody wants to destroy who does not own them.
+    pub revoked: BTreeSet<SessionId>,
     /// Whether faults have ended.
     pub calm: bool,
     queue: BTreeMap<(Time, u64), Event>,
@@ -173,9 +181,10 @@ pub struct Stage {
 
 impl Stage {
     /// An empty stage.
-    pub fn new(seed: u64, sabotage: Sabotage, detail: Detail) -> Self {
+    pub fn new(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> Self {
         let mut draw = Draw::new(seed);
         let mut plan = Plan::draw(&mut draw);
+        focus.adjust(&mut plan);
         sabotage.adjust(&mut plan);
         Self {
             now: Time(0),
@@ -186,6 +195,7 @@ impl Stage {
             life: Chronicle::new(detail),
             marks: Marks::default(),
             addresses: BTreeMap::new(),
+            revoked: BTreeSet::new(),
             calm: false,
             queue: BTreeMap::new(),
             last_event: 0,

@@ -121,6 +121,10 @@ impl World {
             Event::Answer(Asker::Agent(agent), call, _, response) => {
                 self.agents[agent].answered(&mut self.stage, &mut self.judge, call, *response);
             }
+            Event::Guard(agent, guard, event) => self.guard(agent, guard, event),
+            Event::GuardAct(agent, guard, act) => {
+                self.agents[agent].guard_acts(&mut self.stage, &mut self.judge, guard, *act);
+            }
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
@@ -375,6 +379,10 @@ impl World {
         let new = self.judge.applied(&self.stage, id, &turn.applied, &turn.changes);
         for index in before.0 + 1..=before.0 + new {
             self.note_past(LogIndex(index));
+            self.note_revocation(LogIndex(index));
+        }
+        if new > 0 {
+            self.judge_guards();
         }
     }
 

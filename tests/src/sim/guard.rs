@@ -1,0 +1,563 @@
+//! A program that holds locks by the client library: the real [`Holder`], driven as the library's own driver drives it, on a
+//! host with a clock of its own.
+//!
+//! It wants a lock, holds it for a while, and gives it back; at times it changes its mind, or its process stands still, or
+//! dies. Its requests are local calls of its agent: [`super::guard_calls`]. Whether it may believe what it believes is
+//! judged after every entry of the log and after everything that it hears.
+
+use super::clock::Clock;
+use super::draw::Draw;
+use super::guard_calls::{self, Kind};
+use super::judge::Judge;
+use super::marks::Mark;
+use super::plan::GuardPlan;
+use super::stage::{Event, Stage};
+use bytes::Bytes;
+use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_client::holder::{
+    Event as Told, Goal, HoldId, Holder, Input, LockGoal, Moment, Outbox, Patience, RequestNumber,
+    SessionUse, Wanted,
+};
+use lockmesh_client::{Error, SessionOptions};
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What guards' locks start with. No session without a TTL ever holds one, which only its owner could end.
+const PREFIX: &str = "guard/";
+
+/// Something that happens to a guard.
+#[derive(Clone, Debug)]
+pub enum GuardEvent {
+    /// The program goes on.
+    Think,
+    /// A holder wanted to be woken: its number.
+    Wake(u64),
+    /// A request of a holder was answered; with nothing where the connection broke.
+    Hears(u64, RequestNumber, Option<Box<Result<Answered, Unavailable>>>),
+    /// A holder's request has taken too long.
+    Tired(u64, RequestNumber),
+    /// The process stands still.
+    Stop,
+    /// It goes on.
+    Resume,
+    /// It dies, and comes back.
+    Kill,
+    /// Somebody on this host takes a lock away from a guard.
+    Revoke,
+}
+
+/// What a guard wants of its agent.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// A call for a holder's request.
+    Call(u64, RequestNumber, LocalCall),
+    /// Nobody waits for this one any more.
+    Cancel(u64, RequestNumber),
+    /// Nobody waits for any of them any more.
+    CancelAll,
+    /// A call whose answer nobody hears.
+    Forget(LocalCall),
+}
+
+/// A holder and its requests under way.
+#[derive(Debug)]
+struct Seat {
+    holder: Holder,
+    under_way: BTreeMap<RequestNumber, Kind>,
+    wakes_at: Option<Time>,
+}
+
+/// What the program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    /// It waits for its session, or for the end of one.
+    Waiting,
+    Acquiring(HoldId, Key),
+    /// Until then by its own clock.
+    Holding(HoldId, Key, Moment),
+    Releasing(HoldId, Key),
+}
+
+/// What a guard would say that it holds.
+#[derive(Clone, Debug)]
+pub struct Belief {
+    /// Under which session.
+    pub session: SessionId,
+    /// Which lock.
+    pub key: Key,
+    /// Whether somebody took it away by an act, which it hears of a while later.
+    pub was_revoked: bool,
+}
+
+/// A program that holds locks.
+#[derive(Debug)]
+pub struct Guard {
+    agent: usize,
+    number: usize,
+    clock: Clock,
+    draw: Draw,
+    session_use: SessionUse,
+    seats: BTreeMap<u64, Seat>,
+    last_seat: u64,
+    last_hold: u64,
+    /// The holder in use, if there is one.
+    seat: Option<u64>,
+    doing: Doing,
+    /// While the process stands still: what it will find.
+    missed: Option<Vec<GuardEvent>>,
+    /// Whether somebody else shall take the lock away, and that be noticed, before it is content.
+    awaits_loss: bool,
+    /// What was taken away from it by somebody's act.
+    revoked: Option<HoldId>,
+    /// Whether a backup was restored: its session may hold what it gave back.
+    restored: bool,
+    served: bool,
+}
+
+impl Guard {
+    /// The guards of one agent; all of them begin to think.
+    pub fn all(stage: &mut Stage, agent: usize) -> Vec<Self> {
+        let plan = stage.plan.guards.clone();
+        let guards: Vec<Self> =
+            (0..plan.per_agent).map(|number| Self::draw(stage, &plan, agent, number)).collect();
+        guards.iter().for_each(|guard| guard.begin(stage));
+        guards
+    }
+
+    fn draw(stage: &mut Stage, plan: &GuardPlan, agent: usize, number: usize) -> Self {
+        let mut draw = Draw::new(stage.draw.bits());
+        let drift = plan.drift;
+        let rate = draw.within(0, 2 * drift) as i64 - drift as i64;
+        let session_use = if draw.once_in(3) { SessionUse::Shared } else { SessionUse::OneHold };
+        Self {
+            agent,
+            number,
+            clock: Clock::start(stage.now, rate),
+            draw,
+            session_use,
+            seats: BTreeMap::new(),
+            last_seat: 0,
+            last_hold: 0,
+            seat: None,
+            doing: Doing::Nothing,
+            missed: None,
+            awaits_loss: false,
+            revoked: None,
+            restored: false,
+            served: false,
+        }
+    }
+
+    fn begin(&self, stage: &mut Stage) {
+        self.later(stage, Duration::ZERO, GuardEvent::Think);
+        let plan = stage.plan.guards.clone();
+        for (mean, event) in
+            [(plan.stop, GuardEvent::Stop), (plan.kill, GuardEvent::Kill), (plan.revoke, GuardEvent::Revoke)]
+        {
+            if let Some(mean) = mean {
+                let wait = stage.around(mean);
+                self.later(stage, wait, event);
+            }
+        }
+    }
+
+    fn later(&self, stage: &mut Stage, wait: Duration, event: GuardEvent) {
+        stage.after(wait, Event::Guard(self.agent, self.number, event));
+    }
+
+    /// What its own clock shows.
+    fn moment(&self, now: Time) -> Moment {
+        Moment::default() + self.clock.at(now).since(Time(0))
+    }
+
+    /// What it would say that it holds, were it asked now.
+    pub fn belief(&self, now: Time) -> Option<Belief> {
+        let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
+        let holder = &self.seats.get(&self.seat?)?.holder;
+        let session = holder.session()?;
+        holder.is_held(*id, self.moment(now)).then(|| Belief {
+            session: SessionId::parse(session),
+            key: key.clone(),
+            was_revoked: self.revoked == Some(*id),
+        })
+    }
+
+    /// Why it is not content, if it is not: it was not served since the storm ended, or its session holds what it does not
+    /// know of.
+    pub fn discontent(&self, now: Time, judge: &Judge) -> Option<String> {
+        let name = format!("guard {} of agent {}", self.number, self.agent);
+        if !self.served || self.missed.is_some() || self.doing != Doing::Nothing {
+            return Some(format!("{name} is {:?}, served: {}", self.doing, self.served));
+        }
+        let (_, Rows::Locks(locks)) = judge.history.state().query(&Query::Locks(PREFIX.into())) else {
+            return None;
+        };
+        let sessions = self.seats.values().filter_map(|seat| seat.holder.session());
+        let own: Vec<SessionId> = sessions.map(SessionId::parse).collect();
+        let stays = locks.iter().find(|lock| {
+            lock.session.as_ref().is_some_and(|session| own.contains(&session.id))
+                && self.belief(now).is_none()
+        });
+        stays.map(|lock| format!("{name} holds {} and does not know of it", lock.key))
+    }
+
+    /// Something happens to it; what it wants of its agent then.
+    pub fn happens(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent) -> Vec<Act> {
+        let mut acts = Vec::new();
+        match (event, &mut self.missed) {
+            (GuardEvent::Stop, None) if !stage.calm => self.stop(stage),
+            (GuardEvent::Stop, _) => {}
+            (GuardEvent::Resume, _) => self.resume(stage, judge, &mut acts),
+            (GuardEvent::Kill, _) => self.die(stage, &mut acts),
+            (GuardEvent::Revoke, _) => self.revoke(stage, judge, &mut acts),
+            (event, Some(missed)) => missed.push(event),
+            (event, None) => self.take(stage, judge, event, &mut acts),
+        }
+        acts
+    }
+
+    fn stop(&mut self, stage: &mut Stage) {
+        stage.hit(Mark::GuardStopped);
+        self.missed = Some(Vec::new());
+        let plan = stage.plan.guards.clone();
+        let length = stage.draw.duration(Duration::from_millis(10), plan.stop_length);
+        self.later(stage, length, GuardEvent::Resume);
+        let next = plan.stop.unwrap_or_default();
+        let wait = length + stage.around(next);
+        self.later(stage, wait, GuardEvent::Stop);
+    }
+
+    /// Timers and answers are found in any order.
+    fn resume(&mut self, stage: &mut Stage, judge: &mut Judge, acts: &mut Vec<Act>) {
+        let Some(mut missed) = self.missed.take() else { return };
+        if self.draw.once_in(2) {
+            missed.reverse();
+        }
+        if let (Doing::Holding(..), None) = (&self.doing, self.belief(stage.now)) {
+            stage.hit(Mark::GuardOverslept);
+        }
+        for event in missed {
+            self.take(stage, judge, event, acts);
+        }
+    }
+
+    fn die(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
+        if stage.calm {
+            return;
+        }
+        stage.hit(Mark::GuardKilled);
+        acts.push(Act::CancelAll);
+        self.seats.clear();
+        (self.seat, self.doing) = (None, Doing::Nothing);
+        let mean = stage.plan.guards.kill.unwrap_or_default();
+        let wait = stage.around(mean);
+        self.later(stage, wait, GuardEvent::Kill);
+        // Whoever thinks already goes on with that.
+    }
+
+    fn take(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
+        match event {
+            GuardEvent::Think => {
+                self.think(stage, judge, acts);
+                let wait = stage.plan.clients.think;
+                let wait = stage.around(wait);
+                self.later(stage, wait, GuardEvent::Think);
+            }
+            GuardEvent::Wake(seat) => {
+                let is_due = |seat: &&mut Seat| seat.wakes_at.is_some_and(|at| at <= stage.now);
+                if let Some(woken) = self.seats.get_mut(&seat).filter(is_due) {
+                    woken.wakes_at = None;
+                    self.tell(stage, seat, Input::Tick, acts);
+                }
+            }
+            GuardEvent::Hears(seat, number, answer) => {
+                let Some(kind) = self.answered(seat, number) else { return };
+                let result = match answer {
+                    Some(answer) => guard_calls::response(kind, *answer),
+                    None => Err(guard_calls::unanswered()),
+                };
+                self.tell(stage, seat, Input::Answered(number, result), acts);
+            }
+            GuardEvent::Tired(seat, number) => {
+                if self.answered(seat, number).is_none() {
+                    return;
+                }
+                acts.push(Act::Cancel(seat, number));
+                self.tell(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
+            }
+            GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
+        }
+    }
+
+    /// A request is under way no more.
+    fn answered(&mut self, seat: u64, number: RequestNumber) -> Option<Kind> {
+        self.seats.get_mut(&seat)?.under_way.remove(&number)
+    }
+
+    fn think(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
+        match self.doing.clone() {
+            Doing::Nothing if stage.calm && self.served && !self.restored => {}
+            Doing::Nothing => self.want(stage, acts),
+            Doing::Acquiring(id, _) if !stage.calm && self.draw.once_in(16) => {
+                stage.hit(Mark::GuardWentAway);
+                self.drop_hold(stage, id, acts);
+            }
+            Doing::Holding(id, key, until) => self.hold(stage, judge, (id, key, until), acts),
+            Doing::Waiting | Doing::Acquiring(..) | Doing::Releasing(..) => {}
+        }
+    }
+
+    fn want(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
+        let Some(seat) = self.seat else {
+            self.restored = false;
+            if stage.calm && self.served {
+                return;
+            }
+            self.last_seat += 1;
+            let holder = Holder::new(self.options(stage), self.session_use, self.draw.bits());
+            self.seats.insert(self.last_seat, Seat { holder, under_way: BTreeMap::new(), wakes_at: None });
+            self.seat = Some(self.last_seat);
+            return match self.session_use {
+                SessionUse::Shared => {
+                    self.doing = Doing::Waiting;
+                    self.tell(stage, self.last_seat, Input::Keep, acts);
+                }
+                SessionUse::OneHold => self.acquire(stage, self.last_seat, acts),
+            };
+        };
+        if self.seats[&seat].holder.session_loss().is_some() {
+            return self.abandon(stage, acts);
+        }
+        if std::mem::take(&mut self.restored) || (!stage.calm && self.draw.once_in(8)) {
+            self.doing = Doing::Waiting;
+            return self.tell(stage, seat, Input::Close, acts);
+        }
+        self.acquire(stage, seat, acts);
+    }
+
+    fn options(&mut self, stage: &Stage) -> SessionOptions {
+        let plan = &stage.plan.clients;
+        let ttl = self.draw.duration(plan.ttl / 2, plan.ttl);
+        let delays = self.draw.once_in(3);
+        let lock_delay =
+            if delays { self.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
+        let delete_keys = self.draw.once_in(4);
+        SessionOptions {
+            ttl,
+            lock_delay: Some(lock_delay),
+            delete_keys,
+            ..SessionOptions::named(guard_calls::SESSION_NAME)
+        }
+    }
+
+    fn acquire(&mut self, stage: &mut Stage, seat: u64, acts: &mut Vec<Act>) {
+        self.last_hold += 1;
+        let id = HoldId(self.last_hold);
+        let key = lock_key(stage);
+        let limit = self.draw.duration(Duration::from_millis(50), stage.plan.clients.patience);
+        let patience = match self.draw.below(4) {
+            0 => Patience::Once,
+            1 => Patience::Endless,
+            _ => Patience::Until(self.moment(stage.now) + limit),
+        };
+        // What is written with a value is written once in this simulation; a guard may write the same again.
+        let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
+        self.doing = Doing::Acquiring(id, key);
+        self.tell(stage, seat, Input::Acquire(id, Wanted { goal, patience, watch_retries: None }), acts);
+    }
+
+    /// It holds a lock, until it has had it for long enough or has lost it.
+    fn hold(
+        &mut self,
+        stage: &mut Stage,
+        judge: &Judge,
+        (id, key, until): (HoldId, Key, Moment),
+        acts: &mut Vec<Act>,
+    ) {
+        let Some(seat) = self.seat else { return };
+        let is_lost = self.seats[&seat].holder.loss(id).is_some();
+        if is_lost {
+            self.served |= stage.calm;
+            self.awaits_loss = false;
+            return self.release(stage, seat, (id, key), acts);
+        }
+        if self.awaits_loss {
+            // Somebody deletes the key until that takes effect.
+            if let (Some(belief), Some((session, index))) = (self.belief(stage.now), holder_of(judge, &key))
+                && belief.session == session
+            {
+                acts.push(Act::Forget(LocalCall::Propose(Command::Kv(KvCommand::DeleteCas(key, index)))));
+            }
+            return;
+        }
+        if self.moment(stage.now) >= until {
+            self.served |= stage.calm;
+            self.release(stage, seat, (id, key), acts);
+        }
+    }
+
+    fn release(&mut self, stage: &mut Stage, seat: u64, (id, key): (HoldId, Key), acts: &mut Vec<Act>) {
+        if self.draw.once_in(3) {
+            return self.drop_hold(stage, id, acts);
+        }
+        self.doing = Doing::Releasing(id, key);
+        self.tell(stage, seat, Input::Release(id), acts);
+    }
+
+    fn drop_hold(&mut self, stage: &mut Stage, id: HoldId, acts: &mut Vec<Act>) {
+        self.doing = Doing::Nothing;
+        let Some(seat) = self.seat else { return };
+        self.tell(stage, seat, Input::Drop(id), acts);
+        self.hold_is_over(stage, acts);
+    }
+
+    /// Whoever has a session for one hold needs another holder for the next.
+    fn hold_is_over(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
+        self.doing = Doing::Nothing;
+        if self.session_use == SessionUse::OneHold {
+            self.abandon(stage, acts);
+        }
+    }
+
+    fn abandon(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
+        self.doing = Doing::Nothing;
+        if let Some(seat) = self.seat.take() {
+            self.tell(stage, seat, Input::Abandon, acts);
+        }
+    }
+
+    /// An operator takes a lock away from whatever guard holds it.
+    fn revoke(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
+        let Some(mean) = stage.plan.guards.revoke.filter(|_| !stage.calm) else { return };
+        let wait = stage.around(mean);
+        self.later(stage, wait, GuardEvent::Revoke);
+        let key = lock_key(stage);
+        let Some((session, index)) = holder_of(judge, &key) else { return };
+        if !guard_calls::is_of_a_guard(judge, &session) {
+            return;
+        }
+        let command = match self.draw.once_in(2) {
+            true => Command::Kv(KvCommand::DeleteCas(key, index)),
+            false => {
+                stage.revoked.insert(session.clone());
+                Command::DestroySession(session)
+            }
+        };
+        acts.push(Act::Forget(LocalCall::Propose(command)));
+    }
+
+    /// Somebody ended a session, or a restore everything: what was held under it may be believed in until that is heard.
+    pub fn revoked(&mut self, stage: &mut Stage, session: Option<&SessionId>) {
+        let holder = self.seat.and_then(|seat| self.seats.get(&seat)).map(|seat| &seat.holder);
+        let own = holder.and_then(|holder| holder.session());
+        self.restored |= session.is_none();
+        if session.is_none_or(|session| own == Some(session.as_str()))
+            && let Doing::Acquiring(id, _) | Doing::Holding(id, ..) = &self.doing
+        {
+            stage.hit(Mark::GuardRevoked);
+            self.revoked = Some(*id);
+        }
+    }
+
+    /// Tells a holder something, and does what it says then.
+    fn tell(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
+        let moment = self.moment(stage.now);
+        let Some(seat) = self.seats.get_mut(&number) else { return };
+        let mut outbox = Outbox::default();
+        seat.holder.handle(moment, input, &mut outbox);
+        let Outbox { cancelled, requests, events, notices: _ } = outbox;
+        for request in cancelled {
+            if seat.under_way.remove(&request).is_some() {
+                acts.push(Act::Cancel(number, request));
+            }
+        }
+        for (request, what) in requests {
+            seat.under_way.insert(request, guard_calls::kind(&what));
+            let limit = guard_calls::limit(&what);
+            let node = self.agent;
+            let call = guard_calls::local_call(&mut self.draw, node, what);
+            acts.push(Act::Call(number, request, call));
+            stage.after(limit, Event::Guard(self.agent, self.number, GuardEvent::Tired(number, request)));
+        }
+        self.plan_to_wake(stage, number);
+        for event in events {
+            if self.seat == Some(number) {
+                self.told(stage, event, acts);
+            }
+        }
+        if self.seats.get(&number).is_some_and(|seat| seat.holder.is_done()) {
+            self.seats.remove(&number);
+        }
+    }
+
+    fn plan_to_wake(&mut self, stage: &mut Stage, number: u64) {
+        let Some(seat) = self.seats.get_mut(&number) else { return };
+        let Some(at) = seat.holder.wakes_at() else { return };
+        // The simulation counts microseconds, the holder finer ones.
+        let shown = Time(0) + at.since(Moment::default()) + Duration::from_micros(1);
+        let at = self.clock.when(shown, stage.now).max(stage.now);
+        if seat.wakes_at.is_none_or(|known| at < known) {
+            seat.wakes_at = Some(at);
+            stage.at(at, Event::Guard(self.agent, self.number, GuardEvent::Wake(number)));
+        }
+    }
+
+    fn told(&mut self, stage: &mut Stage, event: Told, acts: &mut Vec<Act>) {
+        match event {
+            Told::Kept(Ok(_)) => self.doing = Doing::Nothing,
+            Told::Kept(Err(_)) | Told::Closed(_) => self.abandon(stage, acts),
+            Told::Acquired(id, Ok(Some(grant))) => {
+                let Doing::Acquiring(wanted, key) = self.doing.clone() else { return };
+                if wanted != id {
+                    return;
+                }
+                stage.hit(Mark::GuardHolds);
+                if !grant.session.is_empty() {
+                    let longest = stage.plan.clients.ttl * 3;
+                    let time = self.draw.duration(Duration::ZERO, longest);
+                    self.awaits_loss = stage.calm && self.draw.once_in(2);
+                    self.doing = Doing::Holding(id, key, self.moment(stage.now) + time);
+                }
+            }
+            Told::Acquired(id, result) => {
+                if matches!(&self.doing, Doing::Acquiring(wanted, _) if *wanted == id) {
+                    if matches!(result, Err(Error::SessionLost(_))) {
+                        return self.abandon(stage, acts);
+                    }
+                    self.hold_is_over(stage, acts);
+                }
+            }
+            Told::Released(..) => {
+                if matches!(self.doing, Doing::Releasing(..)) {
+                    self.hold_is_over(stage, acts);
+                }
+            }
+            Told::Lost(_, loss) => {
+                if loss == lockmesh_client::Loss::Deadline {
+                    stage.hit(Mark::GuardDeadline);
+                }
+            }
+            Told::SessionLost(_) => {}
+        }
+    }
+}
+
+/// One of the locks that guards want.
+fn lock_key(stage: &mut Stage) -> Key {
+    Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.clients.locks)))
+}
+
+/// Whose a lock is and its modify index, by the furthest state that any server has come to.
+pub fn holder_of(judge: &Judge, key: &Key) -> Option<(SessionId, LogIndex)> {
+    let (_, Rows::Entries(entries)) = judge.history.state().query(&Query::Entry(key.clone())) else {
+        return None;
+    };
+    let entry = entries.first()?;
+    Some((entry.session.clone()?, entry.modify_index))
+}

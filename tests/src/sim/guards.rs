@@ -1,0 +1,185 @@
+//! Guards among all others: how their calls come to their agent, and whether they may believe what they believe.
+//!
+//! **Invariant:** no guard would say that it holds a lock, were it asked now by its own clock, which the furthest state of any
+//! server says is not its session's; except where somebody took it away by an act (destroyed the session, deleted the key,
+//! restored a backup), until the guard has heard of that. It is looked at after every entry and after every event of a guard,
+//! also while its process stands still.
+
+use super::agent::Agent;
+use super::guard::{Act, Guard, GuardEvent, holder_of};
+use super::invariant::AgentEvent;
+use super::judge::Judge;
+use super::stage::{Event, Stage};
+use super::world::World;
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_client::holder::RequestNumber;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Unavailable;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A local connection carries what is sent within this time.
+const LOCAL_DELAY: Duration = Duration::from_micros(200);
+
+/// A request of a guard's holder: the guard, the holder, the request.
+type Caller = (usize, u64, RequestNumber);
+
+/// The guards of one agent, and their calls under way.
+#[derive(Debug)]
+pub struct Guards {
+    all: Vec<Guard>,
+    /// Nobody hears the answers of some.
+    calls: BTreeMap<CallToken, Option<Caller>>,
+}
+
+impl Guards {
+    /// All of them begin to think.
+    pub fn begin(stage: &mut Stage, agent: usize) -> Self {
+        Self { all: Guard::all(stage, agent), calls: BTreeMap::new() }
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Guard> {
+        self.all.iter()
+    }
+
+    /// Whether this call is one of theirs.
+    pub fn called(&self, token: CallToken) -> bool {
+        self.calls.contains_key(&token)
+    }
+
+    /// Their agent died: all their connections break.
+    pub fn disconnect(&mut self, stage: &mut Stage, agent: usize) {
+        for (guard, holder, request) in std::mem::take(&mut self.calls).into_values().flatten() {
+            let event = GuardEvent::Hears(holder, request, None);
+            stage.after(LOCAL_DELAY, Event::Guard(agent, guard, event));
+        }
+    }
+
+    fn token_of(&self, caller: Caller) -> Option<CallToken> {
+        self.calls.iter().find(|(_, other)| **other == Some(caller)).map(|(token, _)| *token)
+    }
+}
+
+impl Agent {
+    /// Something happens to a guard.
+    fn guard_happens(&mut self, stage: &mut Stage, judge: &mut Judge, guard: usize, event: GuardEvent) {
+        for act in self.guards.all[guard].happens(stage, judge, event) {
+            stage.after(LOCAL_DELAY, Event::GuardAct(self.place, guard, Box::new(act)));
+        }
+    }
+
+    /// What a guard wants has come to its agent.
+    pub(super) fn guard_acts(&mut self, stage: &mut Stage, judge: &mut Judge, guard: usize, act: Act) {
+        match act {
+            Act::Call(holder, request, call) => {
+                let token = self.next_token();
+                self.guards.calls.insert(token, Some((guard, holder, request)));
+                self.call_for_guard(stage, judge, token, call);
+            }
+            Act::Forget(call) => {
+                let token = self.next_token();
+                self.guards.calls.insert(token, None);
+                self.call_for_guard(stage, judge, token, call);
+            }
+            Act::Cancel(holder, request) => {
+                if let Some(token) = self.guards.token_of((guard, holder, request)) {
+                    self.cancel_call(stage, judge, token);
+                }
+            }
+            Act::CancelAll => {
+                let calls = self.guards.calls.iter();
+                let own = calls.filter(|(_, caller)| caller.is_some_and(|(of, ..)| of == guard));
+                let own: Vec<CallToken> = own.map(|(token, _)| *token).collect();
+                own.into_iter().for_each(|token| self.cancel_call(stage, judge, token));
+            }
+        }
+    }
+
+    fn call_for_guard(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken, call: LocalCall) {
+        let bound = judge.bound;
+        self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
+        self.tell(stage, judge, Input::Call(token, call));
+    }
+
+    fn cancel_call(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) {
+        self.guards.calls.remove(&token);
+        self.see(stage, judge, AgentEvent::Left { token });
+        self.tell(stage, judge, Input::Cancel(token));
+    }
+
+    /// A guard's call was answered. Its connection may break while the answer is on its way.
+    pub(super) fn guard_heard(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        answer: Result<Answered, Unavailable>,
+    ) {
+        let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
+        let is_heard = stage.calm || !stage.draw.once_in(16);
+        if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
+            let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
+            self.tell(stage, judge, input);
+        }
+        let event = GuardEvent::Hears(holder, request, is_heard.then(|| Box::new(answer)));
+        let wait = stage.around(LOCAL_DELAY);
+        stage.after(wait, Event::Guard(self.place, guard, event));
+    }
+}
+
+impl World {
+    /// Something happens to a guard.
+    pub(super) fn guard(&mut self, agent: usize, guard: usize, event: GuardEvent) {
+        self.agents[agent].guard_happens(&mut self.stage, &mut self.judge, guard, event);
+        self.judge_guards();
+    }
+
+    /// Whoever holds something by what this entry took away by an act hears of that later.
+    pub(super) fn note_revocation(&mut self, index: LogIndex) {
+        let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
+            return;
+        };
+        let victim = match past.proposal.as_ref().map(|proposal| &proposal.command) {
+            _ if past.changes.contains(&Change::Cleared) => None,
+            Some(Command::Kv(KvCommand::DeleteCas(key, _))) => match self.holder_before(index, key) {
+                Some(session) => Some(session),
+                None => return,
+            },
+            Some(Command::DestroySession(session)) if self.stage.revoked.contains(session) => {
+                Some(session.clone())
+            }
+            _ => return,
+        };
+        for agent in &mut self.agents {
+            for guard in &mut agent.guards.all {
+                guard.revoked(&mut self.stage, victim.as_ref());
+            }
+        }
+    }
+
+    fn holder_before(&self, index: LogIndex, key: &Key) -> Option<SessionId> {
+        let before = self.judge.history.state_at(LogIndex(index.0 - 1))?;
+        let (_, Rows::Entries(entries)) = before.query(&Query::Entry(key.clone())) else { return None };
+        entries.first()?.session.clone()
+    }
+
+    /// No guard believes in what is another's.
+    pub(super) fn judge_guards(&mut self) {
+        let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        let beliefs = guards.filter_map(|guard| guard.belief(self.stage.now));
+        let wrong = beliefs.filter(|belief| !belief.was_revoked).find_map(|belief| {
+            let holder = holder_of(&self.judge, &belief.key).map(|(session, _)| session);
+            (holder.as_ref() != Some(&belief.session)).then_some((belief, holder))
+        });
+        if let Some((belief, holder)) = wrong {
+            let what =
+                format!("{} believes that it holds {}, which {holder:?} does", belief.session, belief.key);
+            self.judge.object("guards", what);
+        }
+    }
+}
