@@ -58,8 +58,8 @@ pub enum Act {
     Call(u64, RequestNumber, LocalCall),
     /// Nobody waits for this one any more.
     Cancel(u64, RequestNumber),
-    /// Nobody waits for any of them any more.
-    CancelAll,
+    /// Nobody waits for any of them any more, up to this holder: the process of the next ones may be heard before.
+    CancelAll(u64),
     /// A call whose answer nobody hears.
     Forget(LocalCall),
 }
@@ -252,7 +252,7 @@ impl Guard {
             return;
         }
         stage.hit(Mark::GuardKilled);
-        acts.push(Act::CancelAll);
+        acts.push(Act::CancelAll(self.last_seat));
         self.seats.clear();
         (self.seat, self.doing) = (None, Doing::Nothing);
         let mean = stage.plan.guards.kill.unwrap_or_default();

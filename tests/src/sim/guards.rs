@@ -91,9 +91,11 @@ impl Agent {
                     self.cancel_call(stage, judge, token);
                 }
             }
-            Act::CancelAll => {
+            Act::CancelAll(last) => {
                 let calls = self.guards.calls.iter();
-                let own = calls.filter(|(_, caller)| caller.is_some_and(|(of, ..)| of == guard));
+                let own = calls.filter(|(_, caller)| {
+                    caller.is_some_and(|(of, holder, _)| of == guard && holder <= last)
+                });
                 let own: Vec<CallToken> = own.map(|(token, _)| *token).collect();
                 own.into_iter().for_each(|token| self.cancel_call(stage, judge, token));
             }
