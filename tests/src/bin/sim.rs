@@ -213,8 +213,7 @@ fn print_json(marks: &Marks, seeds: u64, violations: usize, seconds: f64) {
 }
 
 fn compare(seed: u64) -> ExitCode {
-    let ((first, left), (_, right)) =
-        (trace(seed, Focus::default(), Sabotage::None), trace(seed, Focus::default(), Sabotage::None));
+    let [(first, left), (_, right)] = [(); 2].map(|()| trace(seed, Focus::Everything, Sabotage::None));
     let parting = left.iter().zip(&right).position(|(left, right)| left != right);
     match parting {
         Some(place) => {
