@@ -103,15 +103,11 @@ impl World {
             Event::Peer(to, life, from, message) => self.peer(to, life, from, message),
             Event::Hello(hello) => self.hello(*hello),
             Event::Reconnect(id, life) => self.reconnect(id, life),
-            Event::ToldRemoved(id) if self.machines.contains_key(&id) => self.post(id, Mail::Removed),
-            Event::ToldRemoved(_) => {}
+            Event::ToldRemoved(id) => self.post(id, Mail::Removed),
             Event::Fetch(id, life) => self.fetch_again(id, life),
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
-            Event::Cancel(to, by, call) if self.machines.contains_key(&to) => {
-                self.post(to, Mail::Cancelled(by, call));
-            }
-            Event::Cancel(..) => {}
+            Event::Cancel(to, by, call) => self.post(to, Mail::Cancelled(by, call)),
             Event::Answer(Asker::Operator, call, from, response) => {
                 self.operator_heard(call, from, *response);
             }
@@ -135,10 +131,7 @@ impl World {
             Event::Connection(agent, connection, is_up) => {
                 self.agents[agent].connection(&mut self.stage, &mut self.judge, connection, is_up);
             }
-            Event::HungUp(from, agent) if self.machines.contains_key(&from) => {
-                self.post(from, Mail::Disconnected(Asker::Agent(agent)));
-            }
-            Event::HungUp(..) => {}
+            Event::HungUp(from, agent) => self.post(from, Mail::Disconnected(Asker::Agent(agent))),
             Event::GaveUp(from, agent, connection) => {
                 // Another connection than that one may stand by now.
                 if self.agents[agent].is_connected(connection) {
@@ -233,8 +226,7 @@ impl World {
 
     /// Puts something into the mailbox of a server, if it runs.
     pub(super) fn post(&mut self, id: ServerId, mail: Mail) {
-        let machine = self.machines.get_mut(&id).expect("the machine exists");
-        if let Some(process) = &mut machine.process {
+        if let Some(process) = self.machines.get_mut(&id).and_then(|machine| machine.process.as_mut()) {
             process.post(&mut self.stage, mail);
         }
     }
