@@ -6,14 +6,16 @@ use lockmesh_tests::tidy::tree;
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]…
-NAME is a rule or a topic. The copy and its build lie in target/hunt.";
+const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]
+NAME is a rule or a topic. FINDER is how a finder begins: `--by sim` breaks what the simulator must find, and asks nobody else.
+The copy and its build lie in target/hunt.";
 
 struct Wanted {
     list: bool,
     json: bool,
     jobs: usize,
     only: Vec<String>,
+    by: String,
 }
 
 fn main() -> ExitCode {
@@ -26,7 +28,8 @@ fn main() -> ExitCode {
     let is_wanted = |rule: &&table::Rule| {
         wanted.only.is_empty() || wanted.only.iter().any(|name| *name == rule.name || *name == rule.topic)
     };
-    let chosen: Vec<table::Rule> = all.iter().filter(is_wanted).cloned().collect();
+    let chosen = all.iter().filter(is_wanted).cloned();
+    let chosen: Vec<table::Rule> = chosen.filter_map(|rule| rule.found_by(&wanted.by)).collect();
     if wanted.list {
         chosen.iter().for_each(|rule| println!("{:<13} {:<34} {}", rule.topic, rule.name, rule.rule));
         return ExitCode::SUCCESS;
@@ -36,7 +39,11 @@ fn main() -> ExitCode {
         faults.iter().for_each(|fault| eprintln!("{fault}"));
         eprintln!(
             "{}",
-            if chosen.is_empty() { "no rule has this name: see --list" } else { "mend tests/hunt first" }
+            if chosen.is_empty() {
+                "no rule has this name and this finder: see --list"
+            } else {
+                "mend tests/hunt first"
+            }
         );
         return ExitCode::from(2);
     }
@@ -45,13 +52,14 @@ fn main() -> ExitCode {
 
 fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut wanted = Wanted { list: false, json: false, jobs, only: Vec::new() };
+    let mut wanted = Wanted { list: false, json: false, jobs, only: Vec::new(), by: String::new() };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--list" => wanted.list = true,
             "--json" => wanted.json = true,
             "--jobs" => wanted.jobs = arguments.next()?.parse().ok()?,
             "--only" => wanted.only.push(arguments.next()?),
+            "--by" => wanted.by = arguments.next()?,
             _ => return None,
         }
     }

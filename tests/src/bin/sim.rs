@@ -102,7 +102,8 @@ fn verdict(outcome: &Outcome) -> ExitCode {
     if outcome.violations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("to see it: cargo sim {}", outcome.seed);
+    let focus = if outcome.focus == Focus::Guards { "--guards " } else { "" };
+    eprintln!("to see it: cargo sim {focus}{}", outcome.seed);
     ExitCode::FAILURE
 }
 

@@ -60,6 +60,13 @@ impl Rule {
     pub fn finders(&self) -> Vec<Finder> {
         self.finders.iter().map(|words| Finder::new(words)).collect()
     }
+
+    /// The same with those finders alone whose words begin like this; nothing where there are none.
+    #[must_use]
+    pub fn found_by(mut self, words: &str) -> Option<Self> {
+        self.finders.retain(|finder| finder.starts_with(words));
+        (!self.finders.is_empty()).then_some(self)
+    }
 }
 
 /// Every rule: those of the files, in the order of their names, then the fault points.

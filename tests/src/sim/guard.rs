@@ -8,6 +8,7 @@
 use super::clock::Clock;
 use super::draw::Draw;
 use super::guard_calls::{self, Kind};
+use super::guard_promises::Promises;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::plan::GuardPlan;
@@ -15,7 +16,7 @@ use super::stage::{Event, Stage};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
-    Event as Told, Goal, HoldId, Holder, Input, LockGoal, Moment, Outbox, Patience, RequestNumber,
+    Event as Told, Goal, HoldId, Holder, Input, LockGoal, Moment, Outbox, Patience, RequestNumber, Response,
     SessionUse, Wanted,
 };
 use lockmesh_client::{Error, SessionOptions};
@@ -113,8 +114,9 @@ pub struct Guard {
     missed: Option<Vec<GuardEvent>>,
     /// Whether somebody else shall take the lock away, and that be noticed, before it is content.
     awaits_loss: bool,
-    /// What was taken away from it by somebody's act.
-    revoked: Option<HoldId>,
+    promises: Promises,
+    /// Whether it wants nothing before what it does not know of is given back.
+    is_patient: bool,
     /// Whether a backup was restored: its session may hold what it gave back.
     restored: bool,
     served: bool,
@@ -135,12 +137,15 @@ impl Guard {
         let drift = plan.drift;
         let rate = draw.within(0, 2 * drift) as i64 - drift as i64;
         let session_use = if draw.once_in(3) { SessionUse::Shared } else { SessionUse::OneHold };
+        let is_patient = draw.once_in(2);
         Self {
             agent,
             number,
             clock: Clock::start(stage.now, rate),
             draw,
             session_use,
+            promises: Promises::default(),
+            is_patient,
             seats: BTreeMap::new(),
             last_seat: 0,
             last_hold: 0,
@@ -148,7 +153,6 @@ impl Guard {
             doing: Doing::Nothing,
             missed: None,
             awaits_loss: false,
-            revoked: None,
             restored: false,
             served: false,
         }
@@ -184,7 +188,7 @@ impl Guard {
         holder.is_held(*id, self.moment(now)).then(|| Belief {
             session: SessionId::parse(session),
             key: key.clone(),
-            was_revoked: self.revoked == Some(*id),
+            was_revoked: self.promises.is_taken(*id),
         })
     }
 
@@ -195,16 +199,22 @@ impl Guard {
         if !self.served || self.missed.is_some() || self.doing != Doing::Nothing {
             return Some(format!("{name} is {:?}, served: {}", self.doing, self.served));
         }
+        let left = self.left(now, judge)?;
+        Some(format!("{name} holds {left} and does not know of it"))
+    }
+
+    /// What its sessions hold and it does not know of.
+    fn left(&self, now: Time, judge: &Judge) -> Option<Key> {
         let (_, Rows::Locks(locks)) = judge.history.state().query(&Query::Locks(PREFIX.into())) else {
             return None;
         };
         let sessions = self.seats.values().filter_map(|seat| seat.holder.session());
         let own: Vec<SessionId> = sessions.map(SessionId::parse).collect();
-        let stays = locks.iter().find(|lock| {
+        let left = locks.into_iter().find(|lock| {
             lock.session.as_ref().is_some_and(|session| own.contains(&session.id))
                 && self.belief(now).is_none()
         });
-        stays.map(|lock| format!("{name} holds {} and does not know of it", lock.key))
+        left.map(|lock| lock.key)
     }
 
     /// Something happens to it; what it wants of its agent then.
@@ -219,7 +229,18 @@ impl Guard {
             (event, Some(missed)) => missed.push(event),
             (event, None) => self.take(stage, judge, event, &mut acts),
         }
+        for broken in self.promises.broken.drain(..) {
+            judge.object("guards", format!("guard {} of agent {}: {broken}", self.number, self.agent));
+        }
         acts
+    }
+
+    /// Whether it believes in what it was granted is noted.
+    fn look(&mut self, now: Time) {
+        if let Doing::Holding(id, ..) = self.doing {
+            let is_believed = self.belief(now).is_some();
+            self.promises.looked(id, is_believed);
+        }
     }
 
     fn stop(&mut self, stage: &mut Stage) {
@@ -262,6 +283,7 @@ impl Guard {
     }
 
     fn take(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
+        self.look(stage.now);
         match event {
             GuardEvent::Think => {
                 self.think(stage, judge, acts);
@@ -282,6 +304,7 @@ impl Guard {
                     Some(answer) => guard_calls::response(kind, *answer),
                     None => Err(guard_calls::unanswered()),
                 };
+                self.note_look(kind, &result);
                 self.tell(stage, seat, Input::Answered(number, result), acts);
             }
             GuardEvent::Tired(seat, number) => {
@@ -293,6 +316,17 @@ impl Guard {
             }
             GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
         }
+        self.look(stage.now);
+    }
+
+    /// What a look at what it holds shows, it has heard.
+    fn note_look(&mut self, kind: Kind, result: &Result<Response, Error>) {
+        if let (Kind::Look, Ok(Response::Entries(entries, index)), Doing::Holding(..)) =
+            (kind, result, &self.doing)
+        {
+            let session = self.seat.and_then(|seat| self.seats[&seat].holder.session());
+            self.promises.saw(session, entries, *index);
+        }
     }
 
     /// A request is under way no more.
@@ -303,6 +337,7 @@ impl Guard {
     fn think(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
         match self.doing.clone() {
             Doing::Nothing if stage.calm && self.served && !self.restored => {}
+            Doing::Nothing if self.is_patient && self.left(stage.now, judge).is_some() => {}
             Doing::Nothing => self.want(stage, acts),
             Doing::Acquiring(id, _) if !stage.calm && self.draw.once_in(16) => {
                 stage.hit(Mark::GuardWentAway);
@@ -453,16 +488,29 @@ impl Guard {
     }
 
     /// Somebody ended a session, or a restore everything: what was held under it may be believed in until that is heard.
-    pub fn revoked(&mut self, stage: &mut Stage, session: Option<&SessionId>) {
-        let holder = self.seat.and_then(|seat| self.seats.get(&seat)).map(|seat| &seat.holder);
-        let own = holder.and_then(|holder| holder.session());
+    pub fn revoked(&mut self, stage: &mut Stage, index: LogIndex, session: Option<&SessionId>) {
         self.restored |= session.is_none();
-        if session.is_none_or(|session| own == Some(session.as_str()))
-            && let Doing::Acquiring(id, _) | Doing::Holding(id, ..) = &self.doing
+        if session.is_none_or(|session| self.is_own(session))
+            && let Doing::Acquiring(id, _) | Doing::Holding(id, ..) = self.doing
         {
             stage.hit(Mark::GuardRevoked);
-            self.revoked = Some(*id);
+            self.promises.took(id, index);
         }
+    }
+
+    /// A session gave a lock back.
+    pub fn gave_back(&mut self, key: &Key, session: &SessionId) {
+        if let Doing::Releasing(id, own) = &self.doing
+            && own == key
+            && self.is_own(session)
+        {
+            self.promises.gave_back(*id);
+        }
+    }
+
+    fn is_own(&self, session: &SessionId) -> bool {
+        let seat = self.seat.and_then(|seat| self.seats.get(&seat));
+        seat.and_then(|seat| seat.holder.session()) == Some(session.as_str())
     }
 
     /// Tells a holder something, and does what it says then.
@@ -523,6 +571,8 @@ impl Guard {
                     let time = self.draw.duration(Duration::ZERO, longest);
                     self.awaits_loss = stage.calm && self.draw.once_in(2);
                     self.doing = Doing::Holding(id, key, self.moment(stage.now) + time);
+                    let is_believed = self.belief(stage.now).is_some();
+                    self.promises.granted(id, is_believed);
                 }
             }
             Told::Acquired(id, result) => {
@@ -530,11 +580,15 @@ impl Guard {
                     if matches!(result, Err(Error::SessionLost(_))) {
                         return self.abandon(stage, acts);
                     }
+                    if let (Err(error), SessionUse::OneHold) = (&result, self.session_use) {
+                        self.promises.failed(id, error);
+                    }
                     self.hold_is_over(stage, acts);
                 }
             }
-            Told::Released(..) => {
+            Told::Released(id, result) => {
                 if matches!(self.doing, Doing::Releasing(..)) {
+                    self.promises.released(id, &result);
                     self.hold_is_over(stage, acts);
                 }
             }

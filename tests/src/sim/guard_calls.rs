@@ -96,13 +96,19 @@ fn entry(write: Write) -> NewEntry {
 pub enum Kind {
     /// It asked for a lock.
     Acquire,
+    /// It looked at a key.
+    Look,
     /// It asked for something else.
     Other,
 }
 
 /// What kind a request is of.
 pub fn kind(request: &Request) -> Kind {
-    if matches!(request, Request::Acquire(..)) { Kind::Acquire } else { Kind::Other }
+    match request {
+        Request::Acquire(..) => Kind::Acquire,
+        Request::Get(..) => Kind::Look,
+        _ => Kind::Other,
+    }
 }
 
 /// What the agent's answer is to the guard.

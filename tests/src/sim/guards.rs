@@ -141,8 +141,8 @@ impl World {
         self.judge_guards();
     }
 
-    /// Whoever holds something by what this entry took away by an act hears of that later.
-    pub(super) fn note_revocation(&mut self, index: LogIndex) {
+    /// Whoever holds what this entry took away by an act hears of that later; what one gave back is noted.
+    pub(super) fn note_for_guards(&mut self, index: LogIndex) {
         let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
             return;
         };
@@ -155,12 +155,17 @@ impl World {
             Some(Command::DestroySession(session)) if self.stage.revoked.contains(session) => {
                 Some(session.clone())
             }
+            Some(Command::Kv(KvCommand::Release(new, session))) => {
+                let applied = past.reply.as_ref().map(|applied| &applied.reply);
+                let takes_effect = matches!(applied, Some(Reply::Flag(true)));
+                let guards = self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all);
+                guards.filter(|_| takes_effect).for_each(|guard| guard.gave_back(&new.key, session));
+                return;
+            }
             _ => return,
         };
-        for agent in &mut self.agents {
-            for guard in &mut agent.guards.all {
-                guard.revoked(&mut self.stage, victim.as_ref());
-            }
+        for guard in self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all) {
+            guard.revoked(&mut self.stage, past.index, victim.as_ref());
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `agent`, `connections` | an agent: the quorum client, what its driver does around it, its connections |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
+//! | `guard_promises` | what else the library promises them |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
@@ -45,6 +46,7 @@ pub mod durable;
 pub mod greetings;
 pub mod guard;
 pub mod guard_calls;
+pub mod guard_promises;
 pub mod guards;
 pub mod history;
 pub mod invariant;

@@ -16,6 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct Outcome {
     /// Its seed.
     pub seed: u64,
+    /// What it was spent on.
+    pub focus: Focus,
     /// What was found wrong, if anything.
     pub violations: Vec<Violation>,
     /// Which rare branches were reached.
@@ -38,7 +40,7 @@ pub fn run(seed: u64, sabotage: Sabotage, detail: Detail) -> Outcome {
 /// The same, where seeds are spent on one thing.
 pub fn run_focused(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> Outcome {
     let world = || play(seed, focus, sabotage, detail).0;
-    catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, &*panic))
+    catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, focus, &*panic))
 }
 
 /// Runs a seed and keeps every event, in words.
@@ -67,6 +69,7 @@ fn play(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> (Outcome
     }
     let outcome = Outcome {
         seed,
+        focus,
         violations: world.judge.violations,
         marks: world.stage.marks,
         entries: world.judge.history.last().0,
@@ -77,11 +80,12 @@ fn play(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> (Outcome
     (outcome, world.stage.life.into_lines())
 }
 
-fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Outcome {
+fn panicked(seed: u64, focus: Focus, panic: &(dyn std::any::Any + Send)) -> Outcome {
     let words = panic.downcast_ref::<String>().map(String::as_str);
     let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
     Outcome {
         seed,
+        focus,
         violations: vec![Violation { invariant: "panic", what: words.to_owned() }],
         marks: Marks::default(),
         entries: 0,

@@ -371,7 +371,7 @@ impl World {
         let new = self.judge.applied(&self.stage, id, &turn.applied, &turn.changes);
         for index in before.0 + 1..=before.0 + new {
             self.note_past(LogIndex(index));
-            self.note_revocation(LogIndex(index));
+            self.note_for_guards(LogIndex(index));
         }
         if new > 0 {
             self.judge_guards();

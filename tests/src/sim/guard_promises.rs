@@ -1,0 +1,81 @@
+//! What a guard was promised by its holder, beside that nobody else has what it believes in.
+//!
+//! | it is broken by | |
+//! |---|---|
+//! | a hold that was not believed in, and is again | the program may have been told so in between |
+//! | a hold that is believed in after a look that shows it gone | why it went may be asked for, but later |
+//! | a grant that may not be believed in when it is told | there is nothing that it could be used for |
+//! | a release that took effect and is told as too late | the program would think that it worked unguarded |
+//! | a wait that ends since a session did that was for this wait alone | nobody but the holder knows of it |
+
+use lockmesh_client::holder::HoldId;
+use lockmesh_client::{Entry, Error};
+use lockmesh_protocol::id::LogIndex;
+
+/// What became of a guard's holds, as far as promises rest on it.
+#[derive(Debug, Default)]
+pub struct Promises {
+    /// What somebody took away by an act that has this index, and of which the guard has not heard yet.
+    taken: Option<(HoldId, LogIndex)>,
+    /// What was not believed in any more when it was last looked at.
+    doubted: Option<HoldId>,
+    /// What the guard's own session gave back.
+    given_back: Option<HoldId>,
+    /// What was broken.
+    pub broken: Vec<String>,
+}
+
+impl Promises {
+    /// Somebody took this away by an act, which the guard hears of later.
+    pub fn took(&mut self, id: HoldId, index: LogIndex) {
+        self.taken = Some((id, index));
+    }
+
+    /// Whether this may still be believed in though somebody took it away.
+    pub fn is_taken(&self, id: HoldId) -> bool {
+        self.taken.is_some_and(|(taken, _)| taken == id)
+    }
+
+    /// The guard's session gave this back.
+    pub fn gave_back(&mut self, id: HoldId) {
+        self.given_back = Some(id);
+    }
+
+    /// Something that was granted is looked at.
+    pub fn looked(&mut self, id: HoldId, is_believed: bool) {
+        if !is_believed {
+            self.doubted = Some(id);
+        } else if self.doubted == Some(id) {
+            self.broken.push(format!("{id:?} was not believed in, and is again"));
+        }
+    }
+
+    /// A look at the key of what is held was answered.
+    pub fn saw(&mut self, session: Option<&str>, entries: &[Entry], index: u64) {
+        let is_own = entries.first().is_some_and(|entry| entry.session.as_deref() == session);
+        if !is_own && self.taken.is_some_and(|(_, taken)| taken.0 <= index) {
+            self.taken = None;
+        }
+    }
+
+    /// The guard was told of a grant.
+    pub fn granted(&mut self, id: HoldId, is_believed: bool) {
+        if !is_believed {
+            self.broken.push(format!("{id:?} was granted, and is not to be believed in"));
+        }
+    }
+
+    /// The guard was told what came of a release.
+    pub fn released(&mut self, id: HoldId, result: &Result<bool, Error>) {
+        if self.given_back == Some(id) && matches!(result, Ok(false)) {
+            self.broken.push(format!("{id:?} was given back, and told as lost before"));
+        }
+    }
+
+    /// The guard was told why it waits no more for what had a session of its own.
+    pub fn failed(&mut self, id: HoldId, error: &Error) {
+        if matches!(error, Error::Refused { text, .. } if text.contains("invalid session")) {
+            self.broken.push(format!("{id:?} ended with the session that was for it alone: {error}"));
+        }
+    }
+}
