@@ -401,6 +401,9 @@ impl Guard {
             1 => Patience::Endless,
             _ => Patience::Until(self.moment(stage.now) + limit),
         };
+        if patience == Patience::Once {
+            self.promises.tries_once(id);
+        }
         // What is written with a value is written once in this simulation; a guard may write the same again.
         let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
         self.doing = Doing::Acquiring(id, key);

@@ -21,6 +21,8 @@ pub struct Promises {
     doubted: Option<HoldId>,
     /// What the guard's own session gave back.
     given_back: Option<HoldId>,
+    /// What is tried once only.
+    tried_once: Option<HoldId>,
     /// What was broken.
     pub broken: Vec<String>,
 }
@@ -58,6 +60,11 @@ impl Promises {
         }
     }
 
+    /// Something is tried, and not waited for.
+    pub fn tries_once(&mut self, id: HoldId) {
+        self.tried_once = Some(id);
+    }
+
     /// The guard was told of a grant.
     pub fn granted(&mut self, id: HoldId, is_believed: bool) {
         if !is_believed {
@@ -74,7 +81,8 @@ impl Promises {
 
     /// The guard was told why it waits no more for what had a session of its own.
     pub fn failed(&mut self, id: HoldId, error: &Error) {
-        if matches!(error, Error::Refused { text, .. } if text.contains("invalid session")) {
+        let is_replaceable = matches!(error, Error::Refused { text, .. } if text.contains("invalid session"));
+        if is_replaceable && self.tried_once != Some(id) {
             self.broken.push(format!("{id:?} ended with the session that was for it alone: {error}"));
         }
     }

@@ -19,8 +19,8 @@ use std::time::Duration;
 pub(super) struct GiveBack {
     reason: Reason,
     step: Step,
-    /// Whether an earlier try may have done it.
-    is_unheard: bool,
+    /// Why an earlier try that may have done it was not heard.
+    unheard: Option<Error>,
     backoff: Backoff,
 }
 
@@ -51,7 +51,7 @@ enum Step {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self { reason, step: Step::Pausing, is_unheard: false, backoff }
+        Self { reason, step: Step::Pausing, unheard: None, backoff }
     }
 }
 
@@ -106,10 +106,11 @@ impl Holder {
     /// A pause is over.
     pub(super) fn give_back_again(&mut self, hold: &mut Hold) {
         if self.is_alive(&hold.session) {
-            self.give_back_now(hold);
-        } else {
-            self.end_with(hold, Ok(false));
+            return self.give_back_now(hold);
         }
+        // Too late for another try. Whether one before it did it is not known.
+        let given = hold.giving_back().unheard.take().map_or(Ok(false), Err);
+        self.end_with(hold, given);
     }
 
     pub(super) fn give_back_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
@@ -121,7 +122,7 @@ impl Holder {
         match giving_back.step {
             Step::Releasing => {
                 // Nothing to release any more, after a release whose answer was not heard: that one did it.
-                let was_released = response.verdict() || giving_back.is_unheard;
+                let was_released = response.verdict() || giving_back.unheard.is_some();
                 self.end_with(hold, Ok(was_released));
             }
             Step::Reading => match self.take_off_the_list(hold, response) {
@@ -165,11 +166,13 @@ impl Holder {
         if !is_worth_another || !goes_on {
             return self.end_with(hold, Err(error));
         }
-        giving_back.is_unheard |= !error.certainly_not_done();
         giving_back.step = Step::Pausing;
         let pause = giving_back.backoff.failed(&mut self.jitter);
         hold.wakes_at = Some(self.now + pause);
         self.trying_again(hold, &error);
+        if !error.certainly_not_done() {
+            hold.giving_back().unheard = Some(error);
+        }
         // The caller need not wait for that; but the session would keep what nobody knows of.
         self.tell_of_giving_up(hold);
     }
@@ -197,8 +200,8 @@ impl Holder {
         }
         if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
             let result = match (closed, &hold.goal) {
-                // A session that ended takes all that it held with it, so an unheard release has done its work.
-                (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(false)),
+                // A session that ended takes all that it held with it, whether or not the release was heard.
+                (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
                 (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
                 (Some(Err(_)) | None, _) => given,
             };

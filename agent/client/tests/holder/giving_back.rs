@@ -34,6 +34,26 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
+/// It was held when it was released, and that is what its caller asked.
+#[test]
+fn a_release_that_was_not_heard_before_the_deadline_is_not_told_as_too_late() {
+    let mut story = Story::holding();
+    story.tell(Input::Release(JOB));
+    story.answer("release", Err(unheard()));
+    story.suspend(20 * SECOND);
+    story.tell(Input::Tick);
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+
+    let mut story = Story::keeping();
+    story.tell(Input::Acquire(JOB, wanted(Patience::Once)));
+    story.grant(7);
+    story.tell(Input::Release(JOB));
+    story.answer("release", Err(unheard()));
+    story.suspend(20 * SECOND);
+    story.tell(Input::Tick);
+    assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
+}
+
 #[test]
 fn a_release_that_finds_another_holder_says_so() {
     let mut story = Story::holding();
