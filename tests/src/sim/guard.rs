@@ -192,6 +192,11 @@ impl Guard {
         })
     }
 
+    /// Whether it was served since the storm ended.
+    pub fn is_served(&self) -> bool {
+        self.served
+    }
+
     /// Why it is not content, if it is not: it was not served since the storm ended, or its session holds what it does not
     /// know of.
     pub fn discontent(&self, now: Time, judge: &Judge) -> Option<String> {

@@ -114,7 +114,8 @@ impl Agent {
         self.tell(stage, judge, Input::Cancel(token));
     }
 
-    /// A guard's call was answered. Its connection may break while the answer is on its way.
+    /// A guard's call was answered. Its connection may break while the answer is on its way, also when the storm is over:
+    /// what it was granted unheard must not stay.
     pub(super) fn guard_heard(
         &mut self,
         stage: &mut Stage,
@@ -123,7 +124,8 @@ impl Agent {
         answer: Result<Answered, Unavailable>,
     ) {
         let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
-        let is_heard = stage.calm || !stage.draw.once_in(16);
+        let is_content = stage.calm && self.guards.all[guard].is_served();
+        let is_heard = is_content || !stage.draw.once_in(stage.plan.guards.unheard_once_in);
         if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
             let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
             self.tell(stage, judge, input);

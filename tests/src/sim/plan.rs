@@ -49,6 +49,8 @@ pub struct GuardPlan {
     pub kill: Option<Duration>,
     /// The same for somebody who takes a lock away from a guard.
     pub revoke: Option<Duration>,
+    /// One in so many answers finds its connection broken.
+    pub unheard_once_in: u64,
 }
 
 /// How often servers are compared, and whether one holds what it should not.
@@ -277,6 +279,7 @@ impl Focus {
         }
         plan.guards.per_agent = plan.guards.per_agent.max(2);
         plan.guards.drift = MAX_GUARD_DRIFT;
+        plan.guards.unheard_once_in = 4;
         plan.guards.stop = Some(2 * SECOND);
         plan.clients.agents = plan.clients.agents.max(2);
         (plan.clients.lockers, plan.clients.writers, plan.clients.locks) = (1, 1, 1);
@@ -298,6 +301,7 @@ impl GuardPlan {
             stop: kind(3 * SECOND),
             kill: kind(10 * SECOND),
             revoke: kind(4 * SECOND),
+            unheard_once_in: 16,
             drift: draw.below(MAX_GUARD_DRIFT + 1),
             stop_length: draw.duration(200 * MS, 6 * SECOND),
         }
