@@ -108,7 +108,7 @@ pub enum KvCommand {
         /// The index of the request that nobody waits for.
         mark: LogIndex,
     },
-    /// Gives the lock back.
+    /// Gives the lock back, or the session's place in its queue. Answered with whether it held the lock.
     Release(NewEntry, SessionId),
     /// Deletes one key.
     Delete(Key),

@@ -57,7 +57,8 @@ impl Step<'_> {
         Ok(Acquired::Granted(self.write_entry(existing, new, hold)))
     }
 
-    /// Gives a lock back; none if the session does not hold it. The session need not live any more.
+    /// Gives a lock back; none if the session does not hold it, and then it waits for it no more either. The session need not
+    /// live any more.
     pub(super) fn release(
         &mut self,
         new: &NewEntry,
@@ -68,6 +69,9 @@ impl Step<'_> {
         }
         let existing = self.entry(&new.key);
         if existing.as_ref().and_then(|entry| entry.session.as_ref()) != Some(session) {
+            // Only an agent knows that somebody waits, and where it died nobody does: whoever gives back what it may have been
+            // granted unheard must not be granted it later.
+            self.leave_queue(&new.key, session);
             return Ok(None);
         }
         let hold = Hold { session: None, awaited: LogIndex(0), ..Hold::of(existing.as_ref()) };

@@ -94,7 +94,7 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Whoever is granted a lock no longer waits for it.
+    /// Whoever is granted a lock, or gives it back, no longer waits for it.
     pub(super) fn leave_queue(&mut self, key: &Key, session: &SessionId) {
         if let Some(ticket) = self.state.ticket(key, session) {
             self.set(Change::Waiter(key.clone(), ticket, None));

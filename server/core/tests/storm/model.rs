@@ -182,6 +182,8 @@ impl Model {
                 if holds {
                     self.write(new);
                     self.free(&new.key);
+                } else {
+                    self.waiters.retain(|w| (&w.new.key, &w.session) != (&new.key, session));
                 }
                 Reply::Flag(holds)
             }
