@@ -31,6 +31,8 @@ const WATCH_BOUND: Duration = Duration::from_millis(4_500);
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     looked: Time,
+    /// Which of the agent's lives all of this is about.
+    life: u64,
     /// A leader, in one of its lives and terms, that the agent can reach.
     leader: Option<((ServerId, u64, Term), Time)>,
     /// Since when the agent has known it.
@@ -44,12 +46,15 @@ impl World {
     pub(super) fn judge_bounds(&mut self, agent: usize) {
         let now = self.stage.now;
         let mut bounds = self.bounds.remove(&agent).unwrap_or_default();
-        let was_away = now.since(bounds.looked) > LISTEN_INTERVAL + Duration::from_millis(100);
+        let life = self.agents[agent].life;
+        let was_away =
+            life != bounds.life || now.since(bounds.looked) > LISTEN_INTERVAL + Duration::from_millis(100);
         let was_disturbed = self.was_disturbed(agent, bounds.looked);
-        bounds.looked = now;
+        (bounds.looked, bounds.life) = (now, life);
         let leader = self.reachable_leader(agent).filter(|_| !was_away && !was_disturbed);
         if leader != bounds.leader.map(|(leader, _)| leader) {
-            bounds = Bounds { looked: now, leader: leader.map(|leader| (leader, now)), ..Bounds::default() };
+            let leader = leader.map(|leader| (leader, now));
+            bounds = Bounds { looked: now, life, leader, ..Bounds::default() };
         }
         if let Some(((id, ..), since)) = bounds.leader {
             match self.agents[agent].leader == Some(id) {
