@@ -405,6 +405,8 @@ impl Model {
                 entry.session = None;
                 entry.awaited = None;
             });
+        } else {
+            self.leave_queue(key, session);
         }
         holds
     }

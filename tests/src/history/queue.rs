@@ -119,6 +119,15 @@ impl Model {
         has_left
     }
 
+    /// Whoever gives back what it does not hold waits for it no more.
+    pub(super) fn leave_queue(&mut self, key: &str, session: &str) {
+        let waits = |waiter: &Waiter| waiter.session == session;
+        if self.queue(key).iter().any(waits) {
+            let stay = self.queue(key).iter().filter(|waiter| !waits(waiter)).cloned().collect();
+            self.put_queue(key, stay);
+        }
+    }
+
     /// What a leaver gives back is granted to the next. Whether there was anything to give up.
     pub(super) fn leave_and_grant(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
         let before = self.mark();

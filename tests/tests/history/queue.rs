@@ -35,6 +35,17 @@ fn a_lock_goes_from_one_to_the_next_in_the_command_that_frees_it() {
     assert_eq!(verdict.counts.grants, 4);
 }
 
+/// A release in the midst of the wait gave up the place.
+#[test]
+fn who_gave_back_what_it_did_not_hold_is_granted_it_no_more() {
+    held()
+        .write((4, 35), wait("l", "t1", "t"), 6, granted_at(8, 2))
+        .write((6, 7), release("l", "t2", "t"), 7, NO)
+        .write((30, 31), release("l", "s2", "s"), 8, YES)
+        .read((40, 41), key("l"), 8, &[locked(seen("l", "t1", 5, 8), 2, Some("t"))])
+        .breaks(MODEL, &[8]);
+}
+
 #[test]
 fn a_lock_that_was_deleted_or_closed_goes_to_who_waits() {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
