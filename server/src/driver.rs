@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! mailbox → [handle, handle, …, advance, decide] → log writes → the store's writer thread
-//!                                                → messages   → a line to each other server, one wake-up
 //!                                       [settle] → answers    → each connection's sink, one wake-up a turn
 //!                                                → changes    → dirty rows; checkpoints, compaction → the store
+//!                                  end of a turn → messages   → a line to each other server, one wake-up
 //! ```
 //!
 //! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
@@ -157,6 +157,7 @@ impl Driver {
             running &= self.carry_out();
             self.unwritten.end_turn();
             self.connections.deliver();
+            self.speak_to_peers();
             if wakes_at != self.frontend.wakes_at() {
                 wakes_at = self.frontend.wakes_at();
                 alarm.as_mut().reset(self.instant(wakes_at).into());
@@ -230,11 +231,6 @@ impl Driver {
         let mut actions = std::mem::take(&mut self.actions);
         // Before anything leaves: nobody may remember more of this server than its next hello says.
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
-        if !actions.messages.is_empty() {
-            let mut lost = Vec::new();
-            self.peers.send(&mut actions.messages, &mut lost);
-            self.next.extend(lost.into_iter().map(Event::Unreachable));
-        }
         let alive = self.store_all(&mut actions.storage);
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
             match kind {
@@ -268,12 +264,6 @@ impl Driver {
                 self.backups.ask(reader, Question { number, call: to.call, replies });
             }
         }
-        if let Some(roster) = actions.roster.take() {
-            self.notice_roster(roster);
-        }
-        if let Some(fetch) = actions.fetch.take() {
-            self.fetch(fetch);
-        }
         if std::mem::take(&mut actions.removed) {
             self.record.removed = true;
             self.keep_record("was removed from the quorum");
@@ -282,8 +272,6 @@ impl Driver {
             self.record.corrupt = true;
             self.keep_record("holds a corrupt state");
         }
-        // The streams to servers that were removed are closed as soon as the roster says so.
-        actions.removed_senders.clear();
         if std::mem::take(&mut actions.may_leave)
             && let Some(left) = self.leaving.take()
         {
@@ -292,6 +280,24 @@ impl Driver {
         }
         self.actions = actions;
         alive
+    }
+
+    /// Tells other servers what this turn brought, and who they are now. Clients were told first: that an entry is committed is
+    /// news to both, and no server waits for it.
+    fn speak_to_peers(&mut self) {
+        if !self.actions.messages.is_empty() {
+            let mut lost = Vec::new();
+            self.peers.send(&mut self.actions.messages, &mut lost);
+            self.next.extend(lost.into_iter().map(Event::Unreachable));
+        }
+        if let Some(roster) = self.actions.roster.take() {
+            self.notice_roster(roster);
+        }
+        // The streams to servers that were removed are closed as soon as the roster says so.
+        self.actions.removed_senders.clear();
+        if let Some(fetch) = self.actions.fetch.take() {
+            self.fetch(fetch);
+        }
     }
 
     /// Hands over to the store, in order; false when it has ended.
