@@ -324,13 +324,18 @@ impl Guard {
         self.look(stage.now);
     }
 
-    /// What a look at what it holds shows, it has heard.
+    /// What a look at what it holds or at its session shows, it has heard.
     fn note_look(&mut self, kind: Kind, result: &Result<Response, Error>) {
-        if let (Kind::Look, Ok(Response::Entries(entries, index)), Doing::Holding(..)) =
-            (kind, result, &self.doing)
-        {
-            let session = self.seat.and_then(|seat| self.seats[&seat].holder.session());
-            self.promises.saw(session, entries, *index);
+        if !matches!(self.doing, Doing::Holding(..)) {
+            return;
+        }
+        match result {
+            Ok(Response::Entries(entries, index)) if kind == Kind::Look => {
+                let session = self.seat.and_then(|seat| self.seats[&seat].holder.session());
+                self.promises.saw(session, entries, *index);
+            }
+            Ok(Response::Found(false)) => self.promises.saw_no_session(),
+            _ => {}
         }
     }
 

@@ -60,6 +60,11 @@ impl Promises {
         }
     }
 
+    /// A look for the session found none.
+    pub fn saw_no_session(&mut self) {
+        self.taken = None;
+    }
+
     /// Something is tried, and not waited for.
     pub fn tries_once(&mut self, id: HoldId) {
         self.tried_once = Some(id);
