@@ -1,8 +1,8 @@
 //! A server's frontend: requests in, replies out. The second pure value of a server, around its [`Core`].
 //!
 //! ```text
-//! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (disk and peers begin to work)
-//!                                           settle ──> answers, checkpoints, … (the end of a turn)
+//! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (the disk begins to work)
+//!                                           settle ──> answers, checkpoints, … (the end of a turn, and the peers' turn)
 //! ```
 //!
 //! The core agrees on commands and applies them. The frontend decides what else a server must: who may ask what, whose
