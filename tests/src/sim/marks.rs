@@ -120,6 +120,8 @@ marks! {
     RemovedLeader: "a leader applied its own removal",
     Wiped: "a server lost its disk and came back as another one",
     SetBack: "a disk was set back to an older copy of itself",
+    HomeSetBack: "an agent's home server was set back",
+    LeaderSetBack: "the server that an agent takes for the leader was set back",
     SetBackRemembered: "whoever knew how far such a server had come was restarted meanwhile",
     SetBackFound: "a server whose disk was set back was refused, in words",
     RemovalForgotten: "a crash took what the disk should say of a removal",

@@ -54,6 +54,13 @@ impl World {
         let could: Vec<(ServerId, ServerId)> = self.traitors(&members);
         let Some((server, by)) = self.stage.draw.any(&could) else { return false };
         self.stage.hit(Mark::SetBack);
+        let is = |role: Option<ServerId>| role == Some(server);
+        if self.agents.iter().any(|agent| is(agent.home)) {
+            self.stage.hit(Mark::HomeSetBack);
+        }
+        if self.agents.iter().any(|agent| is(agent.leader)) {
+            self.stage.hit(Mark::LeaderSetBack);
+        }
         self.stage.say(|| format!("the disk of server {server} is set back, as server {by} can tell"));
         self.crash(server);
         let machine = self.machines.get_mut(&server).expect("the machine exists");
