@@ -6,8 +6,8 @@
 //! ```
 //!
 //! What may be written when, and what is tried again after how long, [`WriteQueue`] decides: here are only the threads that
-//! ask it, the files, and the waiting. The image's thread lets others go first: of all clients
-//! only backups wait for it, and beside them a server that takes a snapshot.
+//! ask it, the files, and the waiting. The image's thread lets others go first: of all clients only backups wait for it, and
+//! beside them a server that takes a snapshot.
 
 use super::error::StoreError;
 use super::events::{StoreEvent, StoreHealth};
