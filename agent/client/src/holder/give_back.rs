@@ -19,8 +19,8 @@ use std::time::Duration;
 pub(super) struct GiveBack {
     reason: Reason,
     step: Step,
-    /// Why an earlier try that may have done it was not heard.
-    unheard: Option<Error>,
+    /// Why earlier tries failed: the last one, or the last one that may have done it.
+    failure: Option<Error>,
     backoff: Backoff,
 }
 
@@ -51,7 +51,19 @@ enum Step {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self { reason, step: Step::Pausing, unheard: None, backoff }
+        Self { reason, step: Step::Pausing, failure: None, backoff }
+    }
+
+    /// Whether an earlier try may have done it.
+    fn is_unheard(&self) -> bool {
+        self.failure.as_ref().is_some_and(|failure| !failure.certainly_not_done())
+    }
+
+    /// That this try did nothing says nothing of one before it.
+    fn failed(&mut self, error: Error) {
+        if !self.is_unheard() || !error.certainly_not_done() {
+            self.failure = Some(error);
+        }
     }
 }
 
@@ -108,8 +120,8 @@ impl Holder {
         if self.is_alive(&hold.session) {
             return self.give_back_now(hold);
         }
-        // Too late for another try. Whether one before it did it is not known.
-        let given = hold.giving_back().unheard.take().map_or(Ok(false), Err);
+        // Too late for another try.
+        let given = hold.giving_back().failure.take().map_or(Ok(false), Err);
         self.end_with(hold, given);
     }
 
@@ -122,7 +134,7 @@ impl Holder {
         match giving_back.step {
             Step::Releasing => {
                 // Nothing to release any more, after a release whose answer was not heard: that one did it.
-                let was_released = response.verdict() || giving_back.unheard.is_some();
+                let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(hold, Ok(was_released));
             }
             Step::Reading => match self.take_off_the_list(hold, response) {
@@ -164,15 +176,15 @@ impl Holder {
         let giving_back = hold.giving_back();
         let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;
         if !is_worth_another || !goes_on {
-            return self.end_with(hold, Err(error));
+            giving_back.failed(error);
+            let given = giving_back.failure.take().map_or(Ok(false), Err);
+            return self.end_with(hold, given);
         }
         giving_back.step = Step::Pausing;
         let pause = giving_back.backoff.failed(&mut self.jitter);
         hold.wakes_at = Some(self.now + pause);
         self.trying_again(hold, &error);
-        if !error.certainly_not_done() {
-            hold.giving_back().unheard = Some(error);
-        }
+        hold.giving_back().failed(error);
         // The caller need not wait for that; but the session would keep what nobody knows of.
         self.tell_of_giving_up(hold);
     }
@@ -184,8 +196,9 @@ impl Holder {
         let ends =
             self.session_use == SessionUse::OneHold && self.end_session(hold.is_awaited, Then::Hold(hold.id));
         if !ends {
-            let closed = (self.session_use == SessionUse::OneHold).then_some(Ok(()));
-            self.given_back(hold, closed);
+            // A lock that did not get through ends with the session, but when is not known.
+            let is_over = self.session_use == SessionUse::OneHold && matches!(hold.goal, Goal::Slot(_));
+            self.given_back(hold, is_over.then_some(Ok(())));
         }
     }
 
@@ -200,7 +213,7 @@ impl Holder {
         }
         if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
             let result = match (closed, &hold.goal) {
-                // A session that ended takes all that it held with it, whether or not the release was heard.
+                // A session that was ended takes all that it held with it, whether or not the release was heard.
                 (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
                 (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
                 (Some(Err(_)) | None, _) => given,

@@ -81,7 +81,7 @@ impl LockGuard {
     /// before. Transient errors are ridden out until the hold's deadline.
     ///
     /// # Errors
-    /// When the release did not get through; the lock then ends with its session.
+    /// When the release did not get through, or is not known to have; the lock then ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
         self.hold.release().await
     }

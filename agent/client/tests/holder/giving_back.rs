@@ -34,24 +34,51 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
-/// It was held when it was released, and that is what its caller asked.
+/// Neither *released* nor *lost before* would be true: nobody knows.
 #[test]
-fn a_release_that_was_not_heard_before_the_deadline_is_not_told_as_too_late() {
-    let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
-    story.answer("release", Err(unheard()));
-    story.suspend(20 * SECOND);
-    story.tell(Input::Tick);
-    assert!(matches!(story.told_release(), Some(Ok(true))));
+fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
+    let shared = || {
+        let mut story = Story::keeping();
+        story.tell(Input::Acquire(JOB, wanted(Patience::Once)));
+        story.grant(7);
+        story
+    };
+    for mut story in [Story::holding(), shared()] {
+        story.tell(Input::Release(JOB));
+        story.answer("release", Err(unheard()));
+        story.suspend(20 * SECOND);
+        story.tell(Input::Tick);
+        assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
+    }
+    // That the second try did nothing says nothing of the first.
+    for mut story in [Story::holding(), shared()] {
+        story.renews = false;
+        story.tell(Input::Release(JOB));
+        story.answer("release", Err(unheard()));
+        story.pass(SECOND);
+        story.suspend(20 * SECOND);
+        story.answer("release", Err(not_done()));
+        assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
+    }
+}
 
-    let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(Patience::Once)));
-    story.grant(7);
-    story.tell(Input::Release(JOB));
-    story.answer("release", Err(unheard()));
-    story.suspend(20 * SECOND);
-    story.tell(Input::Tick);
-    assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
+/// Whichever of its steps the deadline finds it in.
+#[test]
+fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
+    for is_asking in [false, true] {
+        let mut story = Story::holding();
+        story.tell(Input::Release(JOB));
+        story.answer("release", Err(not_done()));
+        if is_asking {
+            story.pass(SECOND);
+            story.suspend(20 * SECOND);
+            story.answer("release", Err(not_done()));
+        } else {
+            story.suspend(20 * SECOND);
+            story.tell(Input::Tick);
+        }
+        assert!(matches!(story.told_release(), Some(Err(Error::Unavailable { .. }))));
+    }
 }
 
 #[test]
@@ -78,7 +105,7 @@ fn a_release_is_tried_until_the_deadline() {
             }
         }
     }
-    assert!(matches!(story.told_release(), Some(Ok(false))));
+    assert!(matches!(story.told_release(), Some(Err(Error::Unavailable { .. }))));
     assert!(story.log.iter().filter(|word| **word == "release").count() >= 8);
 }
 
