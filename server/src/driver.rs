@@ -282,8 +282,8 @@ impl Driver {
         alive
     }
 
-    /// Tells other servers what this turn brought, and who they are now. Clients were told first: that an entry is committed is
-    /// news to both, and no server waits for it.
+    /// Tells other servers what this turn brought, and who they are now. Clients were told first: with one thread nobody is sent
+    /// anything before the turn ends, and what is woken first is sent first.
     fn speak_to_peers(&mut self) {
         if !self.actions.messages.is_empty() {
             let mut lost = Vec::new();

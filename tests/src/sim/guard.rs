@@ -185,11 +185,9 @@ impl Guard {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = &self.seats.get(&self.seat?)?.holder;
         let session = holder.session()?;
-        holder.is_held(*id, self.moment(now)).then(|| Belief {
-            session: SessionId::parse(session),
-            key: key.clone(),
-            was_revoked: self.promises.is_taken(*id),
-        })
+        let session = SessionId::parse(session);
+        let was_revoked = self.promises.is_taken(*id, &session);
+        holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
     /// Whether it was served since the storm ended.
@@ -500,14 +498,22 @@ impl Guard {
         acts.push(Act::Forget(LocalCall::Propose(command)));
     }
 
-    /// Somebody ended a session, or a restore everything: what was held under it may be believed in until that is heard.
-    pub fn revoked(&mut self, stage: &mut Stage, index: LogIndex, session: Option<&SessionId>) {
+    /// Somebody took one lock from a session or all of them, or a restore everything: what was held under it may be believed in
+    /// until that is heard.
+    pub fn revoked(
+        &mut self,
+        stage: &mut Stage,
+        index: LogIndex,
+        (session, key): (Option<&SessionId>, Option<&Key>),
+    ) {
         self.restored |= session.is_none();
-        if session.is_none_or(|session| self.is_own(session))
-            && let Doing::Acquiring(id, _) | Doing::Holding(id, ..) = self.doing
-        {
+        let (Doing::Acquiring(id, own) | Doing::Holding(id, own, _)) = &self.doing else { return };
+        let is_mine = session.is_none_or(|session| self.is_own(session)) && key.is_none_or(|key| key == own);
+        let of = self.seat.and_then(|seat| self.seats.get(&seat)?.holder.session());
+        if let (true, Some(of)) = (is_mine, of) {
             stage.hit(Mark::GuardRevoked);
-            self.promises.took(id, index);
+            let (id, of) = (*id, SessionId::parse(of));
+            self.promises.took(id, of, index);
         }
     }
 

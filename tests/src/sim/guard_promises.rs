@@ -10,13 +10,13 @@
 
 use lockmesh_client::holder::HoldId;
 use lockmesh_client::{Entry, Error};
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, SessionId};
 
 /// What became of a guard's holds, as far as promises rest on it.
 #[derive(Debug, Default)]
 pub struct Promises {
-    /// What somebody took away by an act that has this index, and of which the guard has not heard yet.
-    taken: Option<(HoldId, LogIndex)>,
+    /// What somebody took away from this session by an act that has this index, and of which the guard has not heard yet.
+    taken: Option<(HoldId, SessionId, LogIndex)>,
     /// What was not believed in any more when it was last looked at.
     doubted: Option<HoldId>,
     /// What the guard's own session gave back.
@@ -29,13 +29,13 @@ pub struct Promises {
 
 impl Promises {
     /// Somebody took this away by an act, which the guard hears of later.
-    pub fn took(&mut self, id: HoldId, index: LogIndex) {
-        self.taken = Some((id, index));
+    pub fn took(&mut self, id: HoldId, session: SessionId, index: LogIndex) {
+        self.taken = Some((id, session, index));
     }
 
     /// Whether this may still be believed in though somebody took it away.
-    pub fn is_taken(&self, id: HoldId) -> bool {
-        self.taken.is_some_and(|(taken, _)| taken == id)
+    pub fn is_taken(&self, id: HoldId, session: &SessionId) -> bool {
+        self.taken.as_ref().is_some_and(|(taken, of, _)| *taken == id && of == session)
     }
 
     /// The guard's session gave this back.
@@ -55,7 +55,7 @@ impl Promises {
     /// A look at the key of what is held was answered.
     pub fn saw(&mut self, session: Option<&str>, entries: &[Entry], index: u64) {
         let is_own = entries.first().is_some_and(|entry| entry.session.as_deref() == session);
-        if !is_own && self.taken.is_some_and(|(_, taken)| taken.0 <= index) {
+        if !is_own && self.taken.as_ref().is_some_and(|(.., taken)| taken.0 <= index) {
             self.taken = None;
         }
     }

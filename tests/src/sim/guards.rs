@@ -149,13 +149,13 @@ impl World {
             return;
         };
         let victim = match past.proposal.as_ref().map(|proposal| &proposal.command) {
-            _ if past.changes.contains(&Change::Cleared) => None,
+            _ if past.changes.contains(&Change::Cleared) => (None, None),
             Some(Command::Kv(KvCommand::DeleteCas(key, _))) => match self.holder_before(index, key) {
-                Some(session) => Some(session),
+                Some(session) => (Some(session), Some(key.clone())),
                 None => return,
             },
             Some(Command::DestroySession(session)) if self.stage.revoked.contains(session) => {
-                Some(session.clone())
+                (Some(session.clone()), None)
             }
             Some(Command::Kv(KvCommand::Release(new, session))) => {
                 let applied = past.reply.as_ref().map(|applied| &applied.reply);
@@ -167,7 +167,7 @@ impl World {
             _ => return,
         };
         for guard in self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all) {
-            guard.revoked(&mut self.stage, past.index, victim.as_ref());
+            guard.revoked(&mut self.stage, past.index, (victim.0.as_ref(), victim.1.as_ref()));
         }
     }
 
