@@ -20,6 +20,7 @@ use lockmesh_client::holder::{
     SessionUse, Wanted,
 };
 use lockmesh_client::{Error, SessionOptions};
+use lockmesh_core::state::State;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
@@ -180,12 +181,16 @@ impl Guard {
         Moment::default() + self.clock.at(now).since(Time(0))
     }
 
+    /// The holder in use, if there is one.
+    fn holder(&self) -> Option<&Holder> {
+        Some(&self.seats.get(&self.seat?)?.holder)
+    }
+
     /// What it would say that it holds, were it asked now.
     pub fn belief(&self, now: Time) -> Option<Belief> {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
-        let holder = &self.seats.get(&self.seat?)?.holder;
-        let session = holder.session()?;
-        let session = SessionId::parse(session);
+        let holder = self.holder()?;
+        let session = SessionId::parse(holder.session()?);
         let was_revoked = self.promises.is_taken(*id, &session);
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
@@ -329,8 +334,8 @@ impl Guard {
         }
         match result {
             Ok(Response::Entries(entries, index)) if kind == Kind::Look => {
-                let session = self.seat.and_then(|seat| self.seats[&seat].holder.session());
-                self.promises.saw(session, entries, *index);
+                let session = self.holder().and_then(Holder::session).map(str::to_owned);
+                self.promises.saw(session.as_deref(), entries, *index);
             }
             Ok(Response::Found(false)) => self.promises.saw_no_session(),
             _ => {}
@@ -509,8 +514,7 @@ impl Guard {
         self.restored |= session.is_none();
         let (Doing::Acquiring(id, own) | Doing::Holding(id, own, _)) = &self.doing else { return };
         let is_mine = session.is_none_or(|session| self.is_own(session)) && key.is_none_or(|key| key == own);
-        let of = self.seat.and_then(|seat| self.seats.get(&seat)?.holder.session());
-        if let (true, Some(of)) = (is_mine, of) {
+        if let (true, Some(of)) = (is_mine, self.holder().and_then(Holder::session)) {
             stage.hit(Mark::GuardRevoked);
             let (id, of) = (*id, SessionId::parse(of));
             self.promises.took(id, of, index);
@@ -528,8 +532,7 @@ impl Guard {
     }
 
     fn is_own(&self, session: &SessionId) -> bool {
-        let seat = self.seat.and_then(|seat| self.seats.get(&seat));
-        seat.and_then(|seat| seat.holder.session()) == Some(session.as_str())
+        self.holder().and_then(Holder::session) == Some(session.as_str())
     }
 
     /// Tells a holder something, and does what it says then.
@@ -628,9 +631,12 @@ fn lock_key(stage: &mut Stage) -> Key {
 
 /// Whose a lock is and its modify index, by the furthest state that any server has come to.
 pub fn holder_of(judge: &Judge, key: &Key) -> Option<(SessionId, LogIndex)> {
-    let (_, Rows::Entries(entries)) = judge.history.state().query(&Query::Entry(key.clone())) else {
-        return None;
-    };
+    holder_in(judge.history.state(), key)
+}
+
+/// The same by a state.
+pub fn holder_in(state: &State, key: &Key) -> Option<(SessionId, LogIndex)> {
+    let (_, Rows::Entries(entries)) = state.query(&Query::Entry(key.clone())) else { return None };
     let entry = entries.first()?;
     Some((entry.session.clone()?, entry.modify_index))
 }

@@ -6,7 +6,7 @@
 //! also while its process stands still.
 
 use super::agent::Agent;
-use super::guard::{Act, Guard, GuardEvent, holder_of};
+use super::guard::{Act, Guard, GuardEvent, holder_in, holder_of};
 use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::stage::{Event, Stage};
@@ -16,7 +16,6 @@ use lockmesh_client::holder::RequestNumber;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
-use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
@@ -173,8 +172,7 @@ impl World {
 
     fn holder_before(&self, index: LogIndex, key: &Key) -> Option<SessionId> {
         let before = self.judge.history.state_at(LogIndex(index.0 - 1))?;
-        let (_, Rows::Entries(entries)) = before.query(&Query::Entry(key.clone())) else { return None };
-        entries.first()?.session.clone()
+        holder_in(&before, key).map(|(session, _)| session)
     }
 
     /// No guard believes in what is another's.
