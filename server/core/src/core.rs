@@ -189,7 +189,7 @@ impl Core {
     }
 
     /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be handed on at once,
-    /// so that disk and other servers are at work while this one applies what was committed. [`Core::settle`] follows.
+    /// so that the disk is at work while this one applies what was committed. [`Core::settle`] follows.
     pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
         self.propose_gathered(now, outbox);
         self.advance(now, outbox);

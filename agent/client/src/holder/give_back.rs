@@ -65,6 +65,11 @@ impl GiveBack {
             self.failure = Some(error);
         }
     }
+
+    /// What is said where there is no other try.
+    fn given_up(&mut self) -> Result<bool, Error> {
+        self.failure.take().map_or(Ok(false), Err)
+    }
 }
 
 impl Hold {
@@ -121,7 +126,7 @@ impl Holder {
             return self.give_back_now(hold);
         }
         // Too late for another try.
-        let given = hold.giving_back().failure.take().map_or(Ok(false), Err);
+        let given = hold.giving_back().given_up();
         self.end_with(hold, given);
     }
 
@@ -177,7 +182,7 @@ impl Holder {
         let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;
         if !is_worth_another || !goes_on {
             giving_back.failed(error);
-            let given = giving_back.failure.take().map_or(Ok(false), Err);
+            let given = giving_back.given_up();
             return self.end_with(hold, given);
         }
         giving_back.step = Step::Pausing;

@@ -221,8 +221,8 @@ impl Frontend {
         true
     }
 
-    /// Begins to end a turn. Disk and other servers should be given what there is for them before
-    /// [`Frontend::settle`] follows, so that they are at work while this one applies what was committed.
+    /// Begins to end a turn. The disk should be given what there is for it before [`Frontend::settle`] follows, so that it is
+    /// at work while this one applies what was committed. Other servers are told at the turn's end, after clients.
     pub fn decide(&mut self, now: Time, actions: &mut Actions) {
         self.core.decide(now, &mut self.outbox);
         self.hand_on(actions);
