@@ -3,7 +3,7 @@
 
 use crate::node;
 use lockmesh_net::files::FileError;
-use lockmesh_net::private::{self, Entry};
+use lockmesh_net::private::{self, FolderEntry};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -47,7 +47,7 @@ pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
 /// Makes an agent's data folder, or closes an older one to other users.
 pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | LOCK_FILE => Entry::Secret,
+        node::FILE | LOCK_FILE => FolderEntry::Secret,
         _ => kind_of_rest(name),
     };
     prepare(folder, socket, kind)
@@ -57,8 +57,8 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
 /// use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | "tls" | "agent" | "server" => Entry::Secret,
-        _ if is_member(name) => Entry::Secret,
+        node::FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        _ if is_member(name) => FolderEntry::Secret,
         _ => kind_of_rest(name),
     };
     prepare(folder, Some(socket), kind)
@@ -67,19 +67,19 @@ pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileEr
 /// Makes the folder of one server of `lockmesh dev --servers`, or closes an older one to other users.
 pub(crate) fn prepare_for_member(folder: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        "server.toml" | "server.toml.part" | "log" | "data" | "tls" => Entry::Secret,
-        "pid" => Entry::Public,
+        "server.toml" | "server.toml.part" | "log" | "data" | "tls" => FolderEntry::Secret,
+        "pid" => FolderEntry::Public,
         _ => kind_of_rest(name),
     };
     prepare(folder, None, kind)
 }
 
-fn kind_of_rest(name: &str) -> Entry {
+fn kind_of_rest(name: &str) -> FolderEntry {
     match name {
         // What was never finished, and what the root of a file system of its own has.
-        _ if name.starts_with(".tmp") => Entry::Secret,
-        "lost+found" => Entry::Public,
-        _ => Entry::Foreign,
+        _ if name.starts_with(".tmp") => FolderEntry::Secret,
+        "lost+found" => FolderEntry::Public,
+        _ => FolderEntry::Foreign,
     }
 }
 
@@ -88,7 +88,11 @@ fn is_member(name: &str) -> bool {
     name.strip_prefix('s').is_some_and(|number| number.len() == 1 && number.parse::<u8>().is_ok())
 }
 
-fn prepare(folder: &Path, socket: Option<&Path>, kind: impl Fn(&str) -> Entry) -> Result<(), FileError> {
+fn prepare(
+    folder: &Path,
+    socket: Option<&Path>,
+    kind: impl Fn(&str) -> FolderEntry,
+) -> Result<(), FileError> {
     let reachable = socket.is_some_and(|socket| leads_to(folder, socket));
     if !reachable {
         private::make_folder(folder)?;

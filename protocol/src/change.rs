@@ -2,7 +2,7 @@
 //! once.
 //!
 //! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what happened in no
-//! other way, and a state rebuilt from the rows of an image equals the state that wrote them.
+//! other way, and a state rebuilt from the rows of a checkpoint equals the state that wrote them.
 //!
 //! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader overflows.
 

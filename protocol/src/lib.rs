@@ -13,16 +13,16 @@
 //! | [`change`] | one typed fact that became true; feeds store, timers and watchers alike |
 //! | [`peer`] | role and node, as a certificate names them |
 //! | [`query`] | what can be asked of the state, and the answers |
-//! | [`forming`] | what servers tell each other before they are a quorum |
+//! | [`bootstrap`] | what servers tell each other before they are a quorum |
 //! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
 //! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
 //!
 //! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
 
+pub mod bootstrap;
 pub mod change;
 pub mod command;
 pub mod duration;
-pub mod forming;
 pub mod id;
 pub mod peer;
 pub mod query;

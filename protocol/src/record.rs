@@ -1,4 +1,4 @@
-//! The nouns that the replicated state holds. Every one is a row of the image on disk.
+//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk.
 
 use crate::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,

@@ -1,8 +1,8 @@
 //! What agents and servers send each other. Many calls share one frame; replies come in any order.
 
+use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
-use crate::forming::Introduction;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
@@ -85,13 +85,13 @@ pub enum Request {
     Invite(Vec<String>),
     /// A server of the quorum says where it is now.
     Announce(Server),
-    /// A part of the image of the state, for a server that is too far behind to follow the log.
-    ImagePart {
-        /// Which image; none to begin one.
-        image: Option<u64>,
+    /// A part of the snapshot of the state, for a server that is too far behind to follow the log.
+    SnapshotPart {
+        /// Which snapshot; none to begin one.
+        snapshot: Option<u64>,
         /// Which part, from 0.
         number: u32,
-        /// The image must stand for this index or a later one.
+        /// The snapshot must stand for this index or a later one.
         least: LogIndex,
     },
 }
@@ -117,8 +117,8 @@ pub enum Response {
     Autopilot(Autopilot, LogIndex),
     /// Who the server is that was asked.
     Introduced(Introduction),
-    /// A part of an image.
-    ImagePart(ImagePart),
+    /// A part of a snapshot.
+    SnapshotPart(SnapshotPart),
     /// No answer could be had.
     Unavailable(Unavailable),
 }
@@ -193,14 +193,14 @@ pub struct BackupPart {
     pub rows: Vec<Change>,
 }
 
-/// A part of an image: rows as they lie on disk, about 1 MiB, which only servers read.
+/// A part of a snapshot: rows as they lie on disk, about 1 MiB, which only servers read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImagePart {
-    /// Which image.
-    pub image: u64,
+pub struct SnapshotPart {
+    /// Which snapshot.
+    pub snapshot: u64,
     /// Which part, from 0.
     pub number: u32,
-    /// What the image stands for, and the checksum of its rows.
+    /// What the snapshot stands for, and the checksum of its rows.
     pub mark: Bytes,
     /// The rows.
     pub rows: Bytes,

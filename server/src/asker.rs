@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long one attempt to connect may take.
-const CONNECT_TIME: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection on which questions are asked. After an error it is of no more use.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Asker {
             let (sender, receiver) = connection.open(Purpose::Calls).await?;
             Ok::<_, lockmesh_net::LinkError>(Self { connection, sender, receiver, last_call: 0 })
         };
-        match tokio::time::timeout(CONNECT_TIME, connect).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
             Ok(connected) => connected.map_err(|error| error.to_string()),
             Err(_) => Err("it does not answer".into()),
         }
@@ -51,8 +51,8 @@ impl Asker {
     }
 
     /// Asks and waits for the answer, at most so long.
-    pub(crate) async fn ask(&mut self, request: Request, patience: Duration) -> Result<Response, String> {
-        match tokio::time::timeout(patience, self.answer(request)).await {
+    pub(crate) async fn ask(&mut self, request: Request, timeout: Duration) -> Result<Response, String> {
+        match tokio::time::timeout(timeout, self.answer(request)).await {
             Ok(answer) => answer,
             Err(_) => Err("it does not answer".into()),
         }
@@ -76,7 +76,7 @@ pub(crate) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
-    let looked_up = tokio::time::timeout(CONNECT_TIME, tokio::net::lookup_host(address));
+    let looked_up = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::lookup_host(address));
     let found: Vec<_> = match looked_up.await {
         Ok(Ok(found)) => found.collect(),
         Ok(Err(error)) => return Err(format!("cannot look up {address}: {error}")),

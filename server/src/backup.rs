@@ -1,7 +1,7 @@
-//! Backups and images that are being read: each has a thread of its own, so that reading one stops nobody else.
+//! Backups and checkpoints that are being read: each has a thread of its own, so that reading one stops nobody else.
 
-use crate::images::{Source, refusal};
-use crate::mailbox::{Mail, Mailbox, ReplySink};
+use crate::event_queue::{DriverEvent, EventSender, ReplySink};
+use crate::snapshot::{CheckpointSource, refusal};
 use lockmesh_core::frontend::{CallRef, Caller};
 use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Question {
 
 /// What a backup's thread is told.
 #[derive(Debug)]
-enum Order {
+enum BackupOrder {
     /// To answer.
     Answer(Question),
     /// That whoever asked last gave up.
@@ -37,7 +37,7 @@ pub(crate) struct Backups {
 
 #[derive(Debug)]
 struct Open {
-    orders: mpsc::SyncSender<Order>,
+    orders: mpsc::SyncSender<BackupOrder>,
     thread: JoinHandle<()>,
     /// The last question.
     last: CallRef,
@@ -45,12 +45,12 @@ struct Open {
 
 impl Backups {
     /// Begins to serve a backup, with its first question. Its end is posted.
-    pub(crate) fn begin(&mut self, source: Source, first: Question, mailbox: Mailbox) {
+    pub(crate) fn begin(&mut self, source: CheckpointSource, first: Question, sender: EventSender) {
         self.open.retain(|_, open| !open.thread.is_finished());
         self.last_id += 1;
         let id = self.last_id;
         let (orders, received) = mpsc::sync_channel(MAX_QUESTIONS);
-        let closed = Closed(mailbox);
+        let closed = Closed(sender);
         let serve = move || {
             let _closed = closed;
             serve(id, source, &received);
@@ -69,16 +69,16 @@ impl Backups {
     /// Asks an open backup for a part.
     pub(crate) fn ask(&mut self, id: u64, question: Question) {
         let Some(open) = self.open.get_mut(&id) else {
-            return answer(&question, Source::gone());
+            return answer(&question, CheckpointSource::gone());
         };
         open.last = question.from();
-        match open.orders.try_send(Order::Answer(question)) {
-            Err(mpsc::TrySendError::Full(Order::Answer(question))) => {
+        match open.orders.try_send(BackupOrder::Answer(question)) {
+            Err(mpsc::TrySendError::Full(BackupOrder::Answer(question))) => {
                 answer(&question, refusal("too many questions at once"));
             }
-            Err(mpsc::TrySendError::Disconnected(Order::Answer(question))) => {
+            Err(mpsc::TrySendError::Disconnected(BackupOrder::Answer(question))) => {
                 self.open.remove(&id);
-                answer(&question, Source::gone());
+                answer(&question, CheckpointSource::gone());
             }
             _ => {}
         }
@@ -97,7 +97,7 @@ impl Backups {
     fn abandon(&self, whose: impl Fn(CallRef) -> bool) {
         for open in self.open.values().filter(|open| whose(open.last)) {
             // Where there is no room, or no thread any more, somebody asks, or nobody needs to be told.
-            let _ = open.orders.try_send(Order::Abandon);
+            let _ = open.orders.try_send(BackupOrder::Abandon);
         }
     }
 }
@@ -109,22 +109,22 @@ impl Question {
 }
 
 /// Posts that a reader is closed, however it ends.
-struct Closed(Mailbox);
+struct Closed(EventSender);
 
 impl Drop for Closed {
     fn drop(&mut self) {
         // It always gets in; a driver that is gone counts no more.
-        let _ = self.0.post(Mail::ReaderClosed);
+        let _ = self.0.post(DriverEvent::ReaderClosed);
     }
 }
 
-fn serve(id: u64, mut source: Source, orders: &mpsc::Receiver<Order>) {
+fn serve(id: u64, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOrder>) {
     while let Ok(order) = orders.recv_timeout(source.timeout()) {
         match order {
-            Order::Answer(Question { number, call, replies }) => {
+            BackupOrder::Answer(Question { number, call, replies }) => {
                 replies.answer(call, source.answer(id, number));
             }
-            Order::Abandon => source.abandon(),
+            BackupOrder::Abandon => source.abandon(),
         }
     }
 }
@@ -135,8 +135,8 @@ fn answer(question: &Question, with: Response) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Backups, CallRef, Caller, Open, Order, Question};
-    use crate::mailbox::ReplySink;
+    use super::{BackupOrder, Backups, CallRef, Caller, Open, Question};
+    use crate::event_queue::ReplySink;
     use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::rpc::CallId;
     use std::sync::mpsc;
@@ -152,10 +152,10 @@ mod tests {
         let (orders, received) = mpsc::sync_channel(10);
         let last = question(1, 1).from();
         backups.open.insert(7, Open { orders, thread: std::thread::spawn(|| {}), last });
-        let was_told = || matches!(received.try_recv(), Ok(Order::Abandon));
+        let was_told = || matches!(received.try_recv(), Ok(BackupOrder::Abandon));
         let call = |caller, call| CallRef { caller: Caller(caller), call: CallId(call) };
         backups.ask(7, question(2, 5));
-        assert!(matches!(received.try_recv(), Ok(Order::Answer(_))));
+        assert!(matches!(received.try_recv(), Ok(BackupOrder::Answer(_))));
         backups.cancel(call(1, 1));
         backups.cancel(call(2, 4));
         backups.cancel_all(Caller(1));

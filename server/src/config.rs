@@ -103,9 +103,9 @@ pub struct StorageConfig {
     /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
     pub checkpoint_changes: u64,
     /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in memory; who lags
-    /// more is given an image. 0 for none, at most 1 TiB.
+    /// more is given a checkpoint. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
-    /// How many are kept while a follower fetches an image, so that it can go on from there when it has it; where this
+    /// How many are kept while a follower fetches a checkpoint, so that it can go on from there when it has it; where this
     /// is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
     pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
@@ -141,7 +141,7 @@ pub struct TombstoneConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct LimitConfig {
     /// Inputs that wait for the driver. 16 to 1,048,576.
-    pub mailbox_inputs: usize,
+    pub queued_events: usize,
     /// Blocking queries that are parked. 1 to 100,000,000.
     pub watches: usize,
     /// QUIC connections. 1 to 1,000,000.
@@ -230,7 +230,7 @@ impl ServerConfig {
         check_length("tombstones.ttl", tombstones.ttl, second, second * 86_400)?;
         check_length("tombstones.granularity", tombstones.granularity, second / 1000, tombstones.ttl)?;
         let limits = &self.limits;
-        check_range("limits.mailbox_inputs", limits.mailbox_inputs as u64, 16, 1 << 20)?;
+        check_range("limits.queued_events", limits.queued_events as u64, 16, 1 << 20)?;
         check_range("limits.watches", limits.watches as u64, 1, 100_000_000)?;
         check_range("limits.connections", limits.connections as u64, 1, 1_000_000)?;
         check_range("limits.calls_per_connection", limits.calls_per_connection as u64, 1, 1 << 20)
@@ -374,7 +374,7 @@ impl Default for TombstoneConfig {
 
 impl Default for LimitConfig {
     fn default() -> Self {
-        Self { mailbox_inputs: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
+        Self { queued_events: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
     }
 }
 
@@ -442,8 +442,8 @@ mod tests {
         assert!(complaint(|c| c.data_dir = PathBuf::new()).starts_with("`data_dir`"));
         assert!(complaint(|c| c.tls.key = PathBuf::new()).starts_with("`tls.key`"));
         assert_eq!(
-            complaint(|c| c.limits.mailbox_inputs = 0),
-            "`limits.mailbox_inputs` is 0, but must be 16 to 1048576"
+            complaint(|c| c.limits.queued_events = 0),
+            "`limits.queued_events` is 0, but must be 16 to 1048576"
         );
         assert_eq!(
             complaint(|c| c.tombstones.granularity = Duration::from_secs(3600)),

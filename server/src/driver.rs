@@ -1,26 +1,26 @@
 //! The one loop that owns a server's frontend and core: takes what was posted, and carries out what they decide.
 //!
 //! ```text
-//! mailbox → [handle, handle, …, advance, decide] → log writes → the store's writer thread
+//! event queue → [handle, handle, …, advance, decide] → log writes → the store's writer thread
 //!                                       [settle] → answers    → each connection's sink, one wake-up a turn
 //!                                                → changes    → dirty rows; checkpoints, compaction → the store
 //!                                  end of a turn → messages   → a line to each other server, one wake-up
 //! ```
 //!
-//! While a commit is on its way to disk the loop goes on taking mail, so that the next commit is a group.
+//! While a commit is on its way to disk the loop goes on taking events, so that the next commit is a group.
 //! **Invariants:** nothing in here decides anything: see [`Frontend`]. Nothing waits for a disk or a peer; the only wait
-//! is for mail, until the frontend wants to be woken.
+//! is for events, until the frontend wants to be woken.
 
 mod connections;
 
 use crate::background::yield_to_others;
 use crate::backup::{Backups, Question};
+use crate::bootstrap::{Record, announce};
 use crate::config::StorageConfig;
-use crate::forming::{Record, announce};
-use crate::images::{Fetch, Fetched, Source};
-use crate::mailbox::{Inbox, Mail, Mailbox, Outgoing};
+use crate::event_queue::{DriverEvent, EventReceiver, EventSender, Outgoing};
 use crate::metrics;
 use crate::peers::{Peers, VERSION};
+use crate::snapshot::{CheckpointSource, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreEvent, StoreHandle};
 use connections::Connections;
 use lockmesh_core::Core;
@@ -42,8 +42,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// How many mails one turn takes.
-const MAILS_A_TURN: usize = 4_096;
+/// How many events one turn takes.
+const EVENTS_PER_TURN: usize = 4_096;
 
 /// What the driver may take on.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct DriverLimits {
 /// What a driver begins with.
 pub(crate) struct DriverParts {
     pub(crate) core: Core,
-    pub(crate) inbox: Inbox,
+    pub(crate) receiver: EventReceiver,
     pub(crate) store: StoreHandle,
     pub(crate) own_record: Server,
     pub(crate) cluster_id: String,
@@ -69,8 +69,8 @@ pub(crate) struct DriverParts {
 pub(crate) struct Driver {
     frontend: Frontend,
     actions: Actions,
-    inbox: Inbox,
-    mailbox: Mailbox,
+    receiver: EventReceiver,
+    sender: EventSender,
     store: StoreHandle,
     connections: Connections,
     unwritten: Unwritten<DirtyRows>,
@@ -92,7 +92,7 @@ impl Driver {
     pub(crate) fn new(parts: DriverParts) -> Self {
         let DriverParts {
             core,
-            inbox,
+            receiver,
             store,
             own_record,
             cluster_id,
@@ -114,8 +114,8 @@ impl Driver {
         Self {
             frontend: Frontend::new(config, core, Time(0), wall_time()),
             actions: Actions::default(),
-            inbox,
-            mailbox: peers.mailbox().clone(),
+            receiver,
+            sender: peers.sender().clone(),
             store,
             connections: Connections::default(),
             unwritten: Unwritten::default(),
@@ -132,23 +132,23 @@ impl Driver {
 
     /// Runs until it is told to stop; then what was decided is on disk.
     pub(crate) async fn run(mut self) {
-        let mut mails = Vec::new();
+        let mut events = Vec::new();
         let mut running = true;
         let mut wakes_at = self.frontend.wakes_at();
         let mut alarm = pin!(tokio::time::sleep_until(self.instant(wakes_at).into()));
         self.frontend.start(&mut self.actions);
         while running {
             if self.next.is_empty() {
-                self.inbox.arrive(&mut mails, MAILS_A_TURN, alarm.as_mut()).await;
+                self.receiver.arrive(&mut events, EVENTS_PER_TURN, alarm.as_mut()).await;
             } else {
-                self.inbox.take_now(&mut mails, MAILS_A_TURN);
+                self.receiver.take_now(&mut events, EVENTS_PER_TURN);
             }
             for event in std::mem::take(&mut self.next) {
                 self.handle(event);
             }
-            metrics::TURN_MAILS.observe(mails.len() as f64);
-            for mail in mails.drain(..) {
-                running &= self.take(mail);
+            metrics::TURN_EVENTS.observe(events.len() as f64);
+            for event in events.drain(..) {
+                running &= self.take(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
@@ -168,40 +168,40 @@ impl Driver {
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
     }
 
-    /// Takes one mail; false when it says that this is the end.
-    fn take(&mut self, mail: Mail) -> bool {
-        let event = match mail {
-            Mail::Call { call, request, replies } => {
+    /// Takes one event; false when it says that this is the end.
+    fn take(&mut self, event: DriverEvent) -> bool {
+        let event = match event {
+            DriverEvent::Call { call, request, replies } => {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
             }
-            Mail::Cancel(call) => {
+            DriverEvent::Cancel(call) => {
                 self.backups.cancel(call);
                 Event::Cancel(call)
             }
-            Mail::Gone { from } => {
+            DriverEvent::Gone { from } => {
                 self.connections.forget(from);
                 self.backups.cancel_all(from);
                 Event::Disconnected(from)
             }
-            Mail::Peer(sender, message) => Event::Peer(sender, message),
-            Mail::Image(fetched) => self.fetched(fetched),
-            Mail::SetBack(by, known) => Event::SetBack(by, known),
-            Mail::Version(server, version) => Event::Version(server, version),
-            Mail::Unreachable(server) => Event::Unreachable(server),
-            Mail::Removed => Event::Removed,
-            Mail::ReaderClosed => Event::ReaderClosed,
-            // The lobby's own news that came too late.
-            Mail::Forming(_) => return true,
-            Mail::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
-            Mail::Store(StoreEvent::Image(mark)) => Event::Checkpointed(mark),
-            Mail::Store(StoreEvent::Summed(index, checksum)) => Event::Summed(index, checksum),
-            Mail::Store(StoreEvent::Health(health)) => Event::Disk(health),
-            Mail::Leave(left) => {
+            DriverEvent::Peer(sender, message) => Event::Peer(sender, message),
+            DriverEvent::SnapshotFetched(fetched) => self.fetched(fetched),
+            DriverEvent::SetBack(by, known) => Event::SetBack(by, known),
+            DriverEvent::Version(server, version) => Event::Version(server, version),
+            DriverEvent::Unreachable(server) => Event::Unreachable(server),
+            DriverEvent::Removed => Event::Removed,
+            DriverEvent::ReaderClosed => Event::ReaderClosed,
+            // The bootstrap loop's own news that came too late.
+            DriverEvent::Bootstrap(_) => return true,
+            DriverEvent::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
+            DriverEvent::Store(StoreEvent::Checkpointed(mark)) => Event::Checkpointed(mark),
+            DriverEvent::Store(StoreEvent::Summed(index, checksum)) => Event::Summed(index, checksum),
+            DriverEvent::Store(StoreEvent::Health(health)) => Event::Disk(health),
+            DriverEvent::Leave(left) => {
                 self.leaving = Some(left);
                 Event::Leave
             }
-            Mail::Stop => return false,
+            DriverEvent::Stop => return false,
         };
         self.handle(event);
         true
@@ -308,7 +308,7 @@ impl Driver {
             match order {
                 StoreOrder::Write(write) => writes.push(write),
                 StoreOrder::Checkpoint(checkpoint) => self.store.hand_over(checkpoint),
-                StoreOrder::Compact(index) => self.store.cut(index),
+                StoreOrder::Compact(index) => self.store.compact(index),
             }
         }
         writes.is_empty() || self.store.write(writes).is_ok()
@@ -317,7 +317,7 @@ impl Driver {
     fn open_reader(&mut self, reader: CheckpointReader, first: Question) {
         match self.store.backup() {
             Ok(checkpoint) => {
-                self.backups.begin(Source::new(reader, checkpoint), first, self.mailbox.clone());
+                self.backups.begin(CheckpointSource::new(reader, checkpoint), first, self.sender.clone());
             }
             Err(error) => {
                 let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
@@ -345,8 +345,8 @@ impl Driver {
             tracing::warn!(server = %from, "a snapshot of a server whose address is not known");
             return self.next.push(Event::SnapshotFetched(None));
         };
-        let mailbox = self.mailbox.clone();
-        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least }.run(mailbox));
+        let sender = self.sender.clone();
+        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least }.run(sender));
     }
 
     fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {

@@ -4,7 +4,7 @@
 
 use crate::stopped::{self, FolderError};
 use crate::store::{Formats, Inspected, Store};
-use lockmesh_core::raft::log::{HardState, ImageMark, Membership};
+use lockmesh_core::raft::log::{HardState, Membership, SnapshotMeta};
 use lockmesh_core::raft::membership_after;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Server;
@@ -50,7 +50,7 @@ pub fn inspect(folder: &Path) -> Result<Inspection, FolderError> {
     let found = Store::inspect(folder, membership.server, CACHE_BYTES)?;
     let Inspected { recovered, formats, lost_commits } =
         found.ok_or_else(|| FolderError::no_store(folder))?;
-    let ImageMark { index, term, .. } = recovered.image;
+    let SnapshotMeta { index, term, .. } = recovered.snapshot;
     let last = recovered.entries.last().map_or(recovered.base, |entry| (entry.index, entry.term));
     let rows: Vec<Server> = recovered.state.servers().map(|row| (**row).clone()).collect();
     Ok(Inspection {

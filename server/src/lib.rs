@@ -4,14 +4,14 @@
 //! |---|---|
 //! | [`server`] | starts all the rest, and stops it in the reverse order |
 //! | [`rpc`] | the QUIC service: who may connect, who may ask what |
-//! | [`mailbox`] | the bounded way into the driver, and the way of its answers back |
+//! | [`event_queue`] | the bounded way into the driver, and the way of its answers back |
 //! | `driver` | the one loop around the server's pure values |
 //! | [`peers`] | the other servers, and the way of messages to them |
-//! | [`forming`] | how servers become a quorum, and how one that comes later is taken in |
+//! | [`bootstrap`] | how servers become a quorum, and how one that comes later is taken in |
 //! | `opening` | what a member of a quorum begins with |
-//! | [`store`] | log and image on disk |
+//! | [`store`] | log and checkpoint on disk |
 //! | `backup` | readers of checkpoints, for backups and snapshots |
-//! | [`images`] | the way of a snapshot to a server that is too far behind |
+//! | [`snapshot`] | the way of a snapshot to a server that is too far behind |
 //! | `background` | threads whose work can wait |
 //! | `asker` | asks another server |
 //! | `said` | how often something is tried, and said |
@@ -25,20 +25,20 @@
 mod asker;
 mod background;
 mod backup;
+pub mod bootstrap;
 pub mod config;
 mod driver;
-pub mod forming;
-pub mod images;
+pub mod event_queue;
 pub mod inspect;
-pub mod mailbox;
 mod metrics;
 pub mod moved;
-mod opening;
 pub mod peers;
 pub mod recover;
 pub mod rpc;
 mod said;
 pub mod server;
+pub mod snapshot;
+mod start;
 pub mod stopped;
 pub mod store;
 

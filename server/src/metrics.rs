@@ -24,10 +24,10 @@ pub(crate) static WRITES: LazyLock<IntCounterVec> = LazyLock::new(|| {
 pub(crate) static READS: LazyLock<IntCounter> =
     LazyLock::new(|| register_int_counter!("lockmesh_server_reads_total", "Queries answered").expect(UNIQUE));
 
-/// How many mails one turn of the driver took.
-pub(crate) static TURN_MAILS: LazyLock<Histogram> = LazyLock::new(|| {
+/// How many events one turn of the driver took.
+pub(crate) static TURN_EVENTS: LazyLock<Histogram> = LazyLock::new(|| {
     let buckets = vec![0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
-    register_histogram!("lockmesh_server_turn_mails", "Mails that one turn of the driver took", buckets)
+    register_histogram!("lockmesh_server_turn_events", "Events that one turn of the driver took", buckets)
         .expect(UNIQUE)
 });
 

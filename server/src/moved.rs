@@ -3,7 +3,7 @@
 //! **Nothing here can know whether anything ran on the original since**: if it did, the server has forgotten what it voted
 //! and acknowledged there.
 
-use crate::forming::{Membership, Place};
+use crate::bootstrap::{BootstrapState, Membership};
 use crate::stopped::{self, FolderError};
 use crate::store::Store;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn moved(folder: &Path) -> Result<Moved, FolderError> {
     stopped::record(folder)?;
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;
-    let Place::Member(Membership { server, cluster_id, .. }) = record.place.clone() else {
+    let BootstrapState::Member(Membership { server, cluster_id, .. }) = record.place.clone() else {
         return Err(FolderError::never_a_member(folder));
     };
     let found = held.origins()?.ok_or_else(|| FolderError::no_store(folder))?;

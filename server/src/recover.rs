@@ -4,10 +4,12 @@
 //! may have been acknowledged; so indexes and fencing tokens go on far above all that may have been given. **Nothing
 //! here can know whether the others are really lost**: if they still run, or are started again, there are two clusters.
 
-use crate::forming::{self, Place};
+use crate::bootstrap::{self, BootstrapState};
 use crate::stopped::{self, FolderError};
 use crate::store::{DirtyRows, HeldFolder, Store, StoreEvent, StoreHandle, StoreHealth, StoreOptions};
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_core::raft::log::{
+    EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta,
+};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, LogIndex, ServerId};
@@ -48,7 +50,7 @@ pub struct Recovery {
 pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError> {
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;
-    let Place::Member(membership) = &mut record.place else {
+    let BootstrapState::Member(membership) = &mut record.place else {
         return Err(FolderError::never_a_member(folder));
     };
     if !held.has_store()? {
@@ -73,12 +75,12 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
 pub(crate) fn begin_anew(
     held: &HeldFolder,
     folder: &Path,
-    membership: &forming::Membership,
+    membership: &bootstrap::Membership,
     accept_loss: bool,
 ) -> Result<Recovery, FolderError> {
     let id = membership.server;
-    let first_image = ImageMark::default();
-    let options = StoreOptions { server: id, first_image, cache_bytes: CACHE_BYTES, accept_loss };
+    let first_snapshot = SnapshotMeta::default();
+    let options = StoreOptions { server: id, first_snapshot, cache_bytes: CACHE_BYTES, accept_loss };
     let (store, recovered) = held.open(&options)?;
     let survivor = Survivor::of_log(recovered)?;
     let known = survivor.state.server(id).map(|row| (**row).clone());
@@ -121,13 +123,13 @@ impl fmt::Display for Recovery {
 /// What the survivor's disk held, with its whole log applied.
 struct Survivor {
     hard_state: HardState,
-    mark: ImageMark,
+    mark: SnapshotMeta,
     state: State,
 }
 
 impl Survivor {
     fn of_log(recovered: Recovered) -> Result<Self, FolderError> {
-        let Recovered { hard_state, image: mut mark, entries, mut state, .. } = recovered;
+        let Recovered { hard_state, snapshot: mut mark, entries, mut state, .. } = recovered;
         let mut changes = Vec::new();
         for entry in entries.iter().filter(|entry| entry.index > mark.index) {
             if let Some(proposal) = proposal(entry)? {
@@ -141,8 +143,8 @@ impl Survivor {
         Ok(Self { hard_state, mark, state })
     }
 
-    /// Writes the image of a cluster of one, and an empty log behind it. May be repeated after a crash: until the log
-    /// is empty it leads to the image.
+    /// Writes the checkpoint of a cluster of one, and an empty log behind it. May be repeated after a crash: until the log
+    /// is empty it leads to the checkpoint.
     fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), FolderError> {
         let id = recovery.server.id;
         for other in &recovery.removed {
@@ -153,7 +155,7 @@ impl Survivor {
         self.state.load(Change::IndexBase(base));
         // Somebody may know the index of a change that is lost: he must not wait for the next one after it.
         self.state.raise_indexes(LogIndex(self.mark.index.0 + base));
-        let mark = ImageMark { membership: Membership::of_voters(&[id]), ..self.mark };
+        let mark = SnapshotMeta { membership: Membership::of_voters(&[id]), ..self.mark };
         let mut rows = DirtyRows::default();
         rows.record(Change::Cleared);
         rows.extend(self.state.rows());
@@ -177,10 +179,10 @@ impl Survivor {
 }
 
 fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Result<(), FolderError> {
-    let (mut has_image, mut has_log) = (false, false);
-    while !(has_image && has_log) {
+    let (mut has_checkpoint, mut has_log) = (false, false);
+    while !(has_checkpoint && has_log) {
         match events.recv() {
-            Ok(StoreEvent::Image(_)) => has_image = true,
+            Ok(StoreEvent::Checkpointed(_)) => has_checkpoint = true,
             Ok(StoreEvent::Persisted(_)) => has_log = true,
             Ok(StoreEvent::Health(StoreHealth::Failing(reason))) => return Err(FolderError::Disk(reason)),
             Ok(StoreEvent::Health(StoreHealth::Good) | StoreEvent::Summed(..)) => {}

@@ -1,14 +1,14 @@
 //! The one file that starts what a server consists of, and stops it in the reverse order.
 
+use crate::bootstrap::{BootstrapLoop, BootstrapState, Membership, Record};
 use crate::config::ServerConfig;
 use crate::driver::Driver;
-use crate::forming::{Lobby, Membership, Place, Record};
-use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
+use crate::event_queue::{DriverEvent, EventReceiver, EventSender, event_queue};
 use crate::metrics;
-use crate::opening::{Opening, OpeningError};
 use crate::peers::{Peers, dial_options};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
+use crate::start::{ServerStart, StartError};
 use crate::store::{HeldFolder, Store, StoreError};
 use lockmesh_net::quic::QuicOptions;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
@@ -23,9 +23,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// How long the leadership may take to be handed over before a server stops all the same.
-const LEAVE_TIME: Duration = Duration::from_secs(2);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long those who are connected are given to hear that a server stops.
-const GOODBYE_TIME: Duration = Duration::from_millis(200);
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What a server must be given.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct ServerOptions {
 pub enum ServerError {
     /// The data folder cannot be used.
     #[error(transparent)]
-    Opening(#[from] OpeningError),
+    ServerStart(#[from] StartError),
     /// Other servers would not believe who this one is.
     #[error("this is node {node}, but its certificate names {certified}: let `node.name` say the same")]
     Certificate {
@@ -81,7 +81,7 @@ pub enum ServerError {
 
 impl From<StoreError> for ServerError {
     fn from(error: StoreError) -> Self {
-        Self::Opening(error.into())
+        Self::ServerStart(error.into())
     }
 }
 
@@ -92,7 +92,7 @@ pub struct Server {
     /// Where other servers are called from.
     dialling: Arc<Endpoint>,
     address: SocketAddr,
-    mailbox: Mailbox,
+    sender: EventSender,
     peers: Arc<Peers>,
     driver: JoinHandle<()>,
     ended: watch::Receiver<()>,
@@ -116,27 +116,27 @@ impl Server {
         let advertised = advertised.unwrap_or_else(|| address.to_string());
         let me = NewServer { node, node_id, address: advertised, birth: record.birth.clone() };
 
-        let (mailbox, inbox) = mailbox(config.limits.mailbox_inputs);
-        let peers = Peers::new(Arc::clone(&dialling), mailbox.clone());
-        let lobby = Lobby {
+        let (sender, receiver) = event_queue(config.limits.queued_events);
+        let peers = Peers::new(Arc::clone(&dialling), sender.clone());
+        let bootstrap_loop = BootstrapLoop {
             folder: config.data_dir.clone(),
             record,
             me: me.clone(),
             expect: config.quorum.founders(),
             join: config.quorum.join.clone(),
             endpoint: Arc::clone(&dialling),
-            mailbox: mailbox.clone(),
+            sender: sender.clone(),
             runtime: Handle::current(),
         };
-        let opening = Opening {
+        let start = ServerStart {
             config: config.clone(),
             folder,
             me,
             seed,
-            mailbox: mailbox.clone(),
+            sender: sender.clone(),
             peers: Arc::clone(&peers),
         };
-        let (driver, ended) = start_driver(lobby, opening, inbox)?;
+        let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let counters = Arc::new(RpcCounters::default());
         metrics::register_rpc(&counters);
         let rpc = RpcOptions {
@@ -144,13 +144,13 @@ impl Server {
             calls_per_connection: config.limits.calls_per_connection,
             ..RpcOptions::default()
         };
-        let service = RpcService::new(mailbox.clone(), rpc, counters).with_peers(Arc::clone(&peers));
+        let service = RpcService::new(sender.clone(), rpc, counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let expiry = expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
-        Ok(Self { endpoint, dialling, address, mailbox, peers, driver, ended, tasks, lives })
+        Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, lives })
     }
 
     /// Where it listens.
@@ -178,21 +178,21 @@ impl Server {
 
     /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the files.
     pub async fn stop(self) {
-        let Self { endpoint, dialling, mailbox, peers, driver, tasks, .. } = self;
+        let Self { endpoint, dialling, sender, peers, driver, tasks, .. } = self;
         let (leave, left) = oneshot::channel();
         // It always gets in; a driver that is gone has nothing to hand over.
-        let _ = mailbox.post(Mail::Leave(leave));
-        if !driver.is_finished() && tokio::time::timeout(LEAVE_TIME, left).await.is_err() {
+        let _ = sender.post(DriverEvent::Leave(leave));
+        if !driver.is_finished() && tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
             tracing::warn!("no other server took the leadership over in time: they will elect one");
         }
         peers.close();
         let goodbye =
             async { tokio::join!(endpoint.close("the server stops"), dialling.close("the server stops")) };
         // Who does not hear it now will notice.
-        let _ = tokio::time::timeout(GOODBYE_TIME, goodbye).await;
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
         tasks.iter().for_each(AbortHandle::abort);
         // It always gets in; a driver that is gone has stopped.
-        let _ = mailbox.post(Mail::Stop);
+        let _ = sender.post(DriverEvent::Stop);
         if driver.await.is_err() {
             tracing::error!("the driver did not end well");
         }
@@ -200,15 +200,15 @@ impl Server {
 }
 
 /// What the data folder says of the cluster; of an empty one, that it belongs to none.
-fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<Record, OpeningError> {
+fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<Record, StartError> {
     if let Some(record) = Record::read(&config.data_dir)? {
         if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
-            return Err(OpeningError::Removed { folder: config.data_dir.clone(), server, cluster_id });
+            return Err(StartError::Removed { folder: config.data_dir.clone(), server, cluster_id });
         }
         return Ok(record);
     }
     if folder.has_store()? {
-        return Err(OpeningError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
+        return Err(StartError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
     }
     let record = Record::fresh(birth);
     // Nobody hears of a server that founds a cluster alone before it has promised that.
@@ -229,24 +229,24 @@ fn check_certificate(config: &ServerConfig, node: &NodeName, identity: &Identity
 /// Starts the task that drives all the rest, once there is a quorum. Where none has to be looked for, what keeps the
 /// driver from beginning is heard here.
 fn start_driver(
-    lobby: Lobby,
-    opening: Opening,
-    inbox: Inbox,
+    bootstrap_loop: BootstrapLoop,
+    start: ServerStart,
+    receiver: EventReceiver,
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (guard, ended) = watch::channel(());
-    let must_wait = match &lobby.record.place {
-        Place::Free => lobby.expect != 1,
-        Place::Promised(formation) => formation.servers.len() > 1,
-        Place::Admitted(_) | Place::Member(_) => false,
+    let must_wait = match &bootstrap_loop.record.place {
+        BootstrapState::Free => bootstrap_loop.expect != 1,
+        BootstrapState::Promised(formation) => formation.servers.len() > 1,
+        BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
     };
     let driver = if must_wait {
-        // Both wait for the disk, the lobby for other servers too; a plain thread keeps nobody from ending.
+        // Both wait for the disk, the bootstrap loop for other servers too; a plain thread keeps nobody from ending.
         let (sender, begun) = oneshot::channel();
         // Nobody waits for it any more where the server was dropped.
-        let lobby = move || drop(sender.send(begin(lobby, opening, inbox)));
+        let bootstrap_loop = move || drop(sender.send(begin(bootstrap_loop, start, receiver)));
         std::thread::Builder::new()
-            .name("lockmesh-lobby".into())
-            .spawn(lobby)
+            .name("lockmesh-bootstrap".into())
+            .spawn(bootstrap_loop)
             .map_err(ServerError::Thread)?;
         tokio::spawn(async move {
             let _guard = guard;
@@ -258,7 +258,7 @@ fn start_driver(
             }
         })
     } else {
-        let driver = begin(lobby, opening, inbox)?.expect("nobody told it to stop");
+        let driver = begin(bootstrap_loop, start, receiver)?.expect("nobody told it to stop");
         tokio::spawn(async move {
             let _guard = guard;
             driver.run().await;
@@ -268,9 +268,13 @@ fn start_driver(
 }
 
 /// Waits for a quorum and opens what belongs to it; none when told to stop.
-fn begin(lobby: Lobby, opening: Opening, inbox: Inbox) -> Result<Option<Driver>, OpeningError> {
-    match lobby.wait(&inbox)? {
-        Some(record) => opening.open(record, inbox).map(Some),
+fn begin(
+    bootstrap_loop: BootstrapLoop,
+    start: ServerStart,
+    receiver: EventReceiver,
+) -> Result<Option<Driver>, StartError> {
+    match bootstrap_loop.wait(&receiver)? {
+        Some(record) => start.open(record, receiver).map(Some),
         None => Ok(None),
     }
 }

@@ -1,6 +1,6 @@
 //! What may be wrong with the data folder of a server that is stopped, for those who look into one or change it by hand.
 
-use crate::forming::{Record, RecordError};
+use crate::bootstrap::{Record, RecordError};
 use crate::store::StoreError;
 use lockmesh_protocol::id::LogIndex;
 use std::io;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// How many servers there are. Their places are 0, 1 and 2; the agents' follow.
 pub const SERVERS: usize = 3;
 /// The longest that anything may take after which the cluster must serve.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How long to wait before looking again.
 const GLANCE: Duration = Duration::from_millis(25);
 
@@ -198,7 +198,7 @@ impl Cluster {
             if let Some(found) = look() {
                 return found;
             }
-            assert!(begun.elapsed() < PATIENCE, "there was not {what}; what they said:\n{}", self.said());
+            assert!(begun.elapsed() < TIMEOUT, "there was not {what}; what they said:\n{}", self.said());
             let_pass(GLANCE);
         }
     }
@@ -239,7 +239,7 @@ impl Drop for Cluster {
 
 fn server_config(listen: SocketAddr, relay: SocketAddr, relays: &[SocketAddr]) -> String {
     let others: Vec<String> = relays.iter().map(|relay| format!("{:?}", relay.to_string())).collect();
-    // Little log is kept, so that those who were away for a while need an image; and checkpoints are frequent.
+    // Little log is kept, so that those who were away for a while need a snapshot; and checkpoints are frequent.
     format!(
         "[rpc]\nlisten = \"{listen}\"\nadvertise = \"{relay}\"\n[quorum]\nbootstrap_expect = {SERVERS}\n\
          join = [{}]\n[storage]\nlog_keep_bytes = 262144\ncheckpoint_interval = \"500ms\"\n",

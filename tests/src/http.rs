@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The longest silence before a test fails instead of hanging.
-const SILENCE: Duration = Duration::from_secs(120);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -73,14 +73,14 @@ impl Client {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(SILENCE))?;
-                stream.set_write_timeout(Some(SILENCE))?;
+                stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+                stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
                 Box::new(stream)
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(SILENCE))?;
-                stream.set_write_timeout(Some(SILENCE))?;
+                stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+                stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
                 Box::new(stream)
             }
         };

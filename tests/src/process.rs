@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How long something may take that must happen; generous, for loaded machines.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Starts a program in the background, tells its number, passes its end on, and kills it once standard input ends. The
 /// number is told by the process that becomes the program: told by another one, it could come after its first line.
@@ -132,7 +132,7 @@ impl Heard {
         let missing =
             |(lines, ended): &mut (Vec<String>, bool)| !*ended && !lines.iter().any(|line| wanted(line));
         let (lines, _) =
-            self.news.wait_timeout_while(lines, PATIENCE, missing).expect("nobody panics with it");
+            self.news.wait_timeout_while(lines, TIMEOUT, missing).expect("nobody panics with it");
         lines.0.iter().find(|line| wanted(line)).cloned()
     }
 

@@ -11,7 +11,9 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, ServerStatus, Status, Unavailable};
-use lockmesh_server::mailbox::{Caller, Inbox, Mail, Mailbox, ReplySink, WakeList, mailbox};
+use lockmesh_server::event_queue::{
+    Caller, DriverEvent, EventReceiver, EventSender, ReplySink, WakeList, event_queue,
+};
 use lockmesh_server::rpc::counters::RpcCounters;
 use lockmesh_server::rpc::{RpcOptions, RpcService};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +25,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 /// After so long a test is told that what it waits for does not happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How the driver answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub enum Mood {
     Mute,
     /// It cannot write.
     DiskFull,
-    /// It takes nothing out of its mailbox.
+    /// It takes nothing out of its event queue.
     Stuck,
     /// It knows that it was taken out of the quorum.
     Removed,
@@ -137,7 +139,7 @@ impl SharedBook {
 
     /// Waits until something is true; panics if it never is.
     pub fn wait(&self, what: &str, mut is_true: impl FnMut(&mut Book) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut book = self.open();
         while !is_true(&mut book) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -195,7 +197,7 @@ pub struct Service {
     pub counters: Arc<RpcCounters>,
     book: SharedBook,
     endpoint: Arc<Endpoint>,
-    mailbox: Mailbox,
+    sender: EventSender,
     driver: Option<JoinHandle<()>>,
     runtime: OwnRuntime,
 }
@@ -218,9 +220,9 @@ impl Service {
         cluster: &Cluster,
         book: &SharedBook,
         options: RpcOptions,
-        mailbox_limit: usize,
+        queue_limit: usize,
     ) -> Self {
-        Self::start_as(1, address, cluster, book, options, mailbox_limit)
+        Self::start_as(1, address, cluster, book, options, queue_limit)
     }
 
     /// Starts any server of the quorum, for the first time or again.
@@ -230,7 +232,7 @@ impl Service {
         cluster: &Cluster,
         book: &SharedBook,
         options: RpcOptions,
-        mailbox_limit: usize,
+        queue_limit: usize,
     ) -> Self {
         let runtime = OwnRuntime::new();
         let identity = cluster.identity(Role::Server);
@@ -238,17 +240,17 @@ impl Service {
         let endpoint = runtime.run(|| Endpoint::listen(address, &identity, &quic));
         let endpoint = Arc::new(endpoint.expect("a free port"));
         let address = endpoint.local_address().expect("a bound socket");
-        let (mailbox, inbox) = mailbox(mailbox_limit);
+        let (sender, receiver) = event_queue(queue_limit);
         let counters = Arc::new(RpcCounters::default());
-        let service = RpcService::new(mailbox.clone(), options, counters.clone());
+        let service = RpcService::new(sender.clone(), options, counters.clone());
         runtime.run(|| tokio::spawn(service.run(endpoint.clone())));
         let mut open = book.open();
         open.servers.insert(id, address);
         open.stopped.remove(&id);
         drop(open);
         let driver_book = book.clone();
-        let driver = Some(std::thread::spawn(move || drive(id, &inbox, &driver_book)));
-        Self { id, address, counters, book: book.clone(), endpoint, mailbox, driver, runtime }
+        let driver = Some(std::thread::spawn(move || drive(id, &receiver, &driver_book)));
+        Self { id, address, counters, book: book.clone(), endpoint, sender, driver, runtime }
     }
 
     /// The service's socket.
@@ -305,13 +307,13 @@ impl Service {
         drop(self.runtime);
         self.book.open().forget_readers_of(self.id);
         self.book.changed();
-        assert!(self.mailbox.post(Mail::Stop).is_ok(), "a stop always gets in");
+        assert!(self.sender.post(DriverEvent::Stop).is_ok(), "a stop always gets in");
         let driver = self.driver.take().expect("it runs");
         tokio::task::spawn_blocking(|| driver.join().expect("the driver does not panic"))
             .await
             .expect("a thread");
         drop(self.endpoint);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Err(error) = std::net::UdpSocket::bind(self.address) {
             assert!(Instant::now() < deadline, "the port is not given back: {error}");
             tokio::task::yield_now().await;
@@ -364,20 +366,24 @@ pub fn registration(node: &str) -> AgentRegistration {
     AgentRegistration { node, services: Vec::new() }
 }
 
-fn drive(id: u64, inbox: &Inbox, book: &SharedBook) {
-    let (mut mails, mut wakes) = (Vec::new(), WakeList::default());
+fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
+    let (mut events, mut wakes) = (Vec::new(), WakeList::default());
     loop {
-        inbox.take(&mut mails, 1024, Instant::now() + Duration::from_millis(100));
+        receiver.take(&mut events, 1024, Instant::now() + Duration::from_millis(100));
         book.wait("the driver to go on", |book| {
             book.mood_of(id) != Mood::Stuck || book.stopped.contains(&id)
         });
         let mut open = book.open();
-        for mail in mails.drain(..) {
-            match mail {
-                Mail::Stop => return,
-                Mail::Call { call, request, replies } => open.call(id, call, request, &replies, &mut wakes),
-                Mail::Cancel(CallRef { caller, call }) => drop(open.parked.remove(&(id, caller, call))),
-                Mail::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
+        for event in events.drain(..) {
+            match event {
+                DriverEvent::Stop => return,
+                DriverEvent::Call { call, request, replies } => {
+                    open.call(id, call, request, &replies, &mut wakes)
+                }
+                DriverEvent::Cancel(CallRef { caller, call }) => {
+                    drop(open.parked.remove(&(id, caller, call)))
+                }
+                DriverEvent::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
                 other => panic!("nobody posts {other:?} here"),
             }
         }

@@ -1,8 +1,8 @@
 //! Whatever is broken on purpose, the simulator finds: each rule of the core, of the disk and of the shell that the
 //! promises rest on is broken in turn, and a seed must show it.
 
-use lockmesh_core::sabotage::Rule;
-use lockmesh_tests::sim::{Sabotage, hunt};
+use lockmesh_core::fault_injection::Rule;
+use lockmesh_tests::sim::{FaultInjection, hunt};
 
 /// A seed is spent in less than a second.
 const SEEDS: u64 = 60;
@@ -11,10 +11,10 @@ const SEEDS: u64 = 60;
 fn hunt_half(first: usize) {
     // A panic of the engine is a way to be found; its words need not be printed.
     std::panic::set_hook(Box::new(|_| {}));
-    let hunted = Sabotage::ALL.iter().skip(first).step_by(2);
+    let hunted = FaultInjection::ALL.iter().skip(first).step_by(2);
     let missed: Vec<String> = hunted
-        .filter(|sabotage| hunt(**sabotage, 0..SEEDS).is_none())
-        .map(|sabotage| sabotage.name())
+        .filter(|fault_injection| hunt(**fault_injection, 0..SEEDS).is_none())
+        .map(|fault_injection| fault_injection.name())
         .collect();
     let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "no seed found that these are broken: {missed:?}");
@@ -33,7 +33,7 @@ fn the_other_half_is_found_too() {
 /// That the servers disagree with the history, which keeps the rule, must not be all that shows it.
 #[test]
 fn a_queue_that_is_not_fair_is_seen_as_such() {
-    let outcome = hunt(Sabotage::Core(Rule::FirstComeFirstServed), 0..SEEDS).expect("it is found");
+    let outcome = hunt(FaultInjection::Core(Rule::FirstComeFirstServed), 0..SEEDS).expect("it is found");
     let invariants: Vec<&str> = outcome.violations.iter().map(|violation| violation.invariant).collect();
     assert!(invariants.contains(&"fairness"), "seed {}: {:?}", outcome.seed, outcome.violations);
 }

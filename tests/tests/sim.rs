@@ -1,12 +1,12 @@
 //! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the end, and the same
 //! seed makes the same run.
 
-use lockmesh_tests::sim::{Detail, Focus, Marks, Sabotage, run, trace};
+use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, trace};
 
 fn storms(seeds: std::ops::Range<u64>) -> Marks {
     let mut marks = Marks::default();
     for seed in seeds {
-        let outcome = run(seed, Sabotage::None, Detail::Nothing);
+        let outcome = run(seed, FaultInjection::None, Detail::Nothing);
         assert!(outcome.violations.is_empty(), "{:?}\nto see it: cargo sim {seed}", outcome.violations);
         marks.add(&outcome.marks);
     }
@@ -32,7 +32,8 @@ fn a_term_that_nobody_heard_of_may_be_led_again() {
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 43..48 {
-        let [(_, first), (_, second)] = [(); 2].map(|()| trace(seed, Focus::Everything, Sabotage::None));
+        let [(_, first), (_, second)] =
+            [(); 2].map(|()| trace(seed, Focus::Everything, FaultInjection::None));
         assert!(first == second, "cargo sim --twice {seed} says where they part");
     }
 }

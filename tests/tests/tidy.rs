@@ -76,7 +76,7 @@ const HOMES: &[(&str, &[&str])] = &[
         &["agent/src/", "agent/client/src/", "server/src/background.rs", "server/src/store/origin.rs"],
     ),
     ("rustls", &["protocol/net/src/tls.rs"]),
-    ("sha2", &["agent/src/http/", "server/core/src/checksum.rs", "server/src/images/digest.rs"]),
+    ("sha2", &["agent/src/http/", "server/core/src/checksum.rs", "server/src/snapshot/digest.rs"]),
     ("slog", &["server/core/src/raft/engine.rs"]),
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),

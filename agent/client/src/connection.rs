@@ -35,7 +35,7 @@ const MAX_IDLE: usize = 32;
 const MAX_ANSWER: usize = 256 << 20;
 
 /// How long a newcomer waits where the agent's queue of newcomers is full.
-const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(2);
+const FULL_QUEUE_BACKOFF: Duration = Duration::from_millis(2);
 
 /// How long the agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -331,7 +331,7 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
         loop {
             match UnixStream::connect(path).await {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(FULL_QUEUE_PAUSE).await;
+                    tokio::time::sleep(FULL_QUEUE_BACKOFF).await;
                 }
                 done => return done,
             }

@@ -6,7 +6,7 @@
 use crate::client::{Client, Read, Tidying};
 use crate::error::Error;
 use crate::holder::{
-    Event, Grant, HoldId, Holder, Input, Notice, Outbox, Request, RequestNumber, Response, SessionUse, Wanted,
+    Event, Grant, HoldId, Holder, HolderRequest, Input, Notice, Outbox, Request, Response, SessionUse, Wanted,
 };
 use crate::keeper::SessionOptions;
 use crate::loss::Loss;
@@ -23,24 +23,24 @@ use tracing::{debug, warn};
 /// Whoever wants a holder to go on. When the last one is gone, everything is given back in the background.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<HoldersShared>,
 }
 
 /// What handles, requests and the task that tells the time share.
 #[derive(Debug)]
-struct Shared {
+struct HoldersShared {
     client: Client,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<HoldersState>,
     /// Told after every input.
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HoldersState {
     holder: Holder,
     outbox: Outbox,
-    under_way: BTreeMap<RequestNumber, AbortHandle>,
+    under_way: BTreeMap<HolderRequest, AbortHandle>,
     kept: Option<oneshot::Sender<Result<String, Error>>>,
     closed: Option<oneshot::Sender<Result<(), Error>>>,
     acquiring: BTreeMap<HoldId, oneshot::Sender<Result<Option<Grant>, Error>>>,
@@ -59,7 +59,7 @@ pub(crate) struct Hold {
 impl Driver {
     /// Must be called in a runtime, in which everything is carried out.
     pub(crate) fn start(client: &Client, options: SessionOptions, session_use: SessionUse) -> Arc<Self> {
-        let state = State {
+        let state = HoldersState {
             holder: Holder::new(options, session_use, random_seed()),
             outbox: Outbox::default(),
             under_way: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Driver {
             tidying: None,
             last_hold: 0,
         };
-        let shared = Shared {
+        let shared = HoldersShared {
             client: client.clone(),
             runtime: Handle::current(),
             state: Mutex::new(state),
@@ -164,15 +164,15 @@ impl Drop for Hold {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl HoldersShared {
+    fn state(&self) -> MutexGuard<'_, HoldersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the holder take an input, and carries out what follows.
     fn tell(self: &Arc<Self>, input: Input) {
         let mut state = self.state();
-        let State { holder, outbox, .. } = &mut *state;
+        let HoldersState { holder, outbox, .. } = &mut *state;
         holder.handle(self.client.clock().now(), input, outbox);
         let Outbox { cancelled, requests, events, notices } = std::mem::take(outbox);
         for number in cancelled {
@@ -206,7 +206,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl HoldersState {
     /// Whoever waited may have gone meanwhile.
     fn tell_waiting(&mut self, event: Event) {
         match event {
@@ -225,7 +225,7 @@ impl State {
 }
 
 /// Ticks whenever the holder wants it, until there is nothing left to do.
-async fn tell_the_time(shared: Arc<Shared>) {
+async fn tell_the_time(shared: Arc<HoldersShared>) {
     let mut changed = shared.changed.subscribe();
     loop {
         changed.borrow_and_update();
@@ -249,7 +249,7 @@ async fn tell_the_time(shared: Arc<Shared>) {
     }
 }
 
-async fn answer(shared: Arc<Shared>, number: RequestNumber, request: Request) {
+async fn answer(shared: Arc<HoldersShared>, number: HolderRequest, request: Request) {
     let result = carry_out(&shared.client, request).await;
     shared.state().under_way.remove(&number);
     shared.tell(Input::Answered(number, result));

@@ -38,12 +38,12 @@ pub(crate) struct Fake {
 }
 
 struct World {
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
     index: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     index: u64,
     entries: BTreeMap<String, FakeEntry>,
     sessions: Vec<String>,
@@ -65,14 +65,14 @@ struct FakeEntry {
     modify_index: u64,
 }
 
-struct Request {
+struct FakeRequest {
     verb: String,
     path: String,
     query: BTreeMap<String, String>,
     body: Vec<u8>,
 }
 
-struct Response {
+struct FakeResponse {
     status: u16,
     headers: String,
     body: String,
@@ -83,7 +83,7 @@ impl Fake {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let listener =
             UnixListener::bind(folder.path().join("agent.sock")).expect("a socket in a fresh folder");
-        let state = Mutex::new(State { index: 1, ..State::default() });
+        let state = Mutex::new(FakeState { index: 1, ..FakeState::default() });
         let world = Arc::new(World { state, index: watch::Sender::new(1) });
         let server = tokio::spawn(serve(listener, Arc::clone(&world)));
         Self { folder, world, server }
@@ -141,7 +141,7 @@ impl Fake {
         self.state().log.iter().filter(|line| line.contains(part)).count()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.world.state.lock().expect("no test panics while it holds this")
     }
 }
@@ -169,11 +169,11 @@ async fn converse(mut stream: UnixStream, world: Arc<World>) {
                 return;
             }
             Some(Fault::Status(status, text)) => {
-                Response { status, headers: String::new(), body: text.to_owned() }
+                FakeResponse { status, headers: String::new(), body: text.to_owned() }
             }
             Some(Fault::Outcome(status, outcome, text)) => {
                 let headers = format!("X-Lockmesh-Outcome: {}\r\n", outcome.word());
-                Response { status, headers, body: text.to_owned() }
+                FakeResponse { status, headers, body: text.to_owned() }
             }
             None => world.answer(&request).await,
         };
@@ -185,7 +185,7 @@ async fn converse(mut stream: UnixStream, world: Arc<World>) {
     }
 }
 
-async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>) -> Option<(String, Request)> {
+async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>) -> Option<(String, FakeRequest)> {
     let end = loop {
         if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             break at + 4;
@@ -212,7 +212,7 @@ async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>) -> Option<(Strin
     let query = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let query = query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let line = format!("{verb} {target}");
-    Some((line, Request { verb, path: path.to_owned(), query, body }))
+    Some((line, FakeRequest { verb, path: path.to_owned(), query, body }))
 }
 
 impl World {
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// Changes the state; whoever waits is woken if `change` says that something changed.
-    fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
+    fn change(&self, change: impl FnOnce(&mut FakeState) -> bool) -> bool {
         let mut state = self.state.lock().expect("no test panics while it holds this");
         state.index += 1;
         let changed = change(&mut state);
@@ -234,9 +234,10 @@ impl World {
         changed
     }
 
-    async fn answer(&self, request: &Request) -> Response {
-        let verdict = |done: bool| Response { status: 200, headers: String::new(), body: done.to_string() };
-        let words = |status, body: &str| Response { status, headers: String::new(), body: body.into() };
+    async fn answer(&self, request: &FakeRequest) -> FakeResponse {
+        let verdict =
+            |done: bool| FakeResponse { status: 200, headers: String::new(), body: done.to_string() };
+        let words = |status, body: &str| FakeResponse { status, headers: String::new(), body: body.into() };
         if let Some(key) = request.path.strip_prefix("/v1/kv/") {
             return match request.verb.as_str() {
                 "GET" => self.read(key, request).await,
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    async fn read(&self, key: &str, request: &Request) -> Response {
+    async fn read(&self, key: &str, request: &FakeRequest) -> FakeResponse {
         let recurse = request.query.contains_key("recurse");
         let asked: u64 = request.query.get("index").map_or(0, |text| text.parse().expect("an index"));
         let wait =
@@ -284,7 +285,7 @@ impl World {
             let (index, body) = self.state.lock().expect("no test panics").look(key, recurse);
             if asked == 0 || index > asked || Instant::now() >= until {
                 let headers = format!("X-Consul-Index: {index}\r\nX-Consul-Knownleader: true\r\n");
-                return Response { status: if body.is_empty() { 404 } else { 200 }, headers, body };
+                return FakeResponse { status: if body.is_empty() { 404 } else { 200 }, headers, body };
             }
             tokio::select! {
                 _ = news.changed() => {}
@@ -293,7 +294,7 @@ impl World {
         }
     }
 
-    fn delete(&self, key: &str, request: &Request) -> bool {
+    fn delete(&self, key: &str, request: &FakeRequest) -> bool {
         let cas: Option<u64> = request.query.get("cas").map(|text| text.parse().expect("an index"));
         self.change(|state| match (state.entries.get(key), cas) {
             (Some(entry), Some(cas)) if entry.modify_index != cas => false,
@@ -305,7 +306,7 @@ impl World {
     }
 
     /// Writes. An acquire that waits does so until it is worth a try, in no order, unless this agent has no queues.
-    async fn put(&self, key: &str, request: &Request) -> Response {
+    async fn put(&self, key: &str, request: &FakeRequest) -> FakeResponse {
         if let (Some(session), Some(wait)) = (request.query.get("acquire"), request.query.get("wait")) {
             let until = Instant::now() + crate::duration::parse_duration(wait).expect("a wait");
             let mut news = self.index.subscribe();
@@ -318,7 +319,7 @@ impl World {
                 }
             }
         }
-        let mut response = Response { status: 200, headers: String::new(), body: String::new() };
+        let mut response = FakeResponse { status: 200, headers: String::new(), body: String::new() };
         let done = self.change(|state| state.write(key, request, &mut response));
         if response.body.is_empty() {
             response.body = done.to_string();
@@ -327,13 +328,13 @@ impl World {
     }
 }
 
-impl State {
+impl FakeState {
     fn put(&mut self, key: &str, entry: FakeEntry) -> bool {
         self.entries.insert(key.into(), FakeEntry { modify_index: self.index, ..entry });
         true
     }
 
-    fn write(&mut self, key: &str, request: &Request, response: &mut Response) -> bool {
+    fn write(&mut self, key: &str, request: &FakeRequest, response: &mut FakeResponse) -> bool {
         let old = self.entries.get(key).cloned().unwrap_or_default();
         let flags = request.query.get("flags").map_or(0, |text| text.parse().expect("flags"));
         let new =

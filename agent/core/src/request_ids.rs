@@ -38,7 +38,7 @@ pub struct Sequence {
 
 /// What becomes of a command that wants a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum OpenRequest {
     /// It has one.
     Entered(Sequence),
     /// It has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will give it one under its token.
@@ -81,16 +81,16 @@ impl RequestIds {
     }
 
     /// A command wants a sequence; `token` is its own.
-    pub fn enter(&mut self, token: u64) -> Entry {
-        let Some(registration) = self.registration else { return Entry::NotRegistered };
+    pub fn enter(&mut self, token: u64) -> OpenRequest {
+        let Some(registration) = self.registration else { return OpenRequest::NotRegistered };
         if self.waiting.is_empty() && self.in_use.len() < MAX_SPAN {
-            return Entry::Entered(self.next(registration));
+            return OpenRequest::Entered(self.next(registration));
         }
         if self.waiting.len() >= MAX_WAITING {
-            return Entry::Full;
+            return OpenRequest::Full;
         }
         self.waiting.push_back(token);
-        Entry::Waits
+        OpenRequest::Waits
     }
 
     /// A command that waits does so no longer.
@@ -155,7 +155,7 @@ mod tests {
 
     fn enter(ids: &mut RequestIds) -> Sequence {
         match ids.enter(0) {
-            Entry::Entered(sequence) => sequence,
+            OpenRequest::Entered(sequence) => sequence,
             other => panic!("no sequence: {other:?}"),
         }
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_lowest_is_the_oldest_in_use() {
-        assert_eq!(RequestIds::default().enter(1), Entry::NotRegistered);
+        assert_eq!(RequestIds::default().enter(1), OpenRequest::NotRegistered);
         let mut ids = registered();
         let [one, two, three] = [0; 3].map(|_| enter(&mut ids));
         assert_eq!([one, two, three].map(|id| numbers(&ids, id)), [(1, 1), (2, 1), (3, 1)].map(Some));
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(ids.leave(next), []);
         }
         assert_eq!(ids.span(), MAX_SPAN);
-        assert_eq!([ids.enter(11), ids.enter(12), ids.enter(13)], [Entry::Waits; 3]);
+        assert_eq!([ids.enter(11), ids.enter(12), ids.enter(13)], [OpenRequest::Waits; 3]);
         ids.stop_waiting(12);
         let admitted = ids.leave(stuck);
         let tokens: Vec<u64> = admitted.iter().map(|(token, _)| *token).collect();
@@ -213,7 +213,7 @@ mod tests {
     fn a_new_registration_admits_those_who_waited() {
         let mut ids = registered();
         (0..MAX_SPAN).for_each(|_| _ = enter(&mut ids));
-        assert_eq!(ids.enter(5), Entry::Waits);
+        assert_eq!(ids.enter(5), OpenRequest::Waits);
         let admitted = ids.register(registration(2));
         assert_eq!(admitted.len(), 1);
         assert_eq!((admitted[0].0, numbers(&ids, admitted[0].1)), (5, Some((1, 1))));
@@ -223,9 +223,9 @@ mod tests {
     fn the_line_has_an_end() {
         let mut ids = registered();
         (0..MAX_SPAN).for_each(|_| _ = enter(&mut ids));
-        assert!((0..MAX_WAITING as u64).all(|token| ids.enter(token) == Entry::Waits));
-        assert_eq!(ids.enter(0), Entry::Full);
+        assert!((0..MAX_WAITING as u64).all(|token| ids.enter(token) == OpenRequest::Waits));
+        assert_eq!(ids.enter(0), OpenRequest::Full);
         ids.stop_waiting(9);
-        assert_eq!(ids.enter(9), Entry::Waits);
+        assert_eq!(ids.enter(9), OpenRequest::Waits);
     }
 }

@@ -77,7 +77,7 @@ pub struct Checks {
     upstream: Upstream,
     identity: Identity,
     limits: CheckLimits,
-    table: Mutex<Table>,
+    table: Mutex<CheckTable>,
     /// Something is to be told to the catalog, or a deadline moved.
     changed: Notify,
     /// The version up to which the catalog knows everything that is urgent.
@@ -85,7 +85,7 @@ pub struct Checks {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct CheckTable {
     checks: BTreeMap<CheckId, LocalCheck>,
     /// Deregistered here, but the catalog does not know it yet.
     departed: BTreeSet<CheckId>,
@@ -208,7 +208,7 @@ impl Checks {
     }
 
     /// Takes up what an earlier life left in the catalog.
-    fn adopt(&self, table: &mut Table, left: &Check, now: Instant) {
+    fn adopt(&self, table: &mut CheckTable, left: &Check, now: Instant) {
         let Some(ttl) = defined_ttl(left) else { return };
         if table.checks.contains_key(&left.id) || table.departed.contains(&left.id) {
             return;
@@ -226,12 +226,12 @@ impl Checks {
         table.checks.insert(left.id.clone(), check);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, CheckTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl CheckTable {
     fn next_version(&mut self) -> u64 {
         self.version += 1;
         self.version

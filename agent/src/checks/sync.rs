@@ -17,14 +17,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the catalog may still take to hear what it is told when the agent stops.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What one round tells the catalog.
-struct Round {
+struct SyncRound {
     version: u64,
     changed: Vec<LocalCheck>,
     departed: Vec<CheckId>,
@@ -45,8 +45,13 @@ impl Checks {
     /// Keeps the catalog equal to this list, until `shutdown` holds `true`.
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
         let now = Instant::now();
-        let mut pace =
-            Pace { compare_at: now, retry_at: None, pause: FIRST_PAUSE, said: String::new(), adopted: false };
+        let mut pace = Pace {
+            compare_at: now,
+            retry_at: None,
+            pause: FIRST_BACKOFF,
+            said: String::new(),
+            adopted: false,
+        };
         loop {
             let mut step = pin!(self.step(&mut pace));
             let wake_at = tokio::select! {
@@ -73,7 +78,7 @@ impl Checks {
         if pace.retry_at.is_none_or(|at| at <= now) {
             match self.tell_and_compare(pace, now).await {
                 Ok(()) => {
-                    (pace.retry_at, pace.pause) = (None, FIRST_PAUSE);
+                    (pace.retry_at, pace.pause) = (None, FIRST_BACKOFF);
                     pace.said.clear();
                 }
                 Err(error) => {
@@ -84,7 +89,7 @@ impl Checks {
                         pace.said = error;
                     }
                     pace.retry_at = Some(Instant::now() + pace.pause);
-                    pace.pause = (pace.pause * 2).min(LONGEST_PAUSE);
+                    pace.pause = (pace.pause * 2).min(LONGEST_BACKOFF);
                 }
             }
         }
@@ -127,10 +132,10 @@ impl Checks {
         Ok(())
     }
 
-    fn due(&self, now: Instant) -> Round {
+    fn due(&self, now: Instant) -> SyncRound {
         let table = self.table();
         let due = |check: &&LocalCheck| check.tell_at.is_some_and(|at| at <= now);
-        Round {
+        SyncRound {
             version: table.version,
             changed: table.checks.values().filter(due).cloned().collect(),
             departed: table.departed.iter().cloned().collect(),

@@ -22,7 +22,7 @@ use tokio::process::Command;
 const WAIT: Duration = Duration::from_secs(300);
 
 /// The longest pause after an error that may pass.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Print a view of the data, or run a command whenever it changes
 ///
@@ -62,7 +62,7 @@ pub struct Args {
 
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum View {
+enum WatchView {
     Key(String),
     KeyPrefix(String),
     Nodes,
@@ -74,7 +74,7 @@ enum View {
 
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    let view = View::of(&args)?;
+    let view = WatchView::of(&args)?;
     let client = context.client()?;
     let read = args.consistency.read();
     if args.child.is_empty() {
@@ -86,7 +86,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 /// Runs the handler for every change, until it or the agent says no.
-async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> Result<(), CliError> {
+async fn follow(view: &WatchView, client: &Client, read: Read, handler: &Handler) -> Result<(), CliError> {
     let mut index = 0;
     let mut seen = None;
     let mut failures = 0;
@@ -119,10 +119,10 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
 }
 
 fn pause_after(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.saturating_sub(1).min(5)).min(LONGEST_PAUSE)
+    Duration::from_secs(1 << failures.saturating_sub(1).min(5)).min(LONGEST_BACKOFF)
 }
 
-impl View {
+impl WatchView {
     fn of(args: &Args) -> Result<Self, CliError> {
         let named = |value: &Option<String>, flag: &str| {
             let value = value.clone().filter(|value| !value.is_empty());
@@ -248,15 +248,18 @@ mod tests {
         Args::from_arg_matches(&matches).expect("the line is good")
     }
 
-    fn view(line: &[&str]) -> Result<View, String> {
-        View::of(&parsed(line)).map_err(|error| error.to_string())
+    fn view(line: &[&str]) -> Result<WatchView, String> {
+        WatchView::of(&parsed(line)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_view_is_named_by_its_type() {
-        assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(View::Key("a/b".into())));
-        assert_eq!(view(&["--type", "checks"]), Ok(View::ChecksInState("any".into())));
-        assert_eq!(view(&["--type", "checks", "--service", "web"]), Ok(View::ChecksOfService("web".into())));
+        assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(WatchView::Key("a/b".into())));
+        assert_eq!(view(&["--type", "checks"]), Ok(WatchView::ChecksInState("any".into())));
+        assert_eq!(
+            view(&["--type", "checks", "--service", "web"]),
+            Ok(WatchView::ChecksOfService("web".into()))
+        );
         assert_eq!(view(&["--type", "key"]), Err("--type key needs --key".into()));
         assert!(view(&["--type", "event"]).expect_err("none are served").contains("watch a key instead"));
         assert!(view(&["--type", "nodez"]).expect_err("no such kind").contains("nodes"));

@@ -1,6 +1,6 @@
 //! `lockmesh dev`: a server and an agent in one process.
 
-use super::{DataFolder, agent_config, announce};
+use super::{DevFolder, agent_config, announce};
 use crate::agent::{Agent, AgentError, AgentOptions};
 use crate::config::{DevOptions, NodeConfig};
 use crate::node::NodeIdentity;
@@ -14,7 +14,7 @@ use std::path::Path;
 /// Runs both until the process is told to stop.
 pub(super) async fn run(options: DevOptions) -> Result<(), AgentError> {
     let (signals, asking) = Signals::new()?;
-    let folder = DataFolder::open(&options)?;
+    let folder = DevFolder::open(&options)?;
     super::member::refuse_fleet(&folder.path)?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;

@@ -1,6 +1,6 @@
 //! One server's process. It ends when it is told to, and by itself when this process is gone, however that came.
 
-use super::member::Member;
+use super::member::ServerFolder;
 use crate::agent::AgentError;
 use crate::config::LogFormat;
 use lockmesh_net::private;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 /// How long a server may take to stop before it is killed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How much of a log is shown.
 const LAST_LINES: usize = 5;
@@ -24,18 +24,18 @@ const LAST_LINES: usize = 5;
 #[derive(Debug)]
 pub(super) struct Child {
     /// Whose it is.
-    pub(super) member: Member,
+    pub(super) member: ServerFolder,
     /// Its process number.
     pub(super) number: u32,
     /// The server stops when this is closed. The kernel closes it when this process is gone.
     life: Option<ChildStdin>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<ChildOrder>,
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
 /// What is done to a process, by the task that also waits for its end: its number is its own as long as that lasts.
 #[derive(Clone, Copy, Debug)]
-enum Order {
+enum ChildOrder {
     Reload,
     Kill,
 }
@@ -43,9 +43,9 @@ enum Order {
 impl Child {
     /// Starts a server; its end is told to `ends` too.
     pub(super) fn start(
-        member: &Member,
+        member: &ServerFolder,
         log_format: LogFormat,
-        ends: mpsc::Sender<(Member, ExitStatus)>,
+        ends: mpsc::Sender<(ServerFolder, ExitStatus)>,
     ) -> Result<Self, AgentError> {
         let cannot = |error| AgentError::system(format!("cannot start the server {}", member.name), error);
         // The number of an earlier process is nobody's to kill.
@@ -82,24 +82,24 @@ impl Child {
     /// Lets it read its certificate and its log level again.
     pub(super) fn reload(&self) {
         // One that has ended has nothing to reload.
-        let _ = self.orders.try_send(Order::Reload);
+        let _ = self.orders.try_send(ChildOrder::Reload);
     }
 
     /// Ends it and waits for that.
     pub(super) async fn stop(mut self) {
         drop(self.life.take());
         let gone = self.ended.wait_for(Option::is_some);
-        if timeout(PATIENCE, gone).await.is_err() {
+        if timeout(TIMEOUT, gone).await.is_err() {
             tracing::error!("{} does not stop and is killed", self.member.name);
             // One that has ended meanwhile needs no killing.
-            let _ = self.orders.send(Order::Kill).await;
+            let _ = self.orders.send(ChildOrder::Kill).await;
             let _ = self.ended.wait_for(Option::is_some).await;
         }
     }
 }
 
 /// What the server is told beside its configuration, which may have been made for another log format.
-fn arguments(member: &Member, log_format: LogFormat) -> Vec<OsString> {
+fn arguments(member: &ServerFolder, log_format: LogFormat) -> Vec<OsString> {
     let mut arguments = ["server", "--until-stdin-ends"].map(OsString::from).to_vec();
     if log_format == LogFormat::Json {
         arguments.extend(["--set", "log.format=json"].map(OsString::from));
@@ -108,10 +108,10 @@ fn arguments(member: &Member, log_format: LogFormat) -> Vec<OsString> {
     arguments
 }
 
-fn carry_out(order: Order, process: &mut tokio::process::Child) {
+fn carry_out(order: ChildOrder, process: &mut tokio::process::Child) {
     let done = match order {
-        Order::Kill => process.start_kill(),
-        Order::Reload => {
+        ChildOrder::Kill => process.start_kill(),
+        ChildOrder::Reload => {
             let number = process.id().and_then(|number| Pid::from_raw(number.cast_signed()));
             number.map_or(Ok(()), |number| kill_process(number, Signal::HUP).map_err(io::Error::from))
         }
@@ -122,7 +122,7 @@ fn carry_out(order: Order, process: &mut tokio::process::Child) {
 }
 
 /// The end of what a server said.
-pub(super) fn last_words(member: &Member) -> String {
+pub(super) fn last_words(member: &ServerFolder) -> String {
     let text = fs::read(member.log_file()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
@@ -137,7 +137,8 @@ mod tests {
 
     /// What a server that is started so makes of it.
     fn log_of(log_format: LogFormat) -> LogConfig {
-        let member = Member { name: "s1".into(), folder: "/s1".into(), address: ([127, 0, 0, 1], 1).into() };
+        let member =
+            ServerFolder { name: "s1".into(), folder: "/s1".into(), address: ([127, 0, 0, 1], 1).into() };
         let arguments = arguments(&member, log_format);
         let set = arguments.iter().skip_while(|argument| *argument != "--set").nth(1);
         let settings = set.map(|set| set.to_str().expect("it is text").to_owned()).into_iter().collect();

@@ -4,8 +4,8 @@
 //! A server that dies is not started again: whoever killed it wants to see what that does.
 
 use super::child::{Child, last_words};
-use super::member::{self, Member};
-use super::{DataFolder, agent_config, announce};
+use super::member::{self, ServerFolder};
+use super::{DevFolder, agent_config, announce};
 use crate::agent::{Agent, AgentError, AgentOptions};
 use crate::config::DevOptions;
 use crate::node::NodeIdentity;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 /// Runs all of it until the process is told to stop.
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), AgentError> {
     let (signals, asking) = Signals::new()?;
-    let folder = DataFolder::open(&options)?;
+    let folder = DevFolder::open(&options)?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
     let members = member::prepare(&folder.path, count, &options.node.datacenter, &certificates)?;
@@ -62,7 +62,10 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), AgentError
 }
 
 /// Says which server ends and how; fails when one cannot even begin.
-async fn watch_ends(ends: &mut mpsc::Receiver<(Member, ExitStatus)>, is_ready: &Cell<bool>) -> AgentError {
+async fn watch_ends(
+    ends: &mut mpsc::Receiver<(ServerFolder, ExitStatus)>,
+    is_ready: &Cell<bool>,
+) -> AgentError {
     loop {
         let Some((member, status)) = ends.recv().await else { return std::future::pending().await };
         let (name, config) = (&member.name, member.config_file());
@@ -115,7 +118,7 @@ fn reload_all(
 }
 
 /// What somebody needs to know who wants to play.
-fn guide(children: &[Child], folder: &DataFolder) -> String {
+fn guide(children: &[Child], folder: &DevFolder) -> String {
     let mut text = String::new();
     for Child { member, number, .. } in children {
         let (name, address, place) = (&member.name, member.address, member.folder.display());

@@ -19,7 +19,7 @@ const MOST: u8 = 9;
 
 /// A server's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ServerFolder {
     /// `s1`, which is its node's name too.
     pub(super) name: String,
     /// The folder.
@@ -28,7 +28,7 @@ pub(super) struct Member {
     pub(super) address: SocketAddr,
 }
 
-impl Member {
+impl ServerFolder {
     fn named(folder: &Path, number: u8) -> Self {
         let name = format!("s{number}");
         Self { folder: folder.join(&name), name, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
@@ -75,7 +75,7 @@ pub(super) fn refuse_fleet(folder: &Path) -> Result<(), AgentError> {
 }
 
 fn members_with_data(folder: &Path) -> usize {
-    (1..=MOST).filter(|number| Member::named(folder, *number).has_data()).count()
+    (1..=MOST).filter(|number| ServerFolder::named(folder, *number).has_data()).count()
 }
 
 /// Makes of a folder what `count` servers need; those that were there before are as they were.
@@ -84,7 +84,7 @@ pub(super) fn prepare(
     count: u8,
     datacenter: &str,
     certificates: &Development,
-) -> Result<Vec<Member>, AgentError> {
+) -> Result<Vec<ServerFolder>, AgentError> {
     let folder = absolute(folder)?;
     if folder.join("server").exists() {
         return Err(AgentError::Server(format!(
@@ -96,13 +96,15 @@ pub(super) fn prepare(
     if with_data > usize::from(count) {
         refuse_fleet(&folder)?;
     }
-    let mut members: Vec<Member> = (1..=count).map(|number| Member::named(&folder, number)).collect();
+    let mut members: Vec<ServerFolder> =
+        (1..=count).map(|number| ServerFolder::named(&folder, number)).collect();
     // Where no server has run yet, a start that was cut off before is begun anew.
-    let is_old = |member: &Member| member.has_data() || (with_data > 0 && member.config_file().exists());
+    let is_old =
+        |member: &ServerFolder| member.has_data() || (with_data > 0 && member.config_file().exists());
     for member in members.iter_mut().filter(|member| is_old(member)) {
         member.address = member.read()?.rpc.listen;
     }
-    let (old, fresh): (Vec<Member>, Vec<Member>) = members.iter().cloned().partition(is_old);
+    let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
     let mut ports = free_addresses(fresh.len(), &old)?.into_iter();
     for member in members.iter_mut().filter(|member| !is_old(member)) {
         member.address = ports.next().expect("there is an address for each");
@@ -114,8 +116,8 @@ pub(super) fn prepare(
 }
 
 fn prepare_one(
-    member: &Member,
-    all: &[Member],
+    member: &ServerFolder,
+    all: &[ServerFolder],
     (with_data, datacenter): (usize, &str),
     certificates: &Development,
 ) -> Result<(), AgentError> {
@@ -167,7 +169,7 @@ fn absolute(folder: &Path) -> Result<PathBuf, AgentError> {
 }
 
 /// Addresses on loopback that nobody has, and that are none of those which servers have that do not run yet.
-fn free_addresses(count: usize, taken: &[Member]) -> Result<Vec<SocketAddr>, AgentError> {
+fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, AgentError> {
     let taken: BTreeSet<SocketAddr> = taken.iter().map(|member| member.address).collect();
     let (mut sockets, mut free) = (Vec::new(), Vec::new());
     while free.len() < count {
@@ -188,13 +190,13 @@ fn free_addresses(count: usize, taken: &[Member]) -> Result<Vec<SocketAddr>, Age
 mod tests {
     use super::*;
 
-    fn prepared(folder: &Path, count: u8) -> Result<Vec<Member>, String> {
+    fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {
         let certificates =
             Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
         prepare(folder, count, "dc1", &certificates).map_err(|error| error.to_string())
     }
 
-    fn give_data(members: &[Member]) {
+    fn give_data(members: &[ServerFolder]) {
         members.iter().for_each(|member| fs::create_dir_all(member.data_dir()).expect("it can be made"));
     }
 

@@ -30,12 +30,12 @@ pub async fn run(options: DevOptions) -> Result<(), AgentError> {
 
 /// Where the data is; a temporary folder goes away with this value.
 #[derive(Debug)]
-struct DataFolder {
+struct DevFolder {
     path: PathBuf,
     temporary: Option<tempfile::TempDir>,
 }
 
-impl DataFolder {
+impl DevFolder {
     fn open(options: &DevOptions) -> Result<Self, AgentError> {
         let Some(path) = &options.data_dir else {
             let temporary = tempfile::Builder::new().prefix("lockmesh-dev-").tempdir();

@@ -132,14 +132,14 @@ fn malformed(reason: impl ToString) -> ArchiveError {
 
 /// Writes a backup part by part.
 #[derive(Debug)]
-pub struct Writer {
+pub struct ArchiveWriter {
     rows: BufWriter<File>,
     digest: Sha256,
     parts: u32,
     count: u64,
 }
 
-impl Writer {
+impl ArchiveWriter {
     /// Begins, with a temporary file for the rows.
     pub fn new() -> io::Result<Self> {
         let rows = BufWriter::new(tempfile::tempfile()?);
@@ -333,7 +333,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn backup() -> Vec<u8> {
-        let mut writer = Writer::new().unwrap();
+        let mut writer = ArchiveWriter::new().unwrap();
         for part in 0..3 {
             writer.push(&(0..100).map(|row| Change::Fence(Fence(part * 100 + row))).collect()).unwrap();
         }

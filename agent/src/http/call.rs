@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The longest that a client which sends too much is listened to, so that it reads the refusal and not a reset.
 const MAX_DISCARDED: usize = 8 << 20;
 /// And for how long.
-const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request on its way through an endpoint.
 #[derive(Debug)]
@@ -221,7 +221,7 @@ impl Call<'_> {
                 }
             }
         };
-        let _ = tokio::time::timeout(DISCARD_PATIENCE, taking).await;
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, taking).await;
     }
 }
 

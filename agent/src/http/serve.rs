@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long an accept loop rests after the system could not give it a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
      X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
 /// 500 and not 503: holders of locks give up at any other status.
@@ -65,7 +65,11 @@ impl Gate {
     }
 
     /// Lets a connection in, or says why not.
-    fn admit(self: &Arc<Self>, listener: &'static str, client: Option<IpAddr>) -> Result<Admission, Excess> {
+    fn admit(
+        self: &Arc<Self>,
+        listener: &'static str,
+        client: Option<IpAddr>,
+    ) -> Result<ConnectionPermit, Excess> {
         let limits = &self.api.limits;
         let counted = client.filter(|address| !address.to_canonical().is_loopback());
         if let Some(address) = counted {
@@ -77,7 +81,7 @@ impl Gate {
             *count += 1;
         }
         crate::metrics::CONNECTIONS.with_label_values(&[listener]).inc();
-        let admission = Admission { gate: self.clone(), listener, counted };
+        let admission = ConnectionPermit { gate: self.clone(), listener, counted };
         if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
             return Err(Excess::InAll);
         }
@@ -98,13 +102,13 @@ enum Excess {
 }
 
 /// A connection's place; given back when dropped.
-struct Admission {
+struct ConnectionPermit {
     gate: Arc<Gate>,
     listener: &'static str,
     counted: Option<IpAddr>,
 }
 
-impl Drop for Admission {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.gate.open.fetch_sub(1, Ordering::Relaxed);
         crate::metrics::CONNECTIONS.with_label_values(&[self.listener]).dec();
@@ -174,7 +178,7 @@ async fn finish(gate: &Gate, mut connections: JoinSet<()>) {
 async fn pause(error: &io::Error) {
     crate::metrics::LIMITS.with_label_values(&["accept"]).inc();
     tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
+    tokio::time::sleep(ACCEPT_BACKOFF).await;
 }
 
 async fn connection<S>(gate: Arc<Gate>, mut socket: S, listener: &'static str, client: Option<IpAddr>)

@@ -27,7 +27,7 @@ type Answer = Result<Answered, Unavailable>;
 
 #[derive(Debug)]
 pub(super) struct Driver {
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     pub(super) endpoint: Endpoint,
     pub(super) counters: UpstreamCounters,
     /// The clock has to be looked at earlier than was thought.
@@ -41,7 +41,7 @@ pub(super) struct Driver {
 }
 
 #[derive(Debug)]
-struct State {
+struct ChannelState {
     client: QuorumClient,
     outbox: Outbox,
     connections: BTreeMap<ConnectionId, Arc<QuicConnection>>,
@@ -57,7 +57,7 @@ impl Driver {
     /// Begins to connect and to register; must be called within a runtime.
     pub(super) fn start(endpoint: Endpoint, config: QuorumClientConfig) -> Arc<Self> {
         let node = config.registration.node.name.to_string();
-        let state = State {
+        let state = ChannelState {
             client: QuorumClient::new(config, super::seed(), Time(0)),
             outbox: Outbox::default(),
             connections: BTreeMap::new(),
@@ -125,12 +125,12 @@ impl Driver {
         }
     }
 
-    fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, State>, input: Input) {
+    fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, ChannelState>, input: Input) {
         let mut answers = Vec::new();
         let mut inputs = VecDeque::new();
         let mut next = Some(input);
         while let Some(input) = next {
-            let State { client, outbox, .. } = &mut *state;
+            let ChannelState { client, outbox, .. } = &mut *state;
             client.handle(self.now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
             next = inputs.pop_front().or_else(|| state.client.has_more().then_some(Input::Tick));
@@ -154,11 +154,11 @@ impl Driver {
     /// Does what the client says. What follows from that is to be told it next.
     fn carry_out(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ChannelState,
         inputs: &mut VecDeque<Input>,
         answers: &mut Vec<(oneshot::Sender<Answer>, Answer)>,
     ) {
-        let State { outbox, connections, callers, .. } = state;
+        let ChannelState { outbox, connections, callers, .. } = state;
         for dial in outbox.connect.drain(..) {
             let connection = QuicConnection::new(dial.connection, dial.address);
             self.runtime.spawn(connection.clone().run(self.clone()));
@@ -185,7 +185,7 @@ impl Driver {
         outbox.notices.drain(..).for_each(|notice| self.log(notice));
     }
 
-    fn count(&self, state: &mut State) {
+    fn count(&self, state: &mut ChannelState) {
         let counts = *state.client.counts();
         if state.counted == counts {
             return;
@@ -220,7 +220,7 @@ impl Driver {
         Time(self.started.elapsed().as_micros() as u64)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         // The client takes an input whole or panics, which is a fault of it: callers of other calls need not fail with it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -231,7 +231,7 @@ impl Quorum for Driver {
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
             let token = self.begin(call, sender);
-            let mut waiting = Waiting { driver: &self, token, is_over: false };
+            let mut waiting = CancelOnDrop { driver: &self, token, is_over: false };
             let answer = receiver.await;
             waiting.is_over = true;
             let answer = answer.unwrap_or_else(|_| Err(shutting_down()));
@@ -279,13 +279,13 @@ fn shutting_down() -> Unavailable {
 }
 
 /// Cancels a call when its caller goes away before it heard the answer.
-struct Waiting<'a> {
+struct CancelOnDrop<'a> {
     driver: &'a Arc<Driver>,
     token: CallToken,
     is_over: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.driver.lock();

@@ -26,13 +26,13 @@ const BYTES_IN_LINE: usize = 4 << 20;
 pub(super) struct QuicConnection {
     id: ConnectionId,
     server: String,
-    queue: Mutex<Queue>,
+    queue: Mutex<SendQueue>,
     ready: Notify,
     given_up: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct SendQueue {
     frames: FrameQueue,
     /// Whether it was said that no more calls are wanted.
     is_full: bool,
@@ -198,7 +198,7 @@ impl QuicConnection {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, SendQueue> {
         // Each change is one step, so a panic elsewhere left nothing half done.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

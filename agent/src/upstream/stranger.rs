@@ -9,17 +9,17 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Asks the first that answers of those that `address`, a `host:port`, stands for; or says why none does.
 pub(super) async fn ask(endpoint: &Endpoint, address: &str, request: &Request) -> Result<Response, String> {
-    let found = match timeout(PATIENCE, lookup_host(address)).await {
+    let found = match timeout(TIMEOUT, lookup_host(address)).await {
         Ok(found) => found.map_err(|error| format!("cannot look up {address}: {error}"))?,
         Err(_) => return Err(format!("cannot look up {address}: nobody answers")),
     };
     let mut reason = format!("{address} stands for no address");
     for place in found {
-        match timeout(PATIENCE, ask_at(endpoint, place, request.clone())).await {
+        match timeout(TIMEOUT, ask_at(endpoint, place, request.clone())).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => reason = error.to_string(),
             Err(_) => reason = "it does not answer".into(),

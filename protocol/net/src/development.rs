@@ -4,9 +4,9 @@
 //! replaced, since others may trust it; a server's or an agent's certificate is, when it is not of use any more.
 
 use crate::certificate::{Authority, CertificateError};
-use crate::expiry::WARNING_TIME;
+use crate::expiry::WARNING_WINDOW;
 use crate::peer::{Peer, Role};
-use crate::private::{self, Entry};
+use crate::private::{self, FolderEntry};
 use crate::tls::{Identity, IdentityFiles};
 use lockmesh_protocol::id::NodeName;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Development {
     }
 
     fn prepare_files(&self, member: &Peer, files: &IdentityFiles) -> Result<(), CertificateError> {
-        let soon = SystemTime::now() + WARNING_TIME;
+        let soon = SystemTime::now() + WARNING_WINDOW;
         let of_use = |identity: Identity| {
             identity.peer() == member && identity.lives().iter().all(|life| life.seconds_left(soon) > 0)
         };
@@ -80,9 +80,9 @@ impl Development {
 fn make_folder(folder: &Path) -> Result<(), CertificateError> {
     private::make_folder(folder)?;
     let kind = |name: &str| match name {
-        _ if name.ends_with("-key.pem") => Entry::Secret,
-        _ if name.ends_with(".pem") || name.ends_with(".tmp") => Entry::Public,
-        _ => Entry::Foreign,
+        _ if name.ends_with("-key.pem") => FolderEntry::Secret,
+        _ if name.ends_with(".pem") || name.ends_with(".tmp") => FolderEntry::Public,
+        _ => FolderEntry::Foreign,
     };
     Ok(private::close(folder, false, kind)?)
 }

@@ -7,7 +7,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 /// How long before a certificate's end the warnings begin.
-pub const WARNING_TIME: Duration = Duration::from_secs(30 * 86_400);
+pub const WARNING_WINDOW: Duration = Duration::from_secs(30 * 86_400);
 
 /// How often certificates are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -47,7 +47,7 @@ impl CertificateLife {
         let way_out = "issue a new one with `lockmesh operator tls issue`";
         match u64::try_from(left) {
             Err(_) | Ok(0) => Some(format!("the certificate {path} ({subject}) has ended: {way_out}")),
-            Ok(left) if left <= WARNING_TIME.as_secs() => {
+            Ok(left) if left <= WARNING_WINDOW.as_secs() => {
                 let (days, hours) = (left / 86_400, left % 86_400 / 3600);
                 Some(format!("the certificate {path} ({subject}) ends in {days} d {hours} h: {way_out}"))
             }
@@ -98,7 +98,7 @@ pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateLife, WARNING_TIME, watch};
+    use super::{CertificateLife, WARNING_WINDOW, watch};
     use std::time::{Duration, SystemTime};
 
     #[test]
@@ -106,8 +106,8 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let life = |not_after| CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after };
         let second = Duration::from_secs(1);
-        assert_eq!(life(now + WARNING_TIME + second).warning(now), None);
-        let soon = life(now + WARNING_TIME - second).warning(now).unwrap();
+        assert_eq!(life(now + WARNING_WINDOW + second).warning(now), None);
+        let soon = life(now + WARNING_WINDOW - second).warning(now).unwrap();
         assert!(soon.contains("a.pem") && soon.contains("ends in 29 d 23 h"), "{soon}");
         let past = life(now - second);
         assert!(past.warning(now).unwrap().contains("has ended"));

@@ -23,7 +23,7 @@ const STICKY: u32 = 0o1000;
 
 /// What may lie in a private folder, judged by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum FolderEntry {
     /// A file or folder of ours that only its owner may read or enter.
     Secret,
     /// A file of ours that everybody may know.
@@ -63,7 +63,7 @@ pub fn create_file(path: &Path) -> io::Result<File> {
 /// copies left it open. Says so in one line of the log, where there was something to close or where it cannot be.
 ///
 /// A folder that is to stay `reachable`, because others have something to find in it, keeps its permissions.
-pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> Entry) -> Result<(), FileError> {
+pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry) -> Result<(), FileError> {
     let result = close_all(folder, reachable, kind);
     let (closed, in_the_way) =
         result.map_err(|source| FileError::new("take other users' access from", folder, source))?;
@@ -82,7 +82,7 @@ pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> Entry) -> Re
 fn close_all(
     folder: &Path,
     reachable: bool,
-    kind: impl Fn(&str) -> Entry,
+    kind: impl Fn(&str) -> FolderEntry,
 ) -> io::Result<(Vec<String>, Option<String>)> {
     let (mut closed, mut in_the_way) = (Vec::new(), None);
     for entry in fs::read_dir(folder)? {
@@ -91,9 +91,9 @@ fn close_all(
         // A symbolic link shows what was meant for another place, and has no permissions of its own.
         let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
         match kind(&name) {
-            Entry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
-            Entry::Secret | Entry::Public => {}
-            Entry::Foreign => in_the_way = Some(format!("{name} in it is not lockmesh's")),
+            FolderEntry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
+            FolderEntry::Secret | FolderEntry::Public => {}
+            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it is not lockmesh's")),
         }
     }
     let mode = fs::metadata(folder)?.permissions().mode();
@@ -124,11 +124,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn kind(name: &str) -> Entry {
+    fn kind(name: &str) -> FolderEntry {
         match name {
-            "secret" | "inner" => Entry::Secret,
-            "public" => Entry::Public,
-            _ => Entry::Foreign,
+            "secret" | "inner" => FolderEntry::Secret,
+            "public" => FolderEntry::Public,
+            _ => FolderEntry::Foreign,
         }
     }
 

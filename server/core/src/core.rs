@@ -1,16 +1,16 @@
 //! The server itself: takes one input after the other, and says what shall happen next.
 
+use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::deadlines::DEADLINES_A_TICK;
-use crate::input::{Input, Proposal, Ticket};
+use crate::fault_injection::Rule;
+use crate::input::{CallToken, Input, Proposal};
 use crate::outbox::Outbox;
-use crate::quorum::Quorum;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, Membership, OwnMemory, Recovered};
+use crate::raft::log::{EntryKind, HardState, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::raft::{Election, Progress};
-use crate::readers::{Reader, Readers};
-use crate::sabotage::Rule;
+use crate::raft::{ElectionTimeout, Progress};
+use crate::read_index::{ReadIndex, Reader};
 use crate::setback::{LogPosition, PeerMemory, SetBack};
 use crate::state::{Listing, State};
 use crate::timers::{Subject, TimerConfig, Timers};
@@ -39,24 +39,24 @@ pub struct CoreConfig {
     /// Where its random draws begin.
     pub seed: u64,
     /// What the cluster begins as, if it has not begun.
-    pub formation: Formation,
+    pub formation: ClusterStart,
     /// Windows and delays.
     pub timers: TimerConfig,
     /// How many proposals may wait for their commit.
     pub max_pending_proposals: usize,
-    /// How many bytes of log are kept behind a durable image for followers that lag.
+    /// How many bytes of log are kept behind a durable snapshot for followers that lag.
     pub log_keep_bytes: u64,
-    /// How many are kept behind an image that a follower may be fetching; never less than the others.
+    /// How many are kept behind a snapshot that a follower may be fetching; never less than the others.
     pub log_keep_fetching_bytes: u64,
     /// When it stands for election.
-    pub election: Election,
+    pub election: ElectionTimeout,
     /// How long after a corruption check a leader begins the next one, where something was written since.
     pub corruption_check_interval: Duration,
 }
 
 /// What the first leader of a cluster writes into its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Formation {
+pub struct ClusterStart {
     /// The cluster's id, a UUID.
     pub cluster_id: String,
     /// Its first servers.
@@ -69,7 +69,7 @@ pub struct Core {
     pub(crate) config: CoreConfig,
     pub(crate) engine: Engine,
     pub(crate) state: State,
-    pub(crate) quorum: Quorum,
+    pub(crate) autopilot: AutopilotState,
     pub(crate) own: OwnMemory,
     /// That this server holds less than it acknowledged: then it is silent.
     set_back: Option<SetBack>,
@@ -77,17 +77,17 @@ pub struct Core {
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
-    readers: Readers,
+    read_index: ReadIndex,
     /// Entries that are committed and not yet applied: none outside a turn.
     committed: Vec<LogEntry>,
     /// Proposals of this turn, not yet in the log.
-    pub(crate) gathered: Vec<(Proposal, Asker)>,
+    pub(crate) batch: Vec<(Proposal, Origin)>,
     /// Proposals in the log, in order, until they are applied.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingProposal>,
     pub(crate) applied: (LogIndex, Term),
     membership_index: LogIndex,
-    /// The image of another server, until the engine has taken it or not.
-    arrived: Option<(ImageMark, Box<State>)>,
+    /// The snapshot of another server, until the engine has taken it or not.
+    arrived: Option<(SnapshotMeta, Box<State>)>,
     /// Whether the engine led at the end of the last turn.
     led: bool,
     /// The term in which this server leads and serves.
@@ -98,28 +98,28 @@ pub struct Core {
 
 /// Who wants to know what became of a proposal.
 #[derive(Debug)]
-pub(crate) enum Asker {
+pub(crate) enum Origin {
     /// A client, and when it asked.
-    Client(Ticket, Time),
+    Client(CallToken, Time),
     Timer(Subject),
     Nobody,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingProposal {
     index: LogIndex,
     term: Term,
     /// Kept so that the leader need not decode what it encoded; none for a membership change.
     proposal: Option<Proposal>,
-    asker: Asker,
+    origin: Origin,
 }
 
 impl Core {
     /// Opens a server on what its disk held.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
-        let Recovered { hard_state, image, entries, base, state, own } = recovered;
+        let Recovered { hard_state, snapshot, entries, base, state, own } = recovered;
         let mut engine =
-            Engine::new(config.id, hard_state, &image, base, entries, (config.seed, config.election));
+            Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
         if engine.is_alone() {
             engine.campaign();
         }
@@ -129,16 +129,16 @@ impl Core {
             config,
             engine,
             state,
-            quorum: Quorum::default(),
+            autopilot: AutopilotState::default(),
             own,
             set_back: None,
             corruption: CorruptionChecks::default(),
-            readers: Readers::default(),
+            read_index: ReadIndex::default(),
             committed: Vec::new(),
-            gathered: Vec::new(),
+            batch: Vec::new(),
             pending: VecDeque::new(),
-            applied: (image.index, image.term),
-            membership_index: image.index,
+            applied: (snapshot.index, snapshot.term),
+            membership_index: snapshot.index,
             arrived: None,
             led: false,
             serving: None,
@@ -148,15 +148,15 @@ impl Core {
     }
 
     /// Breaks a rule on purpose, for tests that must find it.
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: Rule) {
         self.engine.break_rule(rule);
-        self.state.seam = self.engine.seam.clone();
+        self.state.fault_point = self.engine.fault_point.clone();
     }
 
     /// What the disk of each of a cluster's first voters stands for before its first start.
-    pub fn bootstrap_image(voters: &[ServerId]) -> ImageMark {
-        ImageMark { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
+    pub fn bootstrap_snapshot(voters: &[ServerId]) -> SnapshotMeta {
+        SnapshotMeta { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
     }
 
     /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
@@ -171,27 +171,27 @@ impl Core {
             Input::SetBack(by, known) => self.notice_set_back(now, by, known, outbox),
             Input::Unreachable(server) => self.engine.unreachable(server),
             Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
-            Input::Propose(ticket, proposal) => self.propose(now, ticket, proposal, outbox),
-            Input::Read(ticket, Consistency::Stale) => outbox.readable.push(ticket),
-            Input::Read(ticket, _) => self.read(now, Reader::Query(ticket), outbox),
-            Input::Renew(ticket, session) => self.renew(now, ticket, session, outbox),
+            Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
+            Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
+            Input::Read(token, _) => self.read(now, Reader::Query(token), outbox),
+            Input::Renew(token, session) => self.renew(now, token, session, outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
                 outbox.messages.append(&mut effects.messages);
             }
-            Input::ImageDurable(mark) => self.image_durable(now, mark, outbox),
+            Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
-            Input::TransferLeader(ticket, to) => self.transfer_leader(now, ticket, to, outbox),
-            Input::AddServer(ticket, server) => self.add_server(now, ticket, server, outbox),
-            Input::RemoveServer(ticket, server) => self.remove_server(now, ticket, server, outbox),
+            Input::TransferLeader(token, to) => self.transfer_leader(now, token, to, outbox),
+            Input::AddServer(token, server) => self.add_server(now, token, server, outbox),
+            Input::RemoveServer(token, server) => self.remove_server(now, token, server, outbox),
         }
     }
 
     /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be handed on at once,
     /// so that the disk is at work while this one applies what was committed. [`Core::settle`] follows.
     pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
-        self.propose_gathered(now, outbox);
+        self.propose_batch(now, outbox);
         self.advance(now, outbox);
     }
 
@@ -208,12 +208,12 @@ impl Core {
             }
             self.notice_role(now, outbox);
             self.serve_readers(outbox);
-            if committed.is_empty() && self.gathered.is_empty() {
+            if committed.is_empty() && self.batch.is_empty() {
                 break;
             }
         }
         self.arrived = None;
-        outbox.image_wanted |= self.engine.take_image_wanted();
+        outbox.snapshot_wanted |= self.engine.take_snapshot_wanted();
     }
 
     /// Lets consensus go on, up to what it has committed.
@@ -229,7 +229,7 @@ impl Core {
             self.install(now, mark, outbox);
         }
         for (round, index) in effects.reads.drain(..) {
-            self.readers.confirm(round, index);
+            self.read_index.confirm(round, index);
         }
         self.committed = effects.committed;
     }
@@ -261,8 +261,8 @@ impl Core {
 
     /// Whether what became of a place in a queue can be told at once: it is a fact of the log's beginning, which no
     /// other leader can undo, and this one has applied that much.
-    pub fn knows_place(&self, ticket: LogIndex) -> bool {
-        self.is_serving() && ticket.0 <= self.applied.0.0 + self.state.index_base()
+    pub fn knows_place(&self, token: LogIndex) -> bool {
+        self.is_serving() && token.0 <= self.applied.0.0 + self.state.index_base()
     }
 
     /// Whether this server leads and serves.
@@ -276,13 +276,13 @@ impl Core {
         (leader != self.config.id || self.is_serving()).then_some(leader)
     }
 
-    /// What an image of the present state stands for.
-    pub fn image_mark(&self) -> ImageMark {
+    /// What a snapshot of the present state stands for.
+    pub fn snapshot_meta(&self) -> SnapshotMeta {
         let (index, term) = self.applied;
-        ImageMark { index, term, membership: self.engine.membership().clone() }
+        SnapshotMeta { index, term, membership: self.engine.membership().clone() }
     }
 
-    /// The hard state that must be durable before an image of the present state is.
+    /// The hard state that must be durable before a snapshot of the present state is.
     pub fn hard_state(&self) -> HardState {
         self.engine.hard_state()
     }
@@ -335,10 +335,10 @@ impl Core {
         // One that this server is past needs no state: the engine answers how far the log reaches.
         let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
         let unfetched = is_news.then_some("a snapshot that was not fetched");
-        let trusted = self.engine.seam.breaks(Rule::MessagesAreWhole);
+        let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
-                self.quorum.heard(now, sender);
+                self.autopilot.heard(now, sender);
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
@@ -370,8 +370,8 @@ impl Core {
         self.serving = None;
         outbox.messages.clear();
         self.step_down(now, outbox);
-        for (_, asker) in std::mem::take(&mut self.gathered) {
-            self.disappoint(now, asker, not_leader(), outbox);
+        for (_, origin) in std::mem::take(&mut self.batch) {
+            self.fail_proposal(now, origin, not_leader(), outbox);
         }
     }
 
@@ -379,13 +379,13 @@ impl Core {
     fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
         match input {
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
-            Input::ImageDurable(mark) => self.engine.image_durable(mark),
-            Input::Read(ticket, _) => outbox.unreadable.push((ticket, not_leader())),
-            Input::Propose(ticket, _)
-            | Input::Renew(ticket, _)
-            | Input::TransferLeader(ticket, _)
-            | Input::AddServer(ticket, _)
-            | Input::RemoveServer(ticket, _) => fail(outbox, ticket, not_leader()),
+            Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
+            Input::Read(token, _) => outbox.unreadable.push((token, not_leader())),
+            Input::Propose(token, _)
+            | Input::Renew(token, _)
+            | Input::TransferLeader(token, _)
+            | Input::AddServer(token, _)
+            | Input::RemoveServer(token, _) => fail(outbox, token, not_leader()),
             Input::Tick(_)
             | Input::Deadline(_)
             | Input::Peer(..)
@@ -396,44 +396,44 @@ impl Core {
         }
     }
 
-    fn image_durable(&mut self, now: Time, mark: ImageMark, outbox: &mut Outbox) {
-        let cut = self.cut_index(now, mark.index);
-        self.engine.image_durable(mark);
-        self.engine.cut(cut);
-        outbox.cut = Some(cut);
+    fn checkpoint_durable(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
+        let compact = self.compaction_index(now, mark.index);
+        self.engine.checkpoint_durable(mark);
+        self.engine.compact(compact);
+        outbox.compact = Some(compact);
     }
 
-    /// An image is of committed entries only, so it is good whoever leads by now.
+    /// A snapshot is of committed entries only, so it is good whoever leads by now.
     fn arrive(
         &mut self,
         now: Time,
         sender: ServerId,
         message: PeerMessage,
-        (mark, state): (ImageMark, Box<State>),
+        (mark, state): (SnapshotMeta, Box<State>),
     ) {
         let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
-            return tracing::info!(index = %mark.index, "nobody leads: the image is fetched again later");
+            return tracing::info!(index = %mark.index, "nobody leads: the snapshot is fetched again later");
         };
-        self.quorum.heard(now, sender);
+        self.autopilot.heard(now, sender);
         let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
         self.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
         self.arrived = Some((mark, state));
     }
 
-    /// The engine took the image: the state is what it stands for.
-    fn install(&mut self, now: Time, mark: ImageMark, outbox: &mut Outbox) {
+    /// The engine took the snapshot: the state is what it stands for.
+    fn install(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
         let (arrived, state) =
-            self.arrived.take().expect("the engine takes no image but the one that arrived");
-        assert_eq!(arrived, mark, "the engine takes the image as it is");
-        tracing::info!(index = %mark.index, "an image of the leader took the place of log and state");
+            self.arrived.take().expect("the engine takes no snapshot but the one that arrived");
+        assert_eq!(arrived, mark, "the engine takes the snapshot as it is");
+        tracing::info!(index = %mark.index, "a snapshot of the leader took the place of log and state");
         self.state = *state;
-        self.state.seam = self.engine.seam.clone();
+        self.state.fault_point = self.engine.fault_point.clone();
         self.copy_state_of(mark.index);
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
         while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
             let pending = self.pending.pop_front().expect("the front was just seen");
-            self.disappoint(now, pending.asker, lost_leadership(), outbox);
+            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
         outbox.changes.clear();
         outbox.checks.clear();
@@ -445,15 +445,15 @@ impl Core {
         self.move_deadlines_if_late(now);
         self.last_tick = Some(now);
         self.engine.tick();
-        self.readers.retry(now);
+        self.read_index.retry(now);
         if self.engine.leader().is_none() {
-            self.readers.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
+            self.read_index.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
         } else if !self.engine.is_leader() {
-            self.readers.overdue(now).iter().for_each(|reader| refuse_reader(outbox, reader));
+            self.read_index.overdue(now).iter().for_each(|reader| refuse_reader(outbox, reader));
         }
         self.may_pass = DEADLINES_A_TICK;
         self.pass_deadlines(now);
-        self.look_after_servers(now, outbox);
+        self.run_autopilot(now, outbox);
         if self.is_serving() {
             self.check_for_corruption(now, outbox);
         }
@@ -461,118 +461,115 @@ impl Core {
 
     /// Proposes a command of the leader's own, of which nobody wants to hear.
     pub(crate) fn gather_own(&mut self, command: Command) {
-        self.gathered.push((self.own(command), Asker::Nobody));
+        self.batch.push((self.own(command), Origin::Nobody));
     }
 
     /// Whether this leader has proposed a command that is not applied yet.
     pub(crate) fn is_on_its_way(&self, command: &Command) -> bool {
         let pending = self.pending.iter().filter_map(|pending| pending.proposal.as_ref());
-        let gathered = self.gathered.iter().map(|(proposal, _)| proposal);
-        pending.chain(gathered).any(|proposal| proposal.command == *command)
+        let proposals = self.batch.iter().map(|(proposal, _)| proposal);
+        pending.chain(proposals).any(|proposal| proposal.command == *command)
     }
 
     /// Notes who waits for the change of membership at `index`.
-    pub(crate) fn await_membership(&mut self, now: Time, index: LogIndex, ticket: Option<Ticket>) {
-        let asker = ticket.map_or(Asker::Nobody, |ticket| Asker::Client(ticket, now));
-        self.pending.push_back(Pending { index, term: self.engine.term(), proposal: None, asker });
+    pub(crate) fn await_membership(&mut self, now: Time, index: LogIndex, token: Option<CallToken>) {
+        let origin = token.map_or(Origin::Nobody, |token| Origin::Client(token, now));
+        self.pending.push_back(PendingProposal { index, term: self.engine.term(), proposal: None, origin });
     }
 
     pub(crate) fn own(&self, command: Command) -> Proposal {
         Proposal { request: None, at: self.wall, command }
     }
 
-    fn propose(&mut self, now: Time, ticket: Ticket, proposal: Proposal, outbox: &mut Outbox) {
+    fn propose(&mut self, now: Time, token: CallToken, proposal: Proposal, outbox: &mut Outbox) {
         if !self.engine.is_leader() {
-            return fail(outbox, ticket, not_leader());
+            return fail(outbox, token, not_leader());
         }
-        if self.pending.len() + self.gathered.len() >= self.config.max_pending_proposals {
+        if self.pending.len() + self.batch.len() >= self.config.max_pending_proposals {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
-            return fail(outbox, ticket, Unavailable::Overloaded(what));
+            return fail(outbox, token, Unavailable::Overloaded(what));
         }
         self.end_delays_that_are_over(now, &proposal.command);
-        self.gathered.push((proposal, Asker::Client(ticket, now)));
+        self.batch.push((proposal, Origin::Client(token, now)));
     }
 
-    fn propose_gathered(&mut self, now: Time, outbox: &mut Outbox) {
-        let (batch, gathered) = self.encode_gathered(now, outbox);
+    fn propose_batch(&mut self, now: Time, outbox: &mut Outbox) {
+        let (batch, proposals) = self.encode_batch(now, outbox);
         if batch.is_empty() {
             return;
         }
         match self.engine.propose(batch) {
             Ok(first) => {
                 let (term, indexes) = (self.engine.term(), first.0..);
-                self.pending.extend(indexes.zip(gathered).map(|(index, (proposal, asker))| Pending {
-                    index: LogIndex(index),
-                    term,
-                    proposal: Some(proposal),
-                    asker,
+                self.pending.extend(indexes.zip(proposals).map(|(index, (proposal, origin))| {
+                    PendingProposal { index: LogIndex(index), term, proposal: Some(proposal), origin }
                 }));
             }
             Err(_) => {
-                let why = if self.engine.is_leader() && self.quorum.transfer.is_none() {
+                let why = if self.engine.is_leader() && self.autopilot.transfer.is_none() {
                     Unavailable::Overloaded("too many bytes wait for their commit".into())
                 } else {
                     not_leader()
                 };
-                for (_, asker) in gathered {
-                    self.disappoint(now, asker, why.clone(), outbox);
+                for (_, origin) in proposals {
+                    self.fail_proposal(now, origin, why.clone(), outbox);
                 }
             }
         }
     }
 
     /// What was gathered, and its bytes, but for what is too long for the log.
-    fn encode_gathered(&mut self, now: Time, outbox: &mut Outbox) -> (Vec<Bytes>, Vec<(Proposal, Asker)>) {
-        let mut batch = Vec::with_capacity(self.gathered.len());
-        let mut gathered = Vec::with_capacity(self.gathered.len());
-        for (proposal, asker) in std::mem::take(&mut self.gathered) {
+    fn encode_batch(&mut self, now: Time, outbox: &mut Outbox) -> (Vec<Bytes>, Vec<(Proposal, Origin)>) {
+        let mut batch = Vec::with_capacity(self.batch.len());
+        let mut proposals = Vec::with_capacity(self.batch.len());
+        for (proposal, origin) in std::mem::take(&mut self.batch) {
             let data = wire::encode(&proposal);
             if data.len() > MAX_PROPOSAL_BYTES {
                 let what =
                     format!("a command of {} bytes, but at most {MAX_PROPOSAL_BYTES} are taken", data.len());
-                self.disappoint(now, asker, Unavailable::Denied(what), outbox);
+                self.fail_proposal(now, origin, Unavailable::Denied(what), outbox);
                 continue;
             }
             batch.push(Bytes::from(data));
-            gathered.push((proposal, asker));
+            proposals.push((proposal, origin));
         }
-        (batch, gathered)
+        (batch, proposals)
     }
 
-    fn disappoint(&mut self, now: Time, asker: Asker, why: Unavailable, outbox: &mut Outbox) {
-        match asker {
-            Asker::Client(ticket, _) => fail(outbox, ticket, why),
-            Asker::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
-            Asker::Nobody => {}
+    fn fail_proposal(&mut self, now: Time, origin: Origin, why: Unavailable, outbox: &mut Outbox) {
+        match origin {
+            Origin::Client(token, _) => fail(outbox, token, why),
+            Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
+            Origin::Nobody => {}
         }
     }
 
     fn read(&mut self, now: Time, reader: Reader, outbox: &mut Outbox) {
-        if self.engine.is_leader() && self.engine.seam.breaks(Rule::ReadsWaitForTheirRound) {
-            outbox.readable.push(reader.ticket());
+        if self.engine.is_leader() && self.engine.fault_point.breaks(Rule::ReadsWaitForTheirRound) {
+            outbox.readable.push(reader.token());
         } else if self.engine.leader().is_some() {
-            self.readers.arrive(now, reader);
+            self.read_index.arrive(now, reader);
         } else {
             refuse_reader(outbox, &reader);
         }
     }
 
     /// A renewal counts from its arrival, and is acknowledged by a round that begins after it.
-    fn renew(&mut self, now: Time, ticket: Ticket, id: SessionId, outbox: &mut Outbox) {
+    fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
         if self.timers.is_deciding(&id) {
             let why = "the session was not renewed in time: whether it lives is being decided";
-            return fail(outbox, ticket, Unavailable::Unknown(why.into()));
+            return fail(outbox, token, Unavailable::Unknown(why.into()));
         }
         if let (true, Some(session)) = (self.is_serving(), self.state.session(&id)) {
             let ttl = session.ttl;
             self.timers.renew(now, &id, ttl);
         }
-        if self.is_serving() && self.engine.seam.breaks(Rule::RenewalsWaitForTheirRound) {
-            outbox.replies.push((ticket, Response::Renewed(self.state.session(&id).cloned())));
+        if self.is_serving() && self.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound) {
+            outbox.replies.push((token, Response::Renewed(self.state.session(&id).cloned())));
         } else if self.engine.is_leader() {
-            self.readers.arrive(now, Reader::Renewal(ticket, id));
+            self.read_index.arrive(now, Reader::Renewal(token, id));
         } else {
-            fail(outbox, ticket, not_leader());
+            fail(outbox, token, not_leader());
         }
     }
 
@@ -582,18 +579,18 @@ impl Core {
         } else {
             self.engine.leader().is_some()
         };
-        if can_begin && let Some(round) = self.readers.begin(now) {
+        if can_begin && let Some(round) = self.read_index.begin(now) {
             self.engine.begin_read(round);
         }
     }
 
     fn serve_readers(&mut self, outbox: &mut Outbox) {
-        for reader in self.readers.ready(self.applied.0) {
+        for reader in self.read_index.ready(self.applied.0) {
             match reader {
-                Reader::Query(ticket) => outbox.readable.push(ticket),
-                Reader::Renewal(ticket, id) => {
+                Reader::Query(token) => outbox.readable.push(token),
+                Reader::Renewal(token, id) => {
                     let session = self.state.session(&id).cloned();
-                    outbox.replies.push((ticket, Response::Renewed(session)));
+                    outbox.replies.push((token, Response::Renewed(session)));
                 }
             }
         }
@@ -611,8 +608,8 @@ impl Core {
             self.membership_index = entry.index;
             let before = self.engine.membership().all();
             self.engine.applied(entry);
-            if let Some(Pending { asker: Asker::Client(ticket, _), .. }) = pending {
-                self.quorum.waits_for_membership.push(ticket);
+            if let Some(PendingProposal { origin: Origin::Client(token, _), .. }) = pending {
+                self.autopilot.waits_for_membership.push(token);
             }
             self.notice_membership(&before);
         }
@@ -620,7 +617,7 @@ impl Core {
         self.tell_of_membership(outbox);
         if is_check {
             self.corruption.applied(now, entry.index);
-            outbox.checks.push((outbox.changes.len(), self.image_mark()));
+            outbox.checks.push((outbox.changes.len(), self.snapshot_meta()));
         }
     }
 
@@ -629,14 +626,14 @@ impl Core {
         &mut self,
         now: Time,
         entry: &LogEntry,
-        pending: Option<Pending>,
+        pending: Option<PendingProposal>,
         outbox: &mut Outbox,
     ) -> bool {
-        let (proposal, asker) = match pending {
-            Some(Pending { proposal: Some(proposal), asker, .. }) => (proposal, asker),
-            _ => (decode(entry), Asker::Nobody),
+        let (proposal, origin) = match pending {
+            Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
+            _ => (decode(entry), Origin::Nobody),
         };
-        let proposal = self.sabotaged(proposal);
+        let proposal = self.fault_injected(proposal);
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
@@ -647,25 +644,25 @@ impl Core {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);
         }
-        match asker {
-            Asker::Client(ticket, came) => {
+        match origin {
+            Origin::Client(token, came) => {
                 let applied = self.with_remaining_delay(came, &proposal.command, &applied);
-                outbox.replies.push((ticket, Response::Applied(applied)));
+                outbox.replies.push((token, Response::Applied(applied)));
             }
-            Asker::Timer(subject) => self.timers.decided(&subject),
-            Asker::Nobody => {}
+            Origin::Timer(subject) => self.timers.decided(&subject),
+            Origin::Nobody => {}
         }
         proposal.command == Command::CorruptionCheck
     }
 
-    /// The pending proposal that this entry is, after those were disappointed that it overtook.
-    fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<Pending> {
+    /// The pending proposal that this entry is, after those were failed that it overtook.
+    fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<PendingProposal> {
         while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
             let pending = self.pending.pop_front().expect("the front was just seen");
             if (pending.index, pending.term) == (entry.index, entry.term) {
                 return Some(pending);
             }
-            self.disappoint(now, pending.asker, lost_leadership(), outbox);
+            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
         None
     }
@@ -689,18 +686,20 @@ impl Core {
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
             if self.state.cluster_id().is_empty() {
-                let Formation { cluster_id, servers } = self.config.formation.clone();
+                let ClusterStart { cluster_id, servers } = self.config.formation.clone();
                 self.gather_own(Command::Bootstrap { cluster_id, servers });
             }
-            self.begin_to_look_after_servers(now);
+            self.start_autopilot(now);
         }
     }
 
     /// Where a test broke a rule of deadlines: they end with the election.
     fn forget_deadlines(&mut self) {
-        let seam = &self.engine.seam;
-        let (delays, sessions) =
-            (seam.breaks(Rule::DelaysOutliveElections), seam.breaks(Rule::SessionsOutliveElections));
+        let fault_point = &self.engine.fault_point;
+        let (delays, sessions) = (
+            fault_point.breaks(Rule::DelaysOutliveElections),
+            fault_point.breaks(Rule::SessionsOutliveElections),
+        );
         let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
         let with_ttl = self.state.sessions().filter(|session| sessions && !session.ttl.is_zero());
         let subjects: Vec<_> =
@@ -710,20 +709,20 @@ impl Core {
     }
 
     /// Where a test broke the rule of retries: nothing tells one from something new.
-    fn sabotaged(&self, proposal: Proposal) -> Proposal {
-        let request = proposal.request.filter(|_| !self.engine.seam.breaks(Rule::RetriesDoNothing));
+    fn fault_injected(&self, proposal: Proposal) -> Proposal {
+        let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
         Proposal { request, ..proposal }
     }
 
     fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
         self.timers.clear();
-        for reader in self.readers.drain() {
+        for reader in self.read_index.drain() {
             refuse_reader(outbox, &reader);
         }
         for pending in std::mem::take(&mut self.pending) {
-            self.disappoint(now, pending.asker, lost_leadership(), outbox);
+            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
-        self.quorum.step_down(outbox);
+        self.autopilot.step_down(outbox);
         self.corruption.step_down();
     }
 }
@@ -763,17 +762,17 @@ pub(crate) fn lost_leadership() -> Unavailable {
     Unavailable::Unknown("leadership lost while committing log".into())
 }
 
-pub(crate) fn fail(outbox: &mut Outbox, ticket: Ticket, why: Unavailable) {
-    outbox.replies.push((ticket, Response::Unavailable(why)));
+pub(crate) fn fail(outbox: &mut Outbox, token: CallToken, why: Unavailable) {
+    outbox.replies.push((token, Response::Unavailable(why)));
 }
 
-pub(crate) fn deny(outbox: &mut Outbox, ticket: Ticket, why: &str) {
-    fail(outbox, ticket, Unavailable::Denied(why.into()));
+pub(crate) fn deny(outbox: &mut Outbox, token: CallToken, why: &str) {
+    fail(outbox, token, Unavailable::Denied(why.into()));
 }
 
 fn refuse_reader(outbox: &mut Outbox, reader: &Reader) {
     match reader {
-        Reader::Query(ticket) => outbox.unreadable.push((*ticket, not_leader())),
-        Reader::Renewal(..) => fail(outbox, reader.ticket(), not_leader()),
+        Reader::Query(token) => outbox.unreadable.push((*token, not_leader())),
+        Reader::Renewal(..) => fail(outbox, reader.token(), not_leader()),
     }
 }

@@ -5,7 +5,7 @@
 //! in the same batch. **Invariant:** a server that did not run for a while lets nothing pass before it has moved its
 //! deadlines, and only a tick does that.
 
-use crate::core::{Asker, Core};
+use crate::core::{Core, Origin};
 use crate::raft::TICK;
 use crate::timers::Subject;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
@@ -88,7 +88,7 @@ impl Core {
 
     fn decide_about(&mut self, subject: Subject) {
         match self.end_of(&subject) {
-            Some(command) => self.gathered.push((self.own(command), Asker::Timer(subject))),
+            Some(command) => self.batch.push((self.own(command), Origin::Timer(subject))),
             None => self.timers.decided(&subject),
         }
     }

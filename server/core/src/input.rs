@@ -1,7 +1,7 @@
 //! Everything that can happen to a server: a closed list.
 
 use crate::checksum::Checksum;
-use crate::raft::log::ImageMark;
+use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which waiting asker an answer belongs to; given by the shell, opaque to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct CallToken(pub u64);
 
 /// A command on its way into the log; encoded, it is the log entry's data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,29 +35,29 @@ pub enum Input {
     Deadline(WallTime),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
-    /// The image that another server announced in this message was fetched, or a newer one of the same server: what
+    /// The checkpoint that another server announced in this message was fetched, or a newer one of the same server: what
     /// it stands for, and the state that it holds.
-    Install(ServerId, PeerMessage, ImageMark, Box<State>),
+    Install(ServerId, PeerMessage, SnapshotMeta, Box<State>),
     /// Another server remembers that this one had come so far.
     SetBack(ServerId, LogPosition),
     /// The shell lost what was on its way to a server.
     Unreachable(ServerId),
     /// Somebody wants the state changed.
-    Propose(Ticket, Proposal),
-    /// Somebody wants to read; answered by a [`Outbox::readable`] ticket when the state may be looked at.
-    Read(Ticket, Consistency),
+    Propose(CallToken, Proposal),
+    /// Somebody wants to read; answered by a [`Outbox::readable`] token when the state may be looked at.
+    Read(CallToken, Consistency),
     /// Somebody keeps a session alive.
-    Renew(Ticket, SessionId),
+    Renew(CallToken, SessionId),
     /// Every log write up to this number is on disk.
     Persisted(u64),
-    /// This image of the state is on disk: the log behind it may be cut.
-    ImageDurable(ImageMark),
+    /// This checkpoint of the state is on disk: the log behind it may be compacted.
+    CheckpointDurable(SnapshotMeta),
     /// The checkpoint at the index of a corruption check is on disk, and this is its checksum.
     Summed(LogIndex, Checksum),
     /// An operator wants another leader; any that can where none is named.
-    TransferLeader(Ticket, Option<ServerId>),
+    TransferLeader(CallToken, Option<ServerId>),
     /// A server of the roster shall follow; it gets its vote when it has caught up.
-    AddServer(Ticket, ServerId),
+    AddServer(CallToken, ServerId),
     /// An operator wants a server out of the quorum.
-    RemoveServer(Ticket, ServerId),
+    RemoveServer(CallToken, ServerId),
 }

@@ -19,28 +19,28 @@
 //! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
-//! | [`sabotage`] | rules that tests can break |
+//! | [`fault_injection`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
+mod autopilot;
 pub mod checksum;
 pub mod core;
 pub mod corruption;
 mod deadlines;
+pub mod fault_injection;
 pub mod frontend;
 pub mod input;
 pub mod outbox;
-mod quorum;
 pub mod raft;
-mod readers;
-pub mod sabotage;
+mod read_index;
 pub mod setback;
 pub mod state;
 pub mod timers;
 pub mod unwritten;
 pub mod write_queue;
 
-pub use crate::core::{Core, CoreConfig, Formation, LogStatus};
-pub use input::{Input, Proposal, Ticket};
+pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
+pub use input::{CallToken, Input, Proposal};
 pub use outbox::Outbox;
 pub use state::State;
 pub use timers::TimerConfig;

@@ -1,7 +1,7 @@
 //! Everything that shall happen next, in the order in which it was decided.
 
-use crate::input::Ticket;
-use crate::raft::log::{ImageMark, LogWrite};
+use crate::input::CallToken;
+use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::Removed;
 use lockmesh_protocol::change::Change;
@@ -11,28 +11,28 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 /// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// An image that arrived takes the place of everything: hand it to the image's writer before the writes, among
+    /// A snapshot that arrived takes the place of everything: hand it to the snapshot's writer before the writes, among
     /// which is the log's reset. All that was watched may have changed.
-    pub install: Option<ImageMark>,
+    pub install: Option<SnapshotMeta>,
     /// What the log's writer must put on disk, first in, first out, then report as [`crate::Input::Persisted`].
     pub writes: Vec<LogWrite>,
     /// Messages that may leave at once. Those that rest on a write come out when the write is reported.
     pub messages: Vec<(ServerId, PeerMessage)>,
     /// Answers. A promise in here is durable.
-    pub replies: Vec<(Ticket, Response)>,
+    pub replies: Vec<(CallToken, Response)>,
     /// Readers that may look at the state now.
-    pub readable: Vec<Ticket>,
+    pub readable: Vec<CallToken>,
     /// Readers that cannot be served.
-    pub unreadable: Vec<(Ticket, Unavailable)>,
+    pub unreadable: Vec<(CallToken, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
     /// Corruption checks among these: how many changes came before each, and what a checkpoint of exactly that index
     /// stands for. Such checkpoints are to be made, and told as [`crate::Input::Summed`].
-    pub checks: Vec<(usize, ImageMark)>,
+    pub checks: Vec<(usize, SnapshotMeta)>,
     /// Rows that these removed many at once: to be dropped where nobody waits.
     pub removed: Removed,
-    /// The log on disk may be cut up to this index.
-    pub cut: Option<LogIndex>,
-    /// A follower needs an image that is newer than the one on disk: make one now.
-    pub image_wanted: bool,
+    /// The log on disk may be compacted up to this index.
+    pub compact: Option<LogIndex>,
+    /// A follower needs a snapshot that is newer than the one on disk: make one now.
+    pub snapshot_wanted: bool,
 }

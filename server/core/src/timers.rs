@@ -63,12 +63,12 @@ pub(crate) struct Timers {
     /// The youngest bin of tombstones: its deadline and the last index in it.
     youngest_bin: Option<(Time, LogIndex)>,
     /// What is still to be noted, and when it happened. As long as there is any, nothing is due.
-    behind: VecDeque<(Time, News)>,
+    behind: VecDeque<(Time, DeadlineChange)>,
 }
 
 /// What starts or ends a deadline.
 #[derive(Debug)]
-enum News {
+enum DeadlineChange {
     Change(Change),
     Renewal(SessionId, Duration),
 }
@@ -113,7 +113,7 @@ impl Timers {
                 | Change::LockDelay(..)
                 | Change::Waiter(..)
                 | Change::Tombstone(_, Some(_)) => {
-                    self.behind.push_back((now, News::Change(change.clone())));
+                    self.behind.push_back((now, DeadlineChange::Change(change.clone())));
                 }
                 _ => {}
             }
@@ -132,8 +132,8 @@ impl Timers {
     fn catch_up_by(&mut self, count: usize) {
         for (then, news) in self.behind.drain(..self.behind.len().min(count)).collect::<Vec<_>>() {
             match news {
-                News::Change(change) => self.note(then, &change),
-                News::Renewal(id, ttl) => self.arm_session(then, &id, ttl),
+                DeadlineChange::Change(change) => self.note(then, &change),
+                DeadlineChange::Renewal(id, ttl) => self.arm_session(then, &id, ttl),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Timers {
         if self.behind.is_empty() {
             self.arm_session(now, id, ttl);
         } else {
-            self.behind.push_back((now, News::Renewal(id.clone(), ttl)));
+            self.behind.push_back((now, DeadlineChange::Renewal(id.clone(), ttl)));
             self.catch_up_by(1);
         }
     }

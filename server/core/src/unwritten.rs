@@ -10,9 +10,9 @@
 //! **Invariants:** a row that changed is in exactly one checkpoint of what was applied, the next one. What changed before
 //! a snapshot was installed is written over it never.
 
+use crate::fault_injection::{FaultPoint, Rule};
 use crate::frontend::Storage;
-use crate::raft::log::{ImageMark, LogWrite, OwnMemory};
-use crate::sabotage::{Rule, Seam};
+use crate::raft::log::{LogWrite, OwnMemory, SnapshotMeta};
 use crate::write_queue::{Checkpoint, CheckpointRows};
 use lockmesh_protocol::id::LogIndex;
 
@@ -34,14 +34,14 @@ pub struct Unwritten<R> {
     dirty: R,
     /// The rows of a snapshot that the frontend has been given in this turn.
     arrived: Option<R>,
-    seam: Seam,
+    fault_point: FaultPoint,
 }
 
 impl<R: CheckpointRows> Unwritten<R> {
     /// Breaks a rule on purpose.
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: Rule) {
-        self.seam.break_rule(rule);
+        self.fault_point.break_rule(rule);
     }
 
     /// How many rows a checkpoint would write at most; 0 only where there is nothing for one to do.
@@ -70,7 +70,7 @@ impl<R: CheckpointRows> Unwritten<R> {
             Storage::Checkpoint(mark) => Some(self.checkpoint(mark, own, false)),
             Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, own, true)),
             Storage::Install(mark) => {
-                if !self.seam.breaks(Rule::InstalledRowsStandAlone) {
+                if !self.fault_point.breaks(Rule::InstalledRowsStandAlone) {
                     drop(self.dirty.take());
                 }
                 let mut rows = self.arrived.take().expect("what is installed has arrived in this turn");
@@ -81,7 +81,7 @@ impl<R: CheckpointRows> Unwritten<R> {
         }
     }
 
-    fn checkpoint(&mut self, mark: ImageMark, own: &OwnMemory, is_exact: bool) -> StoreOrder<R> {
+    fn checkpoint(&mut self, mark: SnapshotMeta, own: &OwnMemory, is_exact: bool) -> StoreOrder<R> {
         self.dirty.remember(own);
         let rows = self.dirty.take();
         StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: false, is_exact })
@@ -108,8 +108,8 @@ mod tests {
         }
     }
 
-    fn mark(index: u64) -> ImageMark {
-        ImageMark { index: LogIndex(index), ..ImageMark::default() }
+    fn mark(index: u64) -> SnapshotMeta {
+        SnapshotMeta { index: LogIndex(index), ..SnapshotMeta::default() }
     }
 
     #[test]

@@ -13,8 +13,8 @@
 //! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken. A checkpoint of
 //! exactly one index is joined with none that is newer, but for another server's snapshot, which makes it useless.
 
-use crate::raft::log::{ImageMark, LogWrite, OwnMemory};
-use crate::sabotage::{Rule, Seam};
+use crate::fault_injection::{FaultPoint, Rule};
+use crate::raft::log::{LogWrite, OwnMemory, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use std::collections::VecDeque;
@@ -72,7 +72,7 @@ impl CheckpointRows for Vec<Change> {
 #[derive(Clone, Debug)]
 pub struct Checkpoint<R> {
     /// What it stands for.
-    pub mark: ImageMark,
+    pub mark: SnapshotMeta,
     /// What has changed since the last one.
     pub rows: R,
     /// Whether it comes from another server, and the log does not lead to it.
@@ -102,7 +102,7 @@ pub struct LogCommit {
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
+pub enum StoreWriter {
     /// The log's writer.
     Log = 0,
     /// The checkpoint's writer.
@@ -128,16 +128,16 @@ pub struct WriteQueue<R> {
     durable_commit: LogIndex,
     durable_checkpoint: LogIndex,
     /// Where the disk refuses a writer.
-    failures: [Option<Failure>; 2],
+    failures: [Option<DiskFailure>; 2],
     /// Whether a writer has ended.
     ended: [bool; 2],
     closing: bool,
-    seam: Seam,
+    fault_point: FaultPoint,
 }
 
 /// A disk that refuses.
 #[derive(Clone, Debug)]
-struct Failure {
+struct DiskFailure {
     reason: String,
     backoff: Duration,
 }
@@ -158,14 +158,14 @@ impl<R: CheckpointRows> WriteQueue<R> {
             failures: [None, None],
             ended: [false; 2],
             closing: false,
-            seam: Seam::default(),
+            fault_point: FaultPoint::default(),
         }
     }
 
     /// Breaks a rule on purpose.
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: Rule) {
-        self.seam.break_rule(rule);
+        self.fault_point.break_rule(rule);
     }
 
     /// Queues a write of the log, whether there is room or not.
@@ -206,7 +206,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
     pub fn compact(&mut self, up_to: LogIndex) {
-        let limit = match self.seam.breaks(Rule::CompactionStaysBehindTheCheckpoint) {
+        let limit = match self.fault_point.breaks(Rule::CompactionStaysBehindTheCheckpoint) {
             true => LogIndex(up_to.0 + 8),
             false => up_to.min(self.durable_checkpoint),
         };
@@ -227,7 +227,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// Whether a write resets the log to a checkpoint that is not durable yet.
     fn waits_for_checkpoint(&self, write: &LogWrite) -> bool {
         let ahead = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable_checkpoint);
-        ahead && !self.seam.breaks(Rule::ResetsWaitForTheirCheckpoint)
+        ahead && !self.fault_point.breaks(Rule::ResetsWaitForTheirCheckpoint)
     }
 
     /// The next commit of the log, of at most so many writes; none where there is nothing to commit. `can_compact` says
@@ -275,7 +275,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
             let wanted = applied.map_or(LogIndex(0), |checkpoint| checkpoint.mark.index);
             self.wanted_commit = self.wanted_commit.max(wanted);
         }
-        if self.checkpoint_waits() && !self.seam.breaks(Rule::CheckpointsWaitForTheirCommit) {
+        if self.checkpoint_waits() && !self.fault_point.breaks(Rule::CheckpointsWaitForTheirCommit) {
             return None;
         }
         let checkpoint = self.begun.take()?;
@@ -299,7 +299,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// Whether no checkpoint waits to be made or is being made.
     pub fn is_checkpoint_idle(&self) -> bool {
         let is_idle = self.waiting.is_empty() && self.begun.is_none() && self.writing.is_none();
-        is_idle || self.has_ended(Writer::Checkpoint)
+        is_idle || self.has_ended(StoreWriter::Checkpoint)
     }
 
     /// The index that the durable checkpoint stands for.
@@ -309,16 +309,16 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// The disk refused what a writer had begun: after how long the same is to be tried again, and whether
     /// [`WriteQueue::failure`] has changed.
-    pub fn refused(&mut self, writer: Writer, reason: String) -> (Duration, bool) {
+    pub fn refused(&mut self, writer: StoreWriter, reason: String) -> (Duration, bool) {
         let before = self.failure().map(str::to_owned);
         let slot = &mut self.failures[writer as usize];
         let backoff = slot.as_ref().map_or(RETRY_BACKOFF.0, |last| (last.backoff * 2).min(RETRY_BACKOFF.1));
-        *slot = Some(Failure { reason, backoff });
+        *slot = Some(DiskFailure { reason, backoff });
         (backoff, self.failure() != before.as_deref())
     }
 
     /// The disk took what a writer had begun; whether [`WriteQueue::failure`] has changed.
-    pub fn accepted(&mut self, writer: Writer) -> bool {
+    pub fn accepted(&mut self, writer: StoreWriter) -> bool {
         let before = self.failure().map(str::to_owned);
         self.failures[writer as usize] = None;
         self.failure() != before.as_deref()
@@ -340,22 +340,22 @@ impl<R: CheckpointRows> WriteQueue<R> {
     }
 
     /// A writer has ended, and nobody shall wait for it. Without it the store is of no use.
-    pub fn end(&mut self, writer: Writer) {
+    pub fn end(&mut self, writer: StoreWriter) {
         self.ended[writer as usize] = true;
         self.closing = true;
     }
 
     /// Whether a writer has ended.
-    pub fn has_ended(&self, writer: Writer) -> bool {
+    pub fn has_ended(&self, writer: StoreWriter) -> bool {
         self.ended[writer as usize]
     }
 
     /// Whether a writer that has nothing under way may end: there will be nothing more for it.
-    pub fn may_end(&self, writer: Writer) -> bool {
+    pub fn may_end(&self, writer: StoreWriter) -> bool {
         match writer {
-            Writer::Log => self.closing && self.is_checkpoint_idle(),
-            Writer::Checkpoint => {
-                let commit_never_comes = self.has_ended(Writer::Log) && self.checkpoint_waits();
+            StoreWriter::Log => self.closing && self.is_checkpoint_idle(),
+            StoreWriter::Checkpoint => {
+                let commit_never_comes = self.has_ended(StoreWriter::Log) && self.checkpoint_waits();
                 commit_never_comes || (self.closing && self.waiting.is_empty() && self.begun.is_none())
             }
         }
@@ -376,8 +376,8 @@ mod tests {
 
     type Queue = WriteQueue<Vec<Change>>;
 
-    fn mark(index: u64) -> ImageMark {
-        ImageMark { index: LogIndex(index), term: Term(1), ..ImageMark::default() }
+    fn mark(index: u64) -> SnapshotMeta {
+        SnapshotMeta { index: LogIndex(index), term: Term(1), ..SnapshotMeta::default() }
     }
 
     fn write(number: u64, bytes: usize) -> LogWrite {
@@ -508,14 +508,15 @@ mod tests {
     fn a_refused_write_is_tried_again_ever_more_slowly_and_told_once() {
         let mut queue = Queue::new(LogIndex(1), LogIndex(1));
         let full = || "full".to_owned();
-        let waits: Vec<u128> = (0..8).map(|_| queue.refused(Writer::Log, full()).0.as_millis()).collect();
+        let waits: Vec<u128> =
+            (0..8).map(|_| queue.refused(StoreWriter::Log, full()).0.as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
-        assert!(!queue.refused(Writer::Log, full()).1, "the reason is the same");
-        assert!(!queue.refused(Writer::Checkpoint, "broken".into()).1, "the log's trouble comes first");
-        assert!(queue.accepted(Writer::Log) && queue.failure() == Some("broken"));
-        assert!(queue.accepted(Writer::Checkpoint) && queue.failure().is_none());
-        assert!(!queue.accepted(Writer::Log), "that is no news");
-        assert_eq!(queue.refused(Writer::Log, full()).0, RETRY_BACKOFF.0);
+        assert!(!queue.refused(StoreWriter::Log, full()).1, "the reason is the same");
+        assert!(!queue.refused(StoreWriter::Checkpoint, "broken".into()).1, "the log's trouble comes first");
+        assert!(queue.accepted(StoreWriter::Log) && queue.failure() == Some("broken"));
+        assert!(queue.accepted(StoreWriter::Checkpoint) && queue.failure().is_none());
+        assert!(!queue.accepted(StoreWriter::Log), "that is no news");
+        assert_eq!(queue.refused(StoreWriter::Log, full()).0, RETRY_BACKOFF.0);
     }
 
     #[test]
@@ -523,14 +524,14 @@ mod tests {
         let mut queue = Queue::new(LogIndex(5), LogIndex(1));
         queue.hand_over(checkpoint(6, false));
         queue.close();
-        assert!(!queue.may_end(Writer::Log) && !queue.may_end(Writer::Checkpoint));
+        assert!(!queue.may_end(StoreWriter::Log) && !queue.may_end(StoreWriter::Checkpoint));
         assert!(queue.begin_checkpoint().is_none());
         let mut failed = queue.clone();
-        failed.end(Writer::Log);
-        assert!(failed.may_end(Writer::Checkpoint));
+        failed.end(StoreWriter::Log);
+        assert!(failed.may_end(StoreWriter::Checkpoint));
         queue.committed(LogIndex(6));
-        assert!(queue.begin_checkpoint().is_some() && !queue.may_end(Writer::Log));
+        assert!(queue.begin_checkpoint().is_some() && !queue.may_end(StoreWriter::Log));
         queue.checkpointed();
-        assert!(queue.may_end(Writer::Checkpoint) && queue.may_end(Writer::Log));
+        assert!(queue.may_end(StoreWriter::Checkpoint) && queue.may_end(StoreWriter::Log));
     }
 }

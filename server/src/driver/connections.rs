@@ -1,6 +1,6 @@
 //! Where the answers of the frontend go: the sinks of the connections that have called.
 
-use crate::mailbox::{Outgoing, ReplySink, WakeList};
+use crate::event_queue::{Outgoing, ReplySink, WakeList};
 use lockmesh_core::frontend::{CallRef, Caller};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::CallId;

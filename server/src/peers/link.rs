@@ -2,9 +2,9 @@
 
 use super::Peers;
 use super::hello::HelloFrame;
-use super::line::Line;
+use super::queue::PeerQueue;
 use crate::asker::resolve;
-use crate::mailbox::{Mail, Mailbox};
+use crate::event_queue::{DriverEvent, EventSender};
 use crate::said::{Backoff, Said};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::frame::FrameQueue;
@@ -16,16 +16,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long one attempt may take, up to the answer to the hello.
-const CONNECT_TIME: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait between two attempts: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// A connection that ends sooner than this was none.
-const STABLE_TIME: Duration = Duration::from_secs(1);
+const STABLE_WINDOW: Duration = Duration::from_secs(1);
 /// So many bytes of messages are encoded before they are sent.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
 /// Everything that the task must know.
-pub(super) struct Link {
+pub(super) struct PeerLink {
     pub(super) peers: Weak<Peers>,
     /// This server.
     pub(super) me: ServerId,
@@ -33,19 +33,19 @@ pub(super) struct Link {
     pub(super) server: ServerId,
     /// The other server's node, folded.
     pub(super) node: NodeName,
-    pub(super) line: Arc<Line>,
+    pub(super) queue: Arc<PeerQueue>,
     pub(super) endpoint: Arc<Endpoint>,
-    pub(super) mailbox: Mailbox,
+    pub(super) sender: EventSender,
 }
 
 type Stream = (Connection, FrameSender, FrameReceiver);
 
-impl Link {
+impl PeerLink {
     /// Keeps the stream until the task is aborted.
     pub(super) async fn keep(self) {
-        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         let mut said = Said::default();
-        let mut address = self.line.address();
+        let mut address = self.queue.address();
         let server = self.server;
         loop {
             let place = address.borrow_and_update().clone();
@@ -53,13 +53,13 @@ impl Link {
             let connected = tokio::select! {
                 connected = self.connect(&place) => connected,
                 // It has just come back: what was sent to it before is lost, so it is called anew.
-                () = self.line.worth_a_call(&mut address) => continue,
+                () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
                     tracing::info!(%server, node = %self.node, address = place, "reached the other server");
                     said.forget();
-                    self.line.up();
+                    self.queue.up();
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
                         reason = hear_the_end(receiver) => reason,
@@ -71,37 +71,37 @@ impl Link {
                 }
                 Err(reason) => reason,
             };
-            self.line.down();
+            self.queue.down();
             self.tell_driver(server);
             if said.is_new(&reason) {
                 tracing::warn!(%server, node = %self.node, address = place, "the other server is not reached: {reason}");
             }
-            if began.elapsed() >= STABLE_TIME {
+            if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next()) => {}
-                () = self.line.worth_a_call(&mut address) => {}
+                () = self.queue.reconnect_hint(&mut address) => {}
             }
         }
     }
 
     /// What was on its way may be lost. It always gets in, and the driver may be gone.
     fn tell_driver(&self, server: ServerId) {
-        let _ = self.mailbox.post(Mail::Unreachable(server));
+        let _ = self.sender.post(DriverEvent::Unreachable(server));
     }
 
     /// The other server may have closed the connection because this one was removed. It always gets in.
     fn notice_removal(&self, connection: &Connection) {
         if connection.is_closed_by_removal() {
-            let _ = self.mailbox.post(Mail::Removed);
+            let _ = self.sender.post(DriverEvent::Removed);
         }
     }
 
     async fn connect(&self, place: &str) -> Result<Stream, String> {
         let mut reason = String::new();
         for address in resolve(place).await? {
-            match tokio::time::timeout(CONNECT_TIME, self.say_hello(address)).await {
+            match tokio::time::timeout(CONNECT_TIMEOUT, self.say_hello(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => reason = error.to_string(),
                 Err(_) => reason = "it does not answer".into(),
@@ -150,7 +150,7 @@ impl Link {
         let mut queue = FrameQueue::default();
         let mut messages = Vec::new();
         loop {
-            self.line.take(&mut messages).await;
+            self.queue.take(&mut messages).await;
             for message in messages.drain(..) {
                 self.encode(&mut queue, &message);
                 if queue.byte_count() >= BYTES_AT_ONCE

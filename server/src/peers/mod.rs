@@ -8,7 +8,7 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | the roster: who may speak, and a line to each |
-//! | `line.rs` | what waits to be sent to one server |
+//! | `queue.rs` | what waits to be sent to one server |
 //! | `link.rs` | the task that keeps a stream to one server |
 //! | `hello.rs` | how a stream begins |
 //!
@@ -16,20 +16,20 @@
 //! its certificate names the node that the roster has under its id; an id that was removed is never heard again.
 
 mod hello;
-mod line;
 mod link;
+mod queue;
 
 pub use hello::Hello;
 pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
 
-use crate::mailbox::{Mail, Mailbox};
-use line::Line;
-use link::Link;
+use crate::event_queue::{DriverEvent, EventSender};
+use link::PeerLink;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::{LogPosition, PeerMemory, SetBack};
 use lockmesh_net::{Endpoint, Peer, QuicOptions};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::record::Server;
+use queue::PeerQueue;
 use std::collections::BTreeMap;
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
@@ -57,10 +57,10 @@ pub struct Peers {
     /// Itself, for its tasks.
     this: Weak<Self>,
     me: OnceLock<Me>,
-    rows: RwLock<Rows>,
+    rows: RwLock<RosterRows>,
     positions: Mutex<Positions>,
     endpoint: Arc<Endpoint>,
-    mailbox: Mailbox,
+    sender: EventSender,
     runtime: Handle,
     departures: watch::Sender<()>,
 }
@@ -81,25 +81,25 @@ pub(crate) struct Me {
 }
 
 #[derive(Debug, Default)]
-struct Rows {
-    servers: BTreeMap<ServerId, Row>,
+struct RosterRows {
+    servers: BTreeMap<ServerId, RosterRow>,
     /// The id given last, as far as this server knows.
     last: ServerId,
 }
 
 #[derive(Debug)]
-struct Row {
+struct RosterRow {
     /// Folded.
     node: NodeName,
     /// The address in the roster; empty for a server that is not in it yet.
     listed: String,
-    line: Arc<Line>,
+    queue: Arc<PeerQueue>,
     task: AbortHandle,
 }
 
 /// Why another server is not heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unheard {
+pub(crate) enum Refused {
     /// This server is not a member yet; the other one shall come again.
     NotYet,
     /// It was removed from the quorum.
@@ -110,7 +110,7 @@ pub(crate) enum Unheard {
 
 impl Peers {
     /// Knows nobody yet. Must be called on a runtime.
-    pub(crate) fn new(endpoint: Arc<Endpoint>, mailbox: Mailbox) -> Arc<Self> {
+    pub(crate) fn new(endpoint: Arc<Endpoint>, sender: EventSender) -> Arc<Self> {
         let (me, rows) = (OnceLock::new(), RwLock::default());
         let (positions, runtime) = (Mutex::default(), Handle::current());
         Arc::new_cyclic(|this| Self {
@@ -119,7 +119,7 @@ impl Peers {
             rows,
             positions,
             endpoint,
-            mailbox,
+            sender,
             runtime,
             departures: watch::Sender::new(()),
         })
@@ -148,7 +148,7 @@ impl Peers {
             let mut row = known.unwrap_or_else(|| self.row(me, server.id, node, &server.address));
             if row.listed != server.address {
                 row.listed.clone_from(&server.address);
-                row.line.move_to(&server.address);
+                row.queue.move_to(&server.address);
             }
             rows.servers.insert(server.id, row);
         }
@@ -178,14 +178,14 @@ impl Peers {
         let rows = self.read();
         let mut woken: Vec<ServerId> = Vec::new();
         for (to, message) in messages.drain(..) {
-            let taken = rows.servers.get(&to).is_some_and(|row| row.line.push(message));
+            let taken = rows.servers.get(&to).is_some_and(|row| row.queue.push(message));
             let told = if taken { &mut woken } else { &mut *lost };
             if !told.contains(&to) {
                 told.push(to);
             }
         }
         for row in woken.iter().filter_map(|to| rows.servers.get(to)) {
-            row.line.wake();
+            row.queue.wake();
         }
     }
 
@@ -209,7 +209,7 @@ impl Peers {
         let Hello { from, to, position, remembers, .. } = hello;
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
             // It always gets in, and the driver may be gone.
-            let _ = self.mailbox.post(Mail::SetBack(*from, set_back.known));
+            let _ = self.sender.post(DriverEvent::SetBack(*from, set_back.known));
             return Err(set_back);
         }
         SetBack::find(*from, *position, *to, known).map_or(Ok(()), Err)
@@ -219,13 +219,13 @@ impl Peers {
     pub(super) fn note_version(&self, hello: &Hello) {
         let version = hello.version.chars().take(MAX_VERSION_CHARS).collect();
         // It always gets in, and the driver may be gone.
-        let _ = self.mailbox.post(Mail::Version(hello.from, version));
+        let _ = self.sender.post(DriverEvent::Version(hello.from, version));
     }
 
     /// Whether another server may speak, and what it is told then.
-    pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Unheard> {
-        let me = self.me.get().ok_or(Unheard::NotYet)?;
-        let denied = |reason: String| Err(Unheard::Denied(reason));
+    pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Refused> {
+        let me = self.me.get().ok_or(Refused::NotYet)?;
+        let denied = |reason: String| Err(Refused::Denied(reason));
         if hello.cluster_id != me.cluster_id {
             return denied(format!(
                 "it belongs to the cluster {}, this server to {}: to make it join this one, stop it and empty its \
@@ -243,10 +243,10 @@ impl Peers {
         let mut rows = self.write();
         if !rows.servers.contains_key(&hello.from) && hello.from > rows.last {
             let row = self.row(me, hello.from, node.clone(), &hello.address);
-            rows.servers.insert(hello.from, Row { listed: String::new(), ..row });
+            rows.servers.insert(hello.from, RosterRow { listed: String::new(), ..row });
         }
         match rows.servers.get(&hello.from) {
-            None => Err(Unheard::Removed),
+            None => Err(Refused::Removed),
             Some(row) if row.node != node => denied(format!(
                 "its certificate names the node {}, but server {} is the node {}",
                 peer.node, hello.from, row.node
@@ -255,8 +255,8 @@ impl Peers {
                 if let Err(set_back) = self.compare(hello, self.remembers(hello.from)) {
                     return denied(set_back.to_string());
                 }
-                row.line.move_to(&hello.address);
-                row.line.heard();
+                row.queue.move_to(&hello.address);
+                row.queue.heard();
                 self.note_version(hello);
                 Ok(self.hello(me, hello.from))
             }
@@ -270,12 +270,12 @@ impl Peers {
 
     /// Where another server is reached.
     pub(crate) fn address(&self, server: ServerId) -> Option<String> {
-        self.read().servers.get(&server).map(|row| row.line.address().borrow().clone())
+        self.read().servers.get(&server).map(|row| row.queue.address().borrow().clone())
     }
 
     /// The way to the driver.
-    pub(crate) fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
+    pub(crate) fn sender(&self) -> &EventSender {
+        &self.sender
     }
 
     /// Begins a task that calls other servers.
@@ -309,26 +309,26 @@ impl Peers {
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn row(&self, me: &Me, server: ServerId, node: NodeName, address: &str) -> Row {
-        let line = Arc::new(Line::new(address.into()));
-        let link = Link {
+    fn row(&self, me: &Me, server: ServerId, node: NodeName, address: &str) -> RosterRow {
+        let queue = Arc::new(PeerQueue::new(address.into()));
+        let link = PeerLink {
             peers: Weak::clone(&self.this),
             me: me.id,
             server,
             node: node.clone(),
-            line: Arc::clone(&line),
+            queue: Arc::clone(&queue),
             endpoint: Arc::clone(&self.endpoint),
-            mailbox: self.mailbox.clone(),
+            sender: self.sender.clone(),
         };
         let task = self.runtime.spawn(link.keep()).abort_handle();
-        Row { node, listed: address.into(), line, task }
+        RosterRow { node, listed: address.into(), queue, task }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Rows> {
+    fn read(&self) -> RwLockReadGuard<'_, RosterRows> {
         self.rows.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Rows> {
+    fn write(&self) -> RwLockWriteGuard<'_, RosterRows> {
         self.rows.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! Who may speak, and that what is said arrives.
 
-use super::{Hello, Me, Peers, Unheard, dial_options};
-use crate::mailbox::{Inbox, Mail, mailbox};
+use super::{Hello, Me, Peers, Refused, dial_options};
+use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 /// A server that speaks to others and has nothing else.
 struct Place {
     peers: Arc<Peers>,
-    inbox: Inbox,
+    receiver: EventReceiver,
     endpoint: Arc<Endpoint>,
     address: SocketAddr,
     service: JoinHandle<()>,
@@ -28,15 +28,15 @@ fn place(folder: &TempDir, number: u64, address: &str) -> Place {
     let node = format!("s{number}");
     let certificates = Development::prepare(folder.path(), &node.as_str().into()).expect("certificates");
     let identity = certificates.identity(Role::Server).expect("a server's certificate");
-    let (mailbox, inbox) = mailbox(100);
+    let (sender, receiver) = event_queue(100);
     let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).expect("a socket"));
     let address = address.parse().expect("an address");
     let endpoint = Endpoint::listen(address, &identity, &QuicOptions::default()).expect("a socket");
-    let (endpoint, peers) = (Arc::new(endpoint), Peers::new(dialling, mailbox.clone()));
-    let service = RpcService::new(mailbox, RpcOptions::default(), Arc::new(RpcCounters::default()));
+    let (endpoint, peers) = (Arc::new(endpoint), Peers::new(dialling, sender.clone()));
+    let service = RpcService::new(sender, RpcOptions::default(), Arc::new(RpcCounters::default()));
     let service = tokio::spawn(service.with_peers(Arc::clone(&peers)).run(Arc::clone(&endpoint)));
     let address = endpoint.local_address().expect("it is bound");
-    Place { peers, inbox, endpoint, address, service }
+    Place { peers, receiver, endpoint, address, service }
 }
 
 impl Place {
@@ -45,13 +45,13 @@ impl Place {
         self.peers.begin(Me { id: ServerId(number), cluster_id: "c".into(), address });
     }
 
-    /// Waits until such a mail arrives for the driver.
-    fn until(&self, what: &str, wanted: impl Fn(&Mail) -> bool) {
+    /// Waits until such an event arrives for the driver.
+    fn until(&self, what: &str, wanted: impl Fn(&DriverEvent) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut mails = Vec::new();
-        while !mails.iter().any(&wanted) {
+        let mut events = Vec::new();
+        while !events.iter().any(&wanted) {
             assert!(Instant::now() < deadline, "waited in vain for {what}");
-            self.inbox.take(&mut mails, 100, deadline);
+            self.receiver.take(&mut events, 100, deadline);
         }
     }
 
@@ -92,9 +92,9 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     };
     let admit = |hello: Hello, node: &str| match place.peers.admit(&hello, &peer(node)) {
         Ok(answer) => format!("{} to {}", answer.from, answer.to),
-        Err(Unheard::NotYet) => "not yet".into(),
-        Err(Unheard::Removed) => "removed".into(),
-        Err(Unheard::Denied(reason)) => reason,
+        Err(Refused::NotYet) => "not yet".into(),
+        Err(Refused::Removed) => "removed".into(),
+        Err(Refused::Denied(reason)) => reason,
     };
     assert_eq!(admit(hello(2, 1, "c"), "s2"), "not yet");
     place.begin(1);
@@ -102,7 +102,7 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     place.peers.update(servers.iter(), ServerId(5));
     assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2");
     assert_eq!(place.peers.address(ServerId(2)).as_deref(), Some("127.0.0.1:9"), "it moved");
-    let met = |mail: &Mail| matches!(mail, Mail::Version(ServerId(2), version) if version == "1.2.3");
+    let met = |event: &DriverEvent| matches!(event, DriverEvent::Version(ServerId(2), version) if version == "1.2.3");
     place.until("the version of the server that was met", met);
     assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
     assert!(admit(hello(2, 3, "c"), "s2").contains("it looks for server 3"));
@@ -143,8 +143,8 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
         let peer = Peer { role: Role::Server, node: "s2".into() };
         match place.peers.admit(&hello, &peer) {
             Ok(answer) => Ok((answer.position, answer.remembers)),
-            Err(Unheard::NotYet | Unheard::Removed) => Err("not yet".into()),
-            Err(Unheard::Denied(reason)) => Err(reason),
+            Err(Refused::NotYet | Refused::Removed) => Err("not yet".into()),
+            Err(Refused::Denied(reason)) => Err(reason),
         }
     };
     assert_eq!(admit(at(5, 650), Some(at(5, 700))), Ok((at(5, 700), Some(at(5, 650)))));
@@ -155,7 +155,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     );
     let refused = admit(at(6, 10), Some(at(5, 701))).expect_err("this server acknowledged one more");
     assert!(refused.contains("the disk of server 1 was set back"), "{refused}");
-    let told = |mail: &Mail| matches!(mail, Mail::SetBack(ServerId(2), known) if known.last_index.0 == 701);
+    let told = |event: &DriverEvent| matches!(event, DriverEvent::SetBack(ServerId(2), known) if known.last_index.0 == 701);
     place.until("the own driver's news", told);
     place.stop().await;
 }
@@ -183,13 +183,13 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
         other.begin(2);
         other.peers.update(servers.iter(), ServerId(2));
         let (_, heard) = message(1, 2);
-        let is_it = move |mail: &Mail| matches!(mail, Mail::Peer(ServerId(1), message) if *message == heard);
+        let is_it = move |event: &DriverEvent| matches!(event, DriverEvent::Peer(ServerId(1), message) if *message == heard);
         let listening = tokio::task::spawn_blocking(move || {
             other.until("the message", is_it);
             other
         });
         listening.await.expect("it arrives").stop().await;
-        one.until("the loss", |mail| matches!(mail, Mail::Unreachable(ServerId(2))));
+        one.until("the loss", |event| matches!(event, DriverEvent::Unreachable(ServerId(2))));
         other = place(&folder, 2, &address);
     }
     saying.abort();
@@ -208,7 +208,7 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     }
     let saying = tokio::spawn(say(Arc::clone(&one.peers)));
     let other = tokio::task::spawn_blocking(move || {
-        other.until("the first message", |mail| matches!(mail, Mail::Peer(ServerId(1), _)));
+        other.until("the first message", |event| matches!(event, DriverEvent::Peer(ServerId(1), _)));
         other
     });
     let other = other.await.expect("it arrives");
@@ -216,14 +216,15 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     let (mut heard, mut lost) = (Vec::new(), Vec::new());
     let deadline = Instant::now() + Duration::from_secs(60);
     // It says something else now, so that nothing of this was on its way before.
-    let late = |mail: &Mail| matches!(mail, Mail::Peer(_, message) if message.index == LogIndex(7));
-    while !lost.iter().any(|mail| matches!(mail, Mail::Unreachable(ServerId(2)))) {
+    let late =
+        |event: &DriverEvent| matches!(event, DriverEvent::Peer(_, message) if message.index == LogIndex(7));
+    while !lost.iter().any(|event| matches!(event, DriverEvent::Unreachable(ServerId(2)))) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (to, message) = message(1, 2);
         one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());
-        other.inbox.take_now(&mut heard, 100);
+        other.receiver.take_now(&mut heard, 100);
         assert!(!heard.iter().any(late), "it is heard on");
-        one.inbox.take_now(&mut lost, 100);
+        one.receiver.take_now(&mut lost, 100);
         assert!(Instant::now() < deadline, "it was not told that nobody listens");
     }
     saying.abort();

@@ -1,9 +1,9 @@
-//! One stream of calls: frames in, mails to the driver, answers out.
+//! One stream of calls: frames in, events to the driver, answers out.
 
 use super::RpcService;
 use super::counters::one_more;
 use super::long::{Built, LongReads};
-use crate::mailbox::{Begun, Mail, Outgoing, ReplySink};
+use crate::event_queue::{Begun, DriverEvent, Outgoing, ReplySink};
 use lockmesh_core::frontend::{CallRef, denied};
 use lockmesh_core::state::too_long;
 use lockmesh_net::frame::FrameQueue;
@@ -48,10 +48,10 @@ impl Stream {
             one_more(&self.service.counters.call_frames);
             self.service.counters.calls.fetch_add(calls.len() as u64, Ordering::Relaxed);
             let mut duplicate = None;
-            let mails = calls.into_iter().filter_map(|call| self.mail(call, &mut duplicate));
-            let refused = self.service.mailbox.post_all(mails);
-            for mail in refused {
-                self.shed(mail);
+            let events = calls.into_iter().filter_map(|call| self.event(call, &mut duplicate));
+            let refused = self.service.sender.post_all(events);
+            for event in refused {
+                self.shed(event);
             }
             if let Some(CallId(id)) = duplicate {
                 return Err(LinkError::Malformed(format!("call {id} twice")));
@@ -62,13 +62,13 @@ impl Stream {
     }
 
     /// What the driver is told about a call; nothing if it is answered here.
-    fn mail(&self, call: Call, duplicate: &mut Option<CallId>) -> Option<Mail> {
+    fn event(&self, call: Call, duplicate: &mut Option<CallId>) -> Option<DriverEvent> {
         let (call, request) = match call {
             Call::Begin(call, request) => (call, request),
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
                 let from = CallRef { caller: self.replies.caller(), call };
-                return self.replies.cancel(call).then_some(Mail::Cancel(from));
+                return self.replies.cancel(call).then_some(DriverEvent::Cancel(from));
             }
         };
         match self.replies.begin(call) {
@@ -93,11 +93,11 @@ impl Stream {
             self.replies.answer(call, Response::Unavailable(Unavailable::Denied(reason)));
             return None;
         }
-        Some(Mail::Call { call, request, replies: self.replies.clone() })
+        Some(DriverEvent::Call { call, request, replies: self.replies.clone() })
     }
 
-    fn shed(&self, mail: Mail) {
-        if let Mail::Call { call, .. } = mail {
+    fn shed(&self, event: DriverEvent) {
+        if let DriverEvent::Call { call, .. } = event {
             one_more(&self.service.counters.overloaded);
             let reason = "more calls wait for its driver than it takes on";
             self.replies.answer(call, Response::Unavailable(Unavailable::Overloaded(reason.into())));

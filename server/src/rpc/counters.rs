@@ -22,7 +22,7 @@ pub struct RpcCounters {
     pub reply_frames: AtomicU64,
     /// Answers that were sent.
     pub replies: AtomicU64,
-    /// Calls that were turned away because the driver's mailbox or the connection's own limit was full.
+    /// Calls that were turned away because the driver's event queue or the connection's own limit was full.
     pub overloaded: AtomicU64,
     /// Answers that fit no frame, and were replaced by a refusal.
     pub too_long: AtomicU64,
@@ -30,7 +30,7 @@ pub struct RpcCounters {
     pub peer_frames: AtomicU64,
     /// Messages of other servers that arrived.
     pub peer_messages: AtomicU64,
-    /// Messages of other servers that were dropped because the driver's mailbox was full.
+    /// Messages of other servers that were dropped because the driver's event queue was full.
     pub peer_dropped: AtomicU64,
     /// Peers turned away because all connections were taken.
     pub full: Refusals,

@@ -3,7 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
-//! | `calls.rs` | one stream of calls: frames in, mails to the driver, answers out |
+//! | `calls.rs` | one stream of calls: frames in, events to the driver, answers out |
 //! | `long.rs` | answers of very many rows, built beside everything else |
 //! | `raft.rs` | one stream of another server's messages |
 //! | `counters.rs` | what is counted, for metrics |
@@ -16,7 +16,7 @@ pub mod counters;
 mod long;
 mod raft;
 
-use crate::mailbox::{CALLS_PER_CONNECTION, Caller, Mail, Mailbox, ReplySink};
+use crate::event_queue::{CALLS_PER_CONNECTION, Caller, DriverEvent, EventSender, ReplySink};
 use crate::peers::Peers;
 use counters::{RpcCounters, one_more};
 use lockmesh_net::quic::Arrival;
@@ -50,7 +50,7 @@ impl Default for RpcOptions {
 /// Serves agents, and other servers, until the endpoint is closed.
 #[derive(Clone, Debug)]
 pub struct RpcService {
-    mailbox: Mailbox,
+    sender: EventSender,
     options: Arc<RpcOptions>,
     counters: Arc<RpcCounters>,
     last_caller: Arc<AtomicU64>,
@@ -60,11 +60,11 @@ pub struct RpcService {
 }
 
 impl RpcService {
-    /// Makes the service in front of this mailbox.
-    pub fn new(mailbox: Mailbox, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
+    /// Makes the service in front of this event queue.
+    pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
         let long_reads = Arc::new(long::places());
         Self {
-            mailbox,
+            sender,
             options: Arc::new(options),
             counters,
             last_caller: Arc::default(),
@@ -159,7 +159,7 @@ impl RpcService {
 
     /// Frees all that the driver keeps for a caller. It always gets in, and the driver may be gone.
     fn forget(&self, caller: Caller) {
-        if self.mailbox.post(Mail::Gone { from: caller }).is_err() {
+        if self.sender.post(DriverEvent::Gone { from: caller }).is_err() {
             one_more(&self.counters.overloaded);
         }
     }

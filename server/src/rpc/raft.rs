@@ -2,8 +2,8 @@
 
 use super::RpcService;
 use super::counters::one_more;
-use crate::mailbox::Mail;
-use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Unheard};
+use crate::event_queue::DriverEvent;
+use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Refused};
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long the hello may take.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct RaftStream {
     pub(super) service: RpcService,
@@ -26,14 +26,14 @@ pub(super) struct RaftStream {
 impl RaftStream {
     /// Serves the stream until it ends.
     pub(super) async fn run(self, mut sender: FrameSender, mut receiver: FrameReceiver) {
-        let hello = tokio::time::timeout(HELLO_TIME, receiver.receive::<HelloFrame>()).await;
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, receiver.receive::<HelloFrame>()).await;
         let Ok(Ok(Some(HelloFrame(hellos)))) = hello else { return self.cut("no hello") };
         let [hello] = hellos.as_slice() else { return self.cut("not one hello") };
         let answer = match self.peers.admit(hello, self.connection.peer()) {
             Ok(answer) => answer,
-            Err(Unheard::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
-            Err(Unheard::Removed) => return self.tell_removed(hello.from),
-            Err(Unheard::Denied(reason)) => {
+            Err(Refused::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
+            Err(Refused::Removed) => return self.tell_removed(hello.from),
+            Err(Refused::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
                 return;
             }
@@ -55,8 +55,8 @@ impl RaftStream {
         while let Some(PeerFrame(messages)) = self.next_frame(from, &mut receiver, &mut departures).await? {
             one_more(&counters.peer_frames);
             counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
-            let mails = messages.into_iter().map(|message| Mail::Peer(from, message));
-            let dropped = self.service.mailbox.post_all(mails).len();
+            let events = messages.into_iter().map(|message| DriverEvent::Peer(from, message));
+            let dropped = self.service.sender.post_all(events).len();
             counters.peer_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! Where the files are: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
-use super::open::{IMAGE, LOG, NEW_IMAGE, NEW_LOG};
+use super::open::{LOG, NEW_LOG, NEW_STATE, STATE};
 use super::origin::Origin;
 use super::told::TOLD;
-use crate::forming::Record;
-use lockmesh_net::private::{self, Entry};
+use crate::bootstrap::Record;
+use lockmesh_net::private::{self, FolderEntry};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 use std::fmt::Debug;
@@ -82,14 +82,14 @@ impl Folder {
 }
 
 /// What a server has in its folder: all values, and the ids of sessions, which are all it takes to release a lock.
-fn kind(name: &str) -> Entry {
-    let ours = [LOCK_FILE, LOG, IMAGE, NEW_LOG, NEW_IMAGE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
+fn kind(name: &str) -> FolderEntry {
+    let ours = [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
     match name {
-        _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => Entry::Secret,
+        _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => FolderEntry::Secret,
         // The process's number may lie here too, and the root of a file system of its own has a folder for what it finds.
-        "pid" | "lost+found" => Entry::Public,
-        _ if name.ends_with(".pid") => Entry::Public,
-        _ => Entry::Foreign,
+        "pid" | "lost+found" => FolderEntry::Public,
+        _ if name.ends_with(".pid") => FolderEntry::Public,
+        _ => FolderEntry::Foreign,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** whatever refuses to open leaves every byte of the folder as it was.
 
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub enum StoreError {
         /// What was found instead.
         reason: String,
     },
-    /// The file was ours, but is cut off, overwritten or otherwise broken.
+    /// The file was ours, but is compacted, overwritten or otherwise broken.
     #[error("{}: the file is damaged ({reason}); {HOW_TO_GO_ON}", .path.display())]
     Damaged {
         /// The file.
@@ -64,12 +64,12 @@ pub enum StoreError {
         expected: ServerId,
     },
     /// The two files were not made together.
-    #[error("{} and {}: the two files do not belong together; {HOW_TO_GO_ON}", .log.display(), .image.display())]
+    #[error("{} and {}: the two files do not belong together; {HOW_TO_GO_ON}", .log.display(), .checkpoints.display())]
     Mismatched {
         /// The log.
         log: PathBuf,
-        /// The image.
-        image: PathBuf,
+        /// The checkpoint.
+        checkpoints: PathBuf,
     },
     /// Of the two files there is only one.
     #[error("{}: the file is missing, though {} is there; {HOW_TO_GO_ON}", .missing.display(), .present.display())]
@@ -79,19 +79,19 @@ pub enum StoreError {
         /// The file that is there.
         present: PathBuf,
     },
-    /// The log does not reach back to the image.
+    /// The log does not reach back to the checkpoint.
     #[error(
-        "{} and {}: the image ends at index {image_index}, but the log begins behind index {base} (term {base_term}): \
-         the image is older than its log; {HOW_TO_GO_ON}", .log.display(), .image.display()
+        "{} and {}: the checkpoints ends at index {checkpoint_index}, but the log begins behind index {base} (term {base_term}): \
+         the checkpoint is older than its log; {HOW_TO_GO_ON}", .log.display(), .checkpoints.display()
     )]
     Gap {
         /// The log.
         log: PathBuf,
-        /// The image.
-        image: PathBuf,
-        /// What the image stands for.
-        image_index: LogIndex,
-        /// The last index that was cut off the log.
+        /// The checkpoint.
+        checkpoints: PathBuf,
+        /// What the checkpoint stands for.
+        checkpoint_index: LogIndex,
+        /// The last index that was compacted the log.
         base: LogIndex,
         /// Its term.
         base_term: Term,
@@ -133,8 +133,13 @@ impl StoreError {
         matches!(self, Self::Io { .. })
     }
 
-    /// A log that begins behind its image.
-    pub(super) fn gap(log: PathBuf, image: PathBuf, mark: &ImageMark, base: (LogIndex, Term)) -> Self {
-        Self::Gap { log, image, image_index: mark.index, base: base.0, base_term: base.1 }
+    /// A log that begins behind its checkpoint.
+    pub(super) fn gap(
+        log: PathBuf,
+        checkpoints: PathBuf,
+        mark: &SnapshotMeta,
+        base: (LogIndex, Term),
+    ) -> Self {
+        Self::Gap { log, checkpoints, checkpoint_index: mark.index, base: base.0, base_term: base.1 }
     }
 }

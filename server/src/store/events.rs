@@ -2,7 +2,7 @@
 
 use lockmesh_core::checksum::Checksum;
 pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::LogIndex;
 
 /// What happened in the store. Told from the store's own threads, which wait for the listener: it must be quick.
@@ -10,8 +10,8 @@ use lockmesh_protocol::id::LogIndex;
 pub enum StoreEvent {
     /// Every log write up to this number is durable.
     Persisted(u64),
-    /// This image is durable.
-    Image(ImageMark),
+    /// This checkpoint is durable.
+    Checkpointed(SnapshotMeta),
     /// A checkpoint of exactly this index became durable, and this is its checksum.
     Summed(LogIndex, Checksum),
     /// The disk refuses, or takes writes again.

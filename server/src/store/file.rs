@@ -39,7 +39,7 @@ pub(super) enum Kind {
     /// `log.redb`.
     Log,
     /// `state.redb`.
-    Image,
+    State,
 }
 
 impl Kind {
@@ -47,14 +47,14 @@ impl Kind {
     pub(super) const fn format(self) -> u32 {
         match self {
             Self::Log => 2,
-            Self::Image => 1,
+            Self::State => 1,
         }
     }
 }
 
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     /// Which of the two it is.
     pub(super) kind: Kind,
     /// The same random number in both files of a pair.
@@ -76,7 +76,7 @@ impl TableName {
 
 /// Why redb refused.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum StoreFault {
     /// The disk did.
     Io(io::Error),
     /// The file is broken.
@@ -130,8 +130,8 @@ impl RedbFile {
     pub(super) fn create(
         disk: &dyn Disk,
         name: &'static str,
-        identity: &Identity,
-        fill: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
+        identity: &FileIdentity,
+        fill: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
     ) -> Result<(), StoreError> {
         let path = disk.path(name);
         let backend = disk.create(name).map_err(io_error(&path, "cannot make the file"))?;
@@ -177,24 +177,25 @@ impl RedbFile {
     }
 
     /// What the file says of itself.
-    pub(super) fn identity(&self) -> Result<Identity, StoreError> {
+    pub(super) fn identity(&self) -> Result<FileIdentity, StoreError> {
         let path = self.path();
         let damaged = |reason: String| StoreError::Damaged { path: path.clone(), reason };
         self.format()?;
         let identity = self.read()?.get(TableName(META), IDENTITY_KEY).map_err(|fault| self.fault(fault))?;
         let identity = identity.ok_or_else(|| damaged("it has no identity".to_owned()))?;
-        wire::decode::<Identity, 1024>(&identity).map_err(|error| damaged(error.to_string()))
+        wire::decode::<FileIdentity, 1024>(&identity).map_err(|error| damaged(error.to_string()))
     }
 
     /// Changes the file in one durable commit.
     pub(super) fn write(
         &self,
-        change: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
+        change: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
     ) -> Result<(), StoreError> {
         let open = self.opened()?;
-        let opened = open.as_ref().ok_or_else(|| self.fault(Fault::Io(io::Error::other("not open yet"))))?;
+        let opened =
+            open.as_ref().ok_or_else(|| self.fault(StoreFault::Io(io::Error::other("not open yet"))))?;
         commit(&opened.database, change).map_err(|fault| match (fault, opened.guard.last_error()) {
-            (Fault::Io(_), Some(error)) => self.fault(Fault::Io(io::Error::other(error))),
+            (StoreFault::Io(_), Some(error)) => self.fault(StoreFault::Io(io::Error::other(error))),
             (fault, _) => self.fault(fault),
         })
     }
@@ -202,7 +203,8 @@ impl RedbFile {
     /// Looks at what the last commit left; later commits do not disturb it.
     pub(super) fn read(&self) -> Result<Reading, StoreError> {
         let open = self.opened()?;
-        let opened = open.as_ref().ok_or_else(|| self.fault(Fault::Io(io::Error::other("not open yet"))))?;
+        let opened =
+            open.as_ref().ok_or_else(|| self.fault(StoreFault::Io(io::Error::other("not open yet"))))?;
         let transaction = opened.database.begin_read().map_err(|error| self.fault(error.into()))?;
         Ok(Reading { transaction })
     }
@@ -214,7 +216,7 @@ impl RedbFile {
         // Closed first: the file's lock admits one opener.
         *open = None;
         let opened = self.open_held(rewrite)?.ok_or_else(|| {
-            self.fault(Fault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
+            self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
         })?;
         opened.guard.release().map_err(io_error(&self.path(), "cannot repair the file"))?;
         *open = Some(opened);
@@ -222,14 +224,14 @@ impl RedbFile {
     }
 
     /// Before the file is closed: commits what changes nothing, so that both of redb's commits hold the same.
-    pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>) {
+    pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>) {
         if let Err(error) = self.write(same) {
             tracing::warn!(%error, "closed without the last commit, which would have changed nothing");
         }
     }
 
     /// A fault of this file, with its name.
-    pub(super) fn fault(&self, fault: Fault) -> StoreError {
+    pub(super) fn fault(&self, fault: StoreFault) -> StoreError {
         Self::failed(self.path(), "cannot read or write the file", fault)
     }
 
@@ -238,10 +240,10 @@ impl RedbFile {
         StoreError::Damaged { path: self.path(), reason: reason.into() }
     }
 
-    fn failed(path: PathBuf, doing: &'static str, fault: Fault) -> StoreError {
+    fn failed(path: PathBuf, doing: &'static str, fault: StoreFault) -> StoreError {
         match fault {
-            Fault::Io(source) => StoreError::Io { path, doing, source },
-            Fault::Damaged(reason) => StoreError::Damaged { path, reason },
+            StoreFault::Io(source) => StoreError::Io { path, doing, source },
+            StoreFault::Damaged(reason) => StoreError::Damaged { path, reason },
         }
     }
 
@@ -289,7 +291,7 @@ impl RedbFile {
             DatabaseError::Storage(StorageError::Io(error))
                 if error.kind() == io::ErrorKind::UnexpectedEof =>
             {
-                self.damaged("it is cut off")
+                self.damaged("it is compacted")
             }
             error => self.fault(error.into()),
         }
@@ -310,8 +312,8 @@ pub(super) fn io_error(path: &std::path::Path, doing: &'static str) -> impl FnOn
 /// Makes a change in one durable commit.
 fn commit(
     database: &Database,
-    change: impl FnOnce(&mut Writing<'_>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    change: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
+) -> Result<(), StoreFault> {
     // Durable at once, in one phase and without a saved allocator: redb's defaults, and its fastest.
     let transaction = database.begin_write()?;
     change(&mut Writing { transaction: &transaction })?;
@@ -326,17 +328,17 @@ pub(super) struct Writing<'a> {
 
 impl Writing<'_> {
     /// Opens a table, and makes it where it is missing.
-    pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, Fault> {
+    pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, StoreFault> {
         Ok(WritingTable(self.transaction.open_table(name.0)?))
     }
 
     /// Notes that the file has the newest format of its kind from this commit on.
-    pub(super) fn upgrade(&self, kind: Kind) -> Result<(), Fault> {
+    pub(super) fn upgrade(&self, kind: Kind) -> Result<(), StoreFault> {
         self.table(TableName(META))?.put(FORMAT_KEY, &kind.format().to_le_bytes())
     }
 
     /// Removes a table with all that it holds.
-    pub(super) fn remove_table(&self, name: TableName) -> Result<(), Fault> {
+    pub(super) fn remove_table(&self, name: TableName) -> Result<(), StoreFault> {
         self.transaction.delete_table(name.0)?;
         Ok(())
     }
@@ -347,7 +349,7 @@ pub(super) struct WritingTable<'a>(redb::Table<'a, &'static [u8], &'static [u8]>
 
 impl WritingTable<'_> {
     /// Sets a row.
-    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFault> {
         self.replace(key, value, |_| ())
     }
 
@@ -357,7 +359,7 @@ impl WritingTable<'_> {
         key: &[u8],
         value: &[u8],
         former: impl FnOnce(&[u8]),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StoreFault> {
         if let Some(before) = self.0.insert(key, value)? {
             former(before.value());
         }
@@ -371,7 +373,7 @@ impl WritingTable<'_> {
         end: &[u8],
         at_most: usize,
         mut former: impl FnMut(&[u8]),
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, StoreFault> {
         let mut removed = 0;
         for row in self.0.extract_from_if::<&[u8], _>(start..end, |_, _| true)?.take(at_most) {
             former(row?.1.value());
@@ -381,12 +383,12 @@ impl WritingTable<'_> {
     }
 
     /// Removes a row, if it is there.
-    pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), Fault> {
+    pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), StoreFault> {
         self.take_out(key, |_| ())
     }
 
     /// Removes a row, and shows what it held, if it was there.
-    pub(super) fn take_out(&mut self, key: &[u8], former: impl FnOnce(&[u8])) -> Result<(), Fault> {
+    pub(super) fn take_out(&mut self, key: &[u8], former: impl FnOnce(&[u8])) -> Result<(), StoreFault> {
         if let Some(before) = self.0.remove(key)? {
             former(before.value());
         }
@@ -394,7 +396,7 @@ impl WritingTable<'_> {
     }
 
     /// What a row holds.
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreFault> {
         Ok(self.0.get(key)?.map(|value| value.value().to_vec()))
     }
 }
@@ -406,7 +408,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// What a row holds; none also where there is no such table.
-    pub(super) fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, StoreFault> {
         let Some(ReadingTable(table)) = self.table(table)? else { return Ok(None) };
         Ok(table.get(key)?.map(|value| value.value().to_vec()))
     }
@@ -416,8 +418,8 @@ impl Reading {
         &self,
         table: TableName,
         from: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool, Fault>,
-    ) -> Result<(), Fault> {
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool, StoreFault>,
+    ) -> Result<(), StoreFault> {
         let Some(ReadingTable(table)) = self.table(table)? else { return Ok(()) };
         for row in ReadableTable::range::<&[u8]>(&table, (Bound::Included(from), Bound::Unbounded))? {
             let (key, value) = row?;
@@ -428,7 +430,7 @@ impl Reading {
         Ok(())
     }
 
-    fn table(&self, name: TableName) -> Result<Option<ReadingTable>, Fault> {
+    fn table(&self, name: TableName) -> Result<Option<ReadingTable>, StoreFault> {
         match self.transaction.open_table(name.0) {
             Ok(table) => Ok(Some(ReadingTable(table))),
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
@@ -440,7 +442,7 @@ impl Reading {
 /// A table as it was at one moment.
 struct ReadingTable(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
 
-impl From<redb::Error> for Fault {
+impl From<redb::Error> for StoreFault {
     fn from(error: redb::Error) -> Self {
         match error {
             redb::Error::Io(error) => Self::Io(error),
@@ -455,7 +457,7 @@ impl From<redb::Error> for Fault {
 /// Every error of redb's is one of its own widest kind first.
 macro_rules! fault_from {
     ($($error:ty),+) => {
-        $(impl From<$error> for Fault {
+        $(impl From<$error> for StoreFault {
             fn from(error: $error) -> Self {
                 redb::Error::from(error).into()
             }

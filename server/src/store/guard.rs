@@ -25,7 +25,7 @@ pub(super) struct Guard(Arc<Inner>);
 struct Inner {
     file: Box<dyn StorageBackend>,
     /// What is held back; none where the file is trusted.
-    held: Mutex<Option<Vec<Operation>>>,
+    held: Mutex<Option<Vec<HeldWrite>>>,
     /// What the system said last when it refused.
     last_error: Mutex<Option<String>>,
     /// Whether a sync failed: what it covered may never reach the disk, though reading still shows it.
@@ -34,7 +34,7 @@ struct Inner {
 
 /// A write that is held back.
 #[derive(Debug)]
-enum Operation {
+enum HeldWrite {
     Write(u64, Vec<u8>),
     SetLength(u64),
     Sync,
@@ -51,7 +51,7 @@ impl Guard {
         Self::new(file, None)
     }
 
-    fn new(file: Box<dyn StorageBackend>, held: Option<Vec<Operation>>) -> Self {
+    fn new(file: Box<dyn StorageBackend>, held: Option<Vec<HeldWrite>>) -> Self {
         Self(Arc::new(Inner {
             file,
             held: Mutex::new(held),
@@ -67,9 +67,9 @@ impl Guard {
         let mut held = self.held();
         for operation in held.iter().flatten() {
             let done = match operation {
-                Operation::Write(offset, data) => self.0.file.write(*offset, data),
-                Operation::SetLength(length) => self.0.file.set_len(*length),
-                Operation::Sync => self.sync_file(),
+                HeldWrite::Write(offset, data) => self.0.file.write(*offset, data),
+                HeldWrite::SetLength(length) => self.0.file.set_len(*length),
+                HeldWrite::Sync => self.sync_file(),
             };
             self.noted(done)?;
         }
@@ -109,7 +109,7 @@ impl Guard {
         self.0.file.sync_data()
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Vec<Operation>>> {
+    fn held(&self) -> MutexGuard<'_, Option<Vec<HeldWrite>>> {
         lock(&self.0.held)
     }
 
@@ -140,9 +140,9 @@ impl StorageBackend for Guard {
         let mut length = self.noted(self.0.file.len())?;
         for operation in self.held().iter().flatten() {
             match operation {
-                Operation::Write(offset, data) => length = length.max(offset + data.len() as u64),
-                Operation::SetLength(new) => length = *new,
-                Operation::Sync => {}
+                HeldWrite::Write(offset, data) => length = length.max(offset + data.len() as u64),
+                HeldWrite::SetLength(new) => length = *new,
+                HeldWrite::Sync => {}
             }
         }
         Ok(length)
@@ -161,7 +161,7 @@ impl StorageBackend for Guard {
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         match &mut *self.held() {
-            Some(operations) => operations.push(Operation::SetLength(length)),
+            Some(operations) => operations.push(HeldWrite::SetLength(length)),
             None => self.noted(self.0.file.set_len(length))?,
         }
         Ok(())
@@ -169,7 +169,7 @@ impl StorageBackend for Guard {
 
     fn sync_data(&self) -> io::Result<()> {
         if let Some(operations) = &mut *self.held() {
-            operations.push(Operation::Sync);
+            operations.push(HeldWrite::Sync);
             return Ok(());
         }
         self.noted(self.sync_file())
@@ -177,7 +177,7 @@ impl StorageBackend for Guard {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if let Some(operations) = &mut *self.held() {
-            operations.push(Operation::Write(offset, data.to_vec()));
+            operations.push(HeldWrite::Write(offset, data.to_vec()));
             return Ok(());
         }
         self.noted(self.0.file.write(offset, data))
@@ -215,7 +215,7 @@ impl StorageBackend for Guard {
 /// Reads what the file would hold if what is held back had been written.
 fn read_through(
     file: &dyn StorageBackend,
-    operations: &[Operation],
+    operations: &[HeldWrite],
     offset: u64,
     out: &mut [u8],
 ) -> io::Result<()> {
@@ -229,16 +229,16 @@ fn read_through(
     absent.fill(0);
     for operation in operations {
         match operation {
-            Operation::Write(at, data) => {
+            HeldWrite::Write(at, data) => {
                 overlay(out, offset, *at, data);
                 length = length.max(at + data.len() as u64);
             }
-            Operation::SetLength(new) => {
+            HeldWrite::SetLength(new) => {
                 let kept = usize::try_from(new.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
                 out[kept..].fill(0);
                 length = *new;
             }
-            Operation::Sync => {}
+            HeldWrite::Sync => {}
         }
     }
     if end > length {

@@ -1,16 +1,16 @@
 //! `log.redb`: the log's entries and the hard state, one durable commit a batch.
 //!
 //! All entries of a batch lie in one row under the first one's index, and the head (hard state and where the log
-//! was cut) lies behind them under the highest key: the newest row and the head share a page, so that a small
+//! was compacted) lies behind them under the highest key: the newest row and the head share a page, so that a small
 //! commit touches one page of one table.
 //!
 //! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was told as durable.
 //!
 //! **Invariants:** rows follow each other without a gap, the first one right behind the base. The commit index on
-//! disk never goes back. The base never passes the durable image, which [`LogStore::cut`] is told.
+//! disk never goes back. The base never passes the durable checkpoint, which [`LogStore::compact`] is told.
 
 use super::error::StoreError;
-use super::file::{Fault, Kind, RedbFile, TableName, Writing};
+use super::file::{Kind, RedbFile, StoreFault, TableName, Writing};
 use super::told::ToldFile;
 use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite};
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -26,17 +26,17 @@ const HEAD_KEY: [u8; 8] = [0xff; 8];
 /// A row is closed when its entries' data reach this many bytes. One entry may be longer.
 const ROW_BYTES: usize = 256 << 10;
 
-/// How many rows one commit cuts off at most, so that cutting never holds up a batch.
-const CUT_ROWS: usize = 64;
+/// How many rows one commit compacts at most, so that compaction never holds up a batch.
+const COMPACT_ROWS: usize = 64;
 
 /// The log on disk. One thread writes it.
 #[derive(Debug)]
 pub(super) struct LogStore {
     file: RedbFile,
-    head: Head,
-    rows: VecDeque<Row>,
-    /// Rows that end here or before are to be cut off.
-    cut_to: LogIndex,
+    head: LogHead,
+    rows: VecDeque<LogRow>,
+    /// Rows that end here or before are to be compacted.
+    compact_to: LogIndex,
     /// Whether the file has the format that this build writes.
     is_newest_format: bool,
     /// Where the number of each commit is noted; none before the log is trusted.
@@ -45,7 +45,7 @@ pub(super) struct LogStore {
 
 /// What is known of the log apart from its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Head {
+pub(super) struct LogHead {
     pub(super) hard_state: HardState,
     /// The entry before the first: index and term.
     pub(super) base: (LogIndex, Term),
@@ -60,7 +60,7 @@ struct UncountedHead {
     base: (LogIndex, Term),
 }
 
-impl From<UncountedHead> for Head {
+impl From<UncountedHead> for LogHead {
     fn from(head: UncountedHead) -> Self {
         Self { hard_state: head.hard_state, base: head.base, commit_number: 0 }
     }
@@ -68,7 +68,7 @@ impl From<UncountedHead> for Head {
 
 /// The entries of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Row {
+struct LogRow {
     first: LogIndex,
     last: LogIndex,
     last_term: Term,
@@ -76,27 +76,27 @@ struct Row {
 
 /// What one commit does.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    head: Head,
+struct CommitPlan {
+    head: LogHead,
     /// Rows cut off at the front.
-    cut: usize,
+    compact: usize,
     /// Rows that stay, from the front.
     keep: usize,
     /// What the last row that stays becomes, where its tail is replaced.
-    trimmed: Option<(Row, Vec<u8>)>,
+    trimmed: Option<(LogRow, Vec<u8>)>,
     /// New rows.
-    added: Vec<(Row, Vec<u8>)>,
+    added: Vec<(LogRow, Vec<u8>)>,
 }
 
 impl LogStore {
     /// What a new log begins with.
-    pub(super) fn fill(writing: &mut Writing<'_>, head: &Head) -> Result<(), Fault> {
+    pub(super) fn fill(writing: &mut Writing<'_>, head: &LogHead) -> Result<(), StoreFault> {
         writing.table(ROWS)?.put(&HEAD_KEY, &encode(head))
     }
 
     /// Reads a log that was opened, with all its entries.
     pub(super) fn load(file: RedbFile) -> Result<(Self, Vec<LogEntry>), StoreError> {
-        let mut head: Option<Head> = None;
+        let mut head: Option<LogHead> = None;
         let mut rows = VecDeque::new();
         let mut entries: Vec<LogEntry> = Vec::new();
         let is_newest_format = file.format()? == Kind::Log.format();
@@ -119,11 +119,12 @@ impl LogStore {
         drop(reading);
         let head = head.ok_or_else(|| file.damaged("it has no hard state"))?;
         if let Some(row) = rows.front().filter(|row| row.first != head.base.0.next()) {
-            let reason = format!("it was cut at index {}, but goes on at index {}", head.base.0, row.first);
+            let reason =
+                format!("it was compacted at index {}, but goes on at index {}", head.base.0, row.first);
             return Err(file.damaged(reason));
         }
-        let cut_to = LogIndex(0);
-        Ok((Self { file, head, rows, cut_to, is_newest_format, told: None }, entries))
+        let compact_to = LogIndex(0);
+        Ok((Self { file, head, rows, compact_to, is_newest_format, told: None }, entries))
     }
 
     /// From now on the number of each commit is noted: the log is trusted.
@@ -135,7 +136,7 @@ impl LogStore {
     /// Goes on without commits that were told as durable, up to the number `told`: numbers go on behind it.
     pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
         self.head.commit_number = told;
-        self.carry_out(Plan { head: self.head, keep: self.rows.len(), ..Plan::default() })
+        self.carry_out(CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() })
     }
 
     /// The file behind the log.
@@ -144,17 +145,17 @@ impl LogStore {
     }
 
     /// What is durable of the hard state and the base.
-    pub(super) fn head(&self) -> Head {
+    pub(super) fn head(&self) -> LogHead {
         self.head
     }
 
     /// Makes writes durable, all or none, in their order. May be called again with the same after an error.
     ///
     /// # Panics
-    /// Where entries do not follow the log or would replace what was cut off: the engine has lost its way.
+    /// Where entries do not follow the log or would replace what was compacted: the engine has lost its way.
     pub(super) fn commit(&mut self, writes: &[LogWrite], least_commit: LogIndex) -> Result<(), StoreError> {
         let plan = self.plan(writes, least_commit)?;
-        let nothing = Plan { head: self.head, keep: self.rows.len(), ..Plan::default() };
+        let nothing = CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() };
         if plan != nothing {
             self.carry_out(plan)?;
         }
@@ -162,7 +163,7 @@ impl LogStore {
     }
 
     /// Makes a plan durable, and notes that.
-    fn carry_out(&mut self, mut plan: Plan) -> Result<(), StoreError> {
+    fn carry_out(&mut self, mut plan: CommitPlan) -> Result<(), StoreError> {
         plan.head.commit_number = self.head.commit_number + 1;
         let (rows, upgrades) = (&self.rows, !self.is_newest_format);
         self.file.write(|writing| {
@@ -190,31 +191,31 @@ impl LogStore {
     /// Writes the head as an older version did.
     #[cfg(test)]
     pub(super) fn write_as_format_1(&self) -> Result<(), StoreError> {
-        let Head { hard_state, base, .. } = self.head;
+        let LogHead { hard_state, base, .. } = self.head;
         self.file.write(|writing| {
             writing.table(TableName::new("meta"))?.put(b"format", &1_u32.to_le_bytes())?;
             writing.table(ROWS)?.put(&HEAD_KEY, &encode(&(hard_state, base)))
         })
     }
 
-    /// Marks everything up to an index, which the durable image holds already, as to be cut off: a portion with
+    /// Marks everything up to an index, which the durable checkpoint holds already, as to be compacted: a portion with
     /// each commit.
-    pub(super) fn cut(&mut self, up_to: LogIndex) {
-        self.cut_to = self.cut_to.max(up_to);
+    pub(super) fn compact(&mut self, up_to: LogIndex) {
+        self.compact_to = self.compact_to.max(up_to);
     }
 
     /// Whether there is a row left to cut off.
-    pub(super) fn has_cuts(&self) -> bool {
-        self.rows.front().is_some_and(|row| row.last <= self.cut_to)
+    pub(super) fn must_compact(&self) -> bool {
+        self.rows.front().is_some_and(|row| row.last <= self.compact_to)
     }
 
-    /// Begins the log anew behind an image: the term and the vote stay.
+    /// Begins the log anew behind a checkpoint: the term and the vote stay.
     pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
-        self.carry_out(Plan { head: self.head.begun_anew(base), ..Plan::default() })
+        self.carry_out(CommitPlan { head: self.head.begun_anew(base), ..CommitPlan::default() })
     }
 
     /// Works out what the writes come to.
-    fn plan(&self, writes: &[LogWrite], least_commit: LogIndex) -> Result<Plan, StoreError> {
+    fn plan(&self, writes: &[LogWrite], least_commit: LogIndex) -> Result<CommitPlan, StoreError> {
         let mut head = self.head;
         let mut keep = self.rows.len();
         let mut replaced_from: Option<LogIndex> = None;
@@ -229,7 +230,7 @@ impl LogStore {
             if let Some(first) = write.entries.first() {
                 append(&mut tail, &write.entries);
                 replaced_from = Some(replaced_from.map_or(first.index, |from| from.min(first.index)));
-                assert!(first.index > head.base.0, "an entry would replace what was cut off the log");
+                assert!(first.index > head.base.0, "an entry would replace what was compacted the log");
             }
             if let Some(hard_state) = write.hard_state {
                 // An older one may still be on its way when a checkpoint has raised the commit index.
@@ -247,18 +248,18 @@ impl LogStore {
             let follows = before.unwrap_or(head.base.0).next();
             assert_eq!(follows, from, "entries must follow the log without a gap");
         }
-        let mut cut = 0;
+        let mut compact = 0;
         // A row that is trimmed in this commit is not cut off in it.
         let whole = keep - usize::from(trimmed.is_some());
-        while cut < CUT_ROWS.min(whole) && self.rows[cut].last <= self.cut_to {
-            head.base = (self.rows[cut].last, self.rows[cut].last_term);
-            cut += 1;
+        while compact < COMPACT_ROWS.min(whole) && self.rows[compact].last <= self.compact_to {
+            head.base = (self.rows[compact].last, self.rows[compact].last_term);
+            compact += 1;
         }
-        Ok(Plan { head, cut, keep, trimmed, added: into_rows(tail) })
+        Ok(CommitPlan { head, compact, keep, trimmed, added: into_rows(tail) })
     }
 
     /// What is left of the last row that is kept, where it reaches beyond the index from which the log is replaced.
-    fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(Row, Vec<u8>)>, StoreError> {
+    fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(LogRow, Vec<u8>)>, StoreError> {
         let Some(row) = keep.checked_sub(1).map(|place| self.rows[place]).filter(|row| row.last >= from)
         else {
             return Ok(None);
@@ -272,20 +273,20 @@ impl LogStore {
     }
 
     /// Takes over what a plan made durable.
-    fn adopt(&mut self, plan: Plan) {
+    fn adopt(&mut self, plan: CommitPlan) {
         self.head = plan.head;
         self.rows.truncate(plan.keep);
         if let Some((row, _)) = plan.trimmed {
             self.rows.pop_back();
             self.rows.push_back(row);
         }
-        self.rows.drain(..plan.cut);
+        self.rows.drain(..plan.compact);
         self.rows.extend(plan.added.into_iter().map(|(row, _)| row));
     }
 }
 
-impl Head {
-    /// What is left of it where the log begins anew behind an image: the term and the vote.
+impl LogHead {
+    /// What is left of it where the log begins anew behind a checkpoint: the term and the vote.
     pub(super) fn begun_anew(self, base: (LogIndex, Term)) -> Self {
         let HardState { term, vote, .. } = self.hard_state;
         let hard_state = match term < base.1 {
@@ -297,10 +298,10 @@ impl Head {
     }
 }
 
-impl Plan {
-    fn write(&self, rows: &VecDeque<Row>, writing: &mut Writing<'_>) -> Result<(), Fault> {
+impl CommitPlan {
+    fn write(&self, rows: &VecDeque<LogRow>, writing: &mut Writing<'_>) -> Result<(), StoreFault> {
         let mut table = writing.table(ROWS)?;
-        for row in rows.range(..self.cut).chain(rows.range(self.keep..)) {
+        for row in rows.range(..self.compact).chain(rows.range(self.keep..)) {
             table.remove(&key(row.first))?;
         }
         for (row, bytes) in self.trimmed.iter().chain(&self.added) {
@@ -321,7 +322,7 @@ fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
 }
 
 /// Divides entries that follow each other into rows.
-fn into_rows(entries: Vec<LogEntry>) -> Vec<(Row, Vec<u8>)> {
+fn into_rows(entries: Vec<LogEntry>) -> Vec<(LogRow, Vec<u8>)> {
     let mut rows = Vec::new();
     let mut batch: Vec<LogEntry> = Vec::new();
     let mut batch_bytes = 0;
@@ -338,14 +339,14 @@ fn into_rows(entries: Vec<LogEntry>) -> Vec<(Row, Vec<u8>)> {
     rows
 }
 
-fn into_row(batch: &Vec<LogEntry>) -> Option<(Row, Vec<u8>)> {
+fn into_row(batch: &Vec<LogEntry>) -> Option<(LogRow, Vec<u8>)> {
     let (first, last) = (batch.first()?, batch.last()?);
-    Some((Row { first: first.index, last: last.index, last_term: last.term }, encode(batch)))
+    Some((LogRow { first: first.index, last: last.index, last_term: last.term }, encode(batch)))
 }
 
 /// Checks a row that was read against its key and the entry before it.
-fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Result<Row, Fault> {
-    let damaged = |reason: String| Fault::Damaged(reason);
+fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Result<LogRow, StoreFault> {
+    let damaged = |reason: String| StoreFault::Damaged(reason);
     let key: [u8; 8] = key.try_into().map_err(|_| damaged("a row of the log has no index".to_owned()))?;
     let first = LogIndex(u64::from_be_bytes(key));
     let mut expected = before.map_or(first, |entry| entry.index.next());
@@ -360,7 +361,7 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
         (expected, term) = (expected.next(), entry.term);
     }
     let last = batch.last().ok_or_else(|| damaged(format!("index {expected} is missing in the log")))?;
-    Ok(Row { first, last: last.index, last_term: last.term })
+    Ok(LogRow { first, last: last.index, last_term: last.term })
 }
 
 fn key(first: LogIndex) -> [u8; 8] {
@@ -373,6 +374,6 @@ fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    wire::decode_stored(bytes).map_err(|error| Fault::Damaged(error.to_string()))
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, StoreFault> {
+    wire::decode_stored(bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }

@@ -1,9 +1,9 @@
-//! The server's memory on disk: `log.redb`, the replicated log, and `state.redb`, an image of the state.
+//! The server's memory on disk: `log.redb`, the replicated log, and `state.redb`, a checkpoint of the state.
 //!
-//! State = image + the log's suffix behind it. What a driver does with it:
+//! State = checkpoint + the log's suffix behind it. What a driver does with it:
 //!
 //! ```text
-//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_image, cache_bytes })?;
+//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_snapshot, cache_bytes })?;
 //! let store = store.start(move |event: StoreEvent| ...)?;    // two threads; events come from them
 //!
 //! store.write(outbox.writes)?;            // first in, first out; waits only while the queue is full
@@ -11,24 +11,24 @@
 //!     StoreEvent::Health(health)          // Failing: answer new proposals with Unavailable::Disk
 //!
 //! store.hand_over(Checkpoint { mark, rows, .. });      // about once a second, rows: DirtyRows
-//!     StoreEvent::Image(mark)             // durable: store.cut(min(its index, slowest follower))
+//!     StoreEvent::Checkpointed(mark)             // durable: store.compact(min(its index, slowest follower))
 //!
-//! let mut backup = store.backup()?;       // what the newest durable image holds
+//! let mut backup = store.backup()?;       // what the newest durable checkpoint holds
 //! backup.part(0)?;                        // changes that set every row anew, at most about 1 MiB
 //!
 //! store.close();                          // writes what is queued, ends the threads
 //! ```
 //!
 //! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
-//! `image.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
+//! `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
 //! `testing/` is for tests and the simulator: a disk that fails on purpose, and the store without its threads.
 
+mod checkpoint;
 mod disk;
 mod error;
 mod events;
 mod file;
 mod guard;
-mod image;
 mod log;
 mod open;
 mod origin;
@@ -39,17 +39,17 @@ pub mod testing;
 mod threads;
 mod told;
 
+pub use checkpoint::{Backup, Part, RawPart};
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
-pub use image::{Backup, Part, RawPart};
 pub use open::{Formats, Inspected};
 pub use origin::{Origin, Origins};
 pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 
-use image::ImageStore;
-use lockmesh_core::raft::log::{ImageMark, Recovered};
+use checkpoint::CheckpointStore;
+use lockmesh_core::raft::log::{Recovered, SnapshotMeta};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use log::LogStore;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub struct StoreOptions {
     pub server: ServerId,
     /// What a new store begins with: index 1, term 1 and the first membership where a cluster is founded, all
     /// zero where a server joins one. The log then begins behind it, and it counts as committed.
-    pub first_image: ImageMark,
+    pub first_snapshot: SnapshotMeta,
     /// How many bytes of each file are kept in memory at most.
     pub cache_bytes: usize,
     /// Whether a log is taken that has lost commits which were told as durable.
@@ -73,8 +73,8 @@ pub struct StoreOptions {
 #[derive(Debug)]
 pub struct Store {
     log: LogStore,
-    image: ImageStore,
-    durable_image: LogIndex,
+    checkpoints: CheckpointStore,
+    durable_checkpoint: LogIndex,
 }
 
 /// A folder that this process holds; the clones are one hold.
@@ -89,7 +89,7 @@ impl HeldFolder {
 
     /// Where the two files come from; none where one of them is missing.
     pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
-        let [log, state] = [open::LOG, open::IMAGE].map(|name| self.0.origin(name));
+        let [log, state] = [open::LOG, open::STATE].map(|name| self.0.origin(name));
         Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
     }
 
@@ -136,7 +136,7 @@ impl Store {
         self,
         listener: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> std::io::Result<StoreHandle> {
-        StoreHandle::start(self.log, self.image, self.durable_image, listener)
+        StoreHandle::start(self.log, self.checkpoints, self.durable_checkpoint, listener)
     }
 }
 

@@ -16,7 +16,7 @@ use std::io;
 pub struct Origins {
     /// The log.
     pub log: Origin,
-    /// The image of the state.
+    /// The checkpoint of the state.
     pub state: Origin,
 }
 

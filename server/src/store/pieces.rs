@@ -1,4 +1,4 @@
-//! Rows of the image as a stream of bytes in pieces of one size: what one server sends to another.
+//! Rows of the checkpoint as a stream of bytes in pieces of one size: what one server sends to another.
 //!
 //! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too, since a row may be
 //! longer than anything that can be sent at once.

@@ -1,4 +1,4 @@
-//! How a [`Change`] becomes a row of the image, and what changed since the last checkpoint.
+//! How a [`Change`] becomes a row of the checkpoint, and what changed since the last checkpoint.
 //!
 //! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a letter for its
 //! kind, then the parts of its name. Keys never change their form within a format version.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-/// A row's place in the image.
+/// A row's place in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RowKey(pub(super) Vec<u8>);
 
@@ -26,7 +26,7 @@ const CLUSTER_ID: u8 = b'u';
 /// The kinds of rows that go when everything under a prefix is deleted.
 const OF_TREES: [u8; 2] = [b'e', b't'];
 
-/// What a change does to the image: for tests that replay changes one by one.
+/// What a change does to the checkpoint: for tests that replay changes one by one.
 #[cfg(test)]
 pub(super) enum Effect {
     /// Sets the row, or removes it.
@@ -60,10 +60,10 @@ fn ranges_of(prefix: &str) -> [Range<RowKey>; 2] {
 
 /// A row's kind and name, as its change holds them: what its key is made of.
 #[derive(PartialEq, Eq, Hash)]
-struct Place<'a>(u8, Name<'a>);
+struct RowAddress<'a>(u8, RowName<'a>);
 
 #[derive(PartialEq, Eq, Hash)]
-enum Name<'a> {
+enum RowName<'a> {
     Only,
     Text(&'a str),
     Texts(&'a str, &'a str),
@@ -73,49 +73,49 @@ enum Name<'a> {
 }
 
 /// The row that a change is about, and whether it is there afterwards; none where the change is about many.
-fn place(change: &Change) -> Option<(Place<'_>, bool)> {
+fn place(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
-        Change::Entry(key, row) => (b'e', Name::Text(key.as_str()), row.is_some()),
-        Change::Session(id, row) => (b's', Name::Text(id.as_str()), row.is_some()),
-        Change::Node(name, row) => (b'n', Name::Text(name.as_str()), row.is_some()),
-        Change::Service(node, id, row) => (b'v', Name::Texts(node.as_str(), id.as_str()), row.is_some()),
-        Change::Check(node, id, row) => (b'c', Name::Texts(node.as_str(), id.as_str()), row.is_some()),
-        Change::Tombstone(key, row) => (b't', Name::Text(key.as_str()), row.is_some()),
-        Change::LockDelay(key, row) => (b'd', Name::Text(key.as_str()), row.is_some()),
-        Change::Waiter(key, ticket, row) => (b'k', Name::InQueue(key.as_str(), *ticket), row.is_some()),
-        Change::Agent(number, row) => (b'a', Name::Number(number.0.into()), row.is_some()),
+        Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
+        Change::Session(id, row) => (b's', RowName::Text(id.as_str()), row.is_some()),
+        Change::Node(name, row) => (b'n', RowName::Text(name.as_str()), row.is_some()),
+        Change::Service(node, id, row) => (b'v', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
+        Change::Check(node, id, row) => (b'c', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
+        Change::Tombstone(key, row) => (b't', RowName::Text(key.as_str()), row.is_some()),
+        Change::LockDelay(key, row) => (b'd', RowName::Text(key.as_str()), row.is_some()),
+        Change::Waiter(key, ticket, row) => (b'k', RowName::InQueue(key.as_str(), *ticket), row.is_some()),
+        Change::Agent(number, row) => (b'a', RowName::Number(number.0.into()), row.is_some()),
         Change::Reply(agent, sequence, row) => {
-            (REPLY, Name::Numbers(agent.0.into(), *sequence), row.is_some())
+            (REPLY, RowName::Numbers(agent.0.into(), *sequence), row.is_some())
         }
-        Change::Loss(place, row) => (b'l', Name::Number(*place), row.is_some()),
-        Change::TableIndex(table, _) => (b'i', Name::Number(table_number(*table)), true),
-        Change::Fence(_) => (b'f', Name::Only, true),
-        Change::LastAgent(_) => (b'g', Name::Only, true),
-        Change::IndexBase(_) => (b'b', Name::Only, true),
-        Change::ClusterId(_) => (CLUSTER_ID, Name::Only, true),
-        Change::Server(id, row) => (b'q', Name::Number(id.0), row.is_some()),
-        Change::LastServer(_) => (b'h', Name::Only, true),
-        Change::Autopilot(..) => (b'o', Name::Only, true),
+        Change::Loss(place, row) => (b'l', RowName::Number(*place), row.is_some()),
+        Change::TableIndex(table, _) => (b'i', RowName::Number(table_number(*table)), true),
+        Change::Fence(_) => (b'f', RowName::Only, true),
+        Change::LastAgent(_) => (b'g', RowName::Only, true),
+        Change::IndexBase(_) => (b'b', RowName::Only, true),
+        Change::ClusterId(_) => (CLUSTER_ID, RowName::Only, true),
+        Change::Server(id, row) => (b'q', RowName::Number(id.0), row.is_some()),
+        Change::LastServer(_) => (b'h', RowName::Only, true),
+        Change::Autopilot(..) => (b'o', RowName::Only, true),
         Change::RestorePart(id, part, rows) => {
-            (RESTORE_PART, Name::Numbers(*id, u64::from(*part)), rows.is_some())
+            (RESTORE_PART, RowName::Numbers(*id, u64::from(*part)), rows.is_some())
         }
-        Change::LowestSequence(agent, _) => (b'w', Name::Number(agent.0.into()), true),
-        Change::NodeIndex(node, row) => (b'x', Name::Text(node.as_str()), row.is_some()),
+        Change::LowestSequence(agent, _) => (b'w', RowName::Number(agent.0.into()), true),
+        Change::NodeIndex(node, row) => (b'x', RowName::Text(node.as_str()), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
-    Some((Place(kind, name), present))
+    Some((RowAddress(kind, name), present))
 }
 
-impl Place<'_> {
+impl RowAddress<'_> {
     fn key(&self) -> RowKey {
         let Self(kind, name) = self;
         match name {
-            Name::Only => numbered(*kind, &[]),
-            Name::Text(name) => named(*kind, name),
-            Name::Texts(first, second) => paired(*kind, first, second),
-            Name::InQueue(key, ticket) => in_queue(*kind, key, *ticket),
-            Name::Number(number) => numbered(*kind, &[*number]),
-            Name::Numbers(first, second) => numbered(*kind, &[*first, *second]),
+            RowName::Only => numbered(*kind, &[]),
+            RowName::Text(name) => named(*kind, name),
+            RowName::Texts(first, second) => paired(*kind, first, second),
+            RowName::InQueue(key, ticket) => in_queue(*kind, key, *ticket),
+            RowName::Number(number) => numbered(*kind, &[*number]),
+            RowName::Numbers(first, second) => numbered(*kind, &[*first, *second]),
         }
     }
 }
@@ -131,12 +131,12 @@ pub(super) fn cluster_id_key() -> RowKey {
     numbered(CLUSTER_ID, &[])
 }
 
-/// Whether a row of the image lies where it belongs.
+/// Whether a row of the checkpoint lies where it belongs.
 pub(super) fn is_key_of(key: &[u8], row: &Change) -> bool {
     place(row).is_some_and(|(place, present)| present && place.key().0 == key)
 }
 
-/// What a row of the image holds: the change that sets it.
+/// What a row of the checkpoint holds: the change that sets it.
 pub(super) fn encode(change: &Change) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     encode_into(change, &mut bytes);
@@ -201,7 +201,7 @@ const UNSORTED_MAX: usize = 100_000;
 pub struct DirtyRows {
     /// Whether every row that is not listed here is gone.
     cleared: bool,
-    rows: HashSet<Row>,
+    rows: HashSet<DirtyRow>,
     /// The prefixes under which every key and tombstone was deleted, and at which of the changes that were taken.
     trees: BTreeMap<Key, u64>,
     /// How many changes were taken.
@@ -216,17 +216,17 @@ pub struct DirtyRows {
 
 /// The newest content of a row. It stands for the row itself: another content of the same row is its equal.
 #[derive(Clone, Debug)]
-struct Row {
+struct DirtyRow {
     /// What sets it or removes it; never [`Change::Cleared`].
     change: Change,
-    /// Whether the image certainly holds nothing under its key.
+    /// Whether the checkpoint certainly holds nothing under its key.
     is_new: bool,
     /// Which of the changes that were taken it is.
     number: u64,
 }
 
-impl Row {
-    fn place(&self) -> Place<'_> {
+impl DirtyRow {
+    fn place(&self) -> RowAddress<'_> {
         let (place, _) = place(&self.change).expect("it is of one row");
         place
     }
@@ -240,15 +240,15 @@ impl Row {
     }
 }
 
-impl PartialEq for Row {
+impl PartialEq for DirtyRow {
     fn eq(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
 }
 
-impl Eq for Row {}
+impl Eq for DirtyRow {}
 
-impl Hash for Row {
+impl Hash for DirtyRow {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.place().hash(state);
     }
@@ -294,7 +294,7 @@ impl CheckpointRows for DirtyRows {
         let before = self.taken;
         self.taken += later.taken;
         self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
-        later.rows.into_iter().for_each(|row| self.put(Row { number: before + row.number, ..row }));
+        later.rows.into_iter().for_each(|row| self.put(DirtyRow { number: before + row.number, ..row }));
     }
 }
 
@@ -323,21 +323,21 @@ impl DirtyRows {
             Change::TreeDeleted(prefix) => drop(self.trees.insert(prefix, self.taken)),
             change => {
                 let is_new = is_made_once(&change);
-                self.put(Row { change, is_new, number: self.taken });
+                self.put(DirtyRow { change, is_new, number: self.taken });
             }
         }
     }
 
-    fn put(&mut self, row: Row) {
+    fn put(&mut self, row: DirtyRow) {
         if row.is_present() {
             let is_new = row.is_new && !self.rows.contains(&row);
-            self.rows.replace(Row { is_new, ..row });
+            self.rows.replace(DirtyRow { is_new, ..row });
             return;
         }
         let before = self.rows.take(&row);
-        let is_in_image = !self.cleared && !before.is_some_and(|before| before.is_new);
-        if is_in_image {
-            self.rows.insert(Row { is_new: false, ..row });
+        let is_in_checkpoint = !self.cleared && !before.is_some_and(|before| before.is_new);
+        if is_in_checkpoint {
+            self.rows.insert(DirtyRow { is_new: false, ..row });
         }
     }
 
@@ -351,7 +351,7 @@ impl DirtyRows {
         self.own.as_ref()
     }
 
-    /// Whether the image is emptied before the rows are written.
+    /// Whether the checkpoint is emptied before the rows are written.
     pub(super) fn cleared(&self) -> bool {
         self.cleared
     }
@@ -363,19 +363,19 @@ impl DirtyRows {
 
     /// The rows in the order of their keys, once they are sorted; `None` for one that is to be removed.
     pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
-        let mut rows: Vec<_> = self.standing().map(Row::listed).collect();
+        let mut rows: Vec<_> = self.standing().map(DirtyRow::listed).collect();
         rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         rows
     }
 
     /// The rows but for those that went with a tree later.
-    fn standing(&self) -> impl Iterator<Item = &Row> {
+    fn standing(&self) -> impl Iterator<Item = &DirtyRow> {
         debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
         let lengths: BTreeSet<usize> = self.trees.keys().map(|prefix| prefix.as_str().len()).collect();
         self.rows.iter().filter(move |row| !self.went_with_a_tree(row, &lengths))
     }
 
-    /// What does to a state that is kept in memory what the rows would do to its image.
+    /// What does to a state that is kept in memory what the rows would do to its checkpoint.
     #[cfg(any(test, feature = "testing"))]
     pub fn into_changes(mut self) -> Vec<Change> {
         self.sort();
@@ -389,7 +389,7 @@ impl DirtyRows {
 
 impl DirtyRows {
     /// Whether everything under a prefix of the row's key was deleted later.
-    fn went_with_a_tree(&self, row: &Row, lengths: &BTreeSet<usize>) -> bool {
+    fn went_with_a_tree(&self, row: &DirtyRow, lengths: &BTreeSet<usize>) -> bool {
         let (Change::Entry(key, _) | Change::Tombstone(key, _)) = &row.change else { return false };
         let mut prefixes = lengths.iter().filter_map(|length| key.as_str().get(..*length));
         prefixes.any(|prefix| self.trees.get(prefix).is_some_and(|number| *number > row.number))

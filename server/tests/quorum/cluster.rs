@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// After so long a test is told that what it waits for does not happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Servers `s1`, `s2`, … with their places; some may be down.
 pub(crate) struct Cluster {
@@ -42,7 +42,7 @@ struct Place {
 
 /// Waits until something is there.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     if let Some(found) = look().await {
         return found;
     }

@@ -12,7 +12,7 @@ fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
     ids.map(ServerId).to_vec()
 }
 
-/// Keeps hardly any log behind the image.
+/// Keeps hardly any log behind the snapshot.
 fn forgetful(config: &mut ServerConfig) {
     config.storage.log_keep_bytes = 0;
     config.storage.checkpoint_interval = Duration::from_millis(100);
@@ -71,7 +71,7 @@ async fn an_emptied_server_comes_back_as_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_behind_the_cut_log_fetches_an_image() {
+async fn a_server_behind_the_compacted_log_fetches_an_checkpoint() {
     let mut cluster = Cluster::founded(3, forgetful).await;
     cluster.put("kept", "from the beginning").await;
     let leader = cluster.leader().await;
@@ -82,10 +82,12 @@ async fn a_server_behind_the_cut_log_fetches_an_image() {
     for number in 0..40 {
         cluster.put(&format!("job/{number}"), &long).await;
     }
-    cluster.until_status("the log it needs is cut", |status| status.first_index > before.last_index).await;
+    cluster
+        .until_status("the log it needs is compacted", |status| status.first_index > before.last_index)
+        .await;
     cluster.start(away);
     let after = cluster.until_caught_up(away).await;
-    assert!(after.first_index > before.last_index, "it followed no log that was cut: {after:?}");
+    assert!(after.first_index > before.last_index, "it followed no log that was compacted: {after:?}");
     assert_eq!(cluster.value(away, "kept", Consistency::Stale).await.as_deref(), Some("from the beginning"));
     assert_eq!(cluster.value(away, "job/39", Consistency::Stale).await, Some(long.clone()));
     // What it fetched is on its disk too, and it is as good a voter as before.

@@ -1,13 +1,13 @@
 //! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice SEED` compares two
-//! runs, `sim --sabotage A..B` breaks one rule after the other and says which seed showed it.
+//! runs, `sim --hunt A..B` breaks one rule after the other and says which seed showed it.
 
-use lockmesh_tests::sim::{Detail, Focus, Mark, Marks, Outcome, Sabotage, hunt, run_focused, trace};
+use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Mark, Marks, Outcome, hunt, run_focused, trace};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards] [--break NAME] SEED | --seeds A..B | --twice SEED | --sabotage A..B";
+const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards] [--break NAME] SEED | --seeds A..B | --twice SEED | --hunt A..B";
 
 /// What was asked for.
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Wanted {
     every_mark: bool,
     trace: bool,
     focus: Focus,
-    sabotage: Sabotage,
+    fault_injection: FaultInjection,
     seeds: Option<std::ops::Range<u64>>,
 }
 
@@ -27,18 +27,18 @@ fn main() -> ExitCode {
     match wanted(std::env::args().skip(1)) {
         Some(Wanted { twice: true, seeds: Some(seeds), .. }) => compare(seeds.start),
         Some(Wanted { hunts: true, seeds: Some(seeds), .. }) => hunt_all(&seeds),
-        Some(Wanted { trace: true, seeds: Some(seeds), focus, sabotage, .. }) => {
-            let (outcome, lines) = trace(seeds.start, focus, sabotage);
+        Some(Wanted { trace: true, seeds: Some(seeds), focus, fault_injection, .. }) => {
+            let (outcome, lines) = trace(seeds.start, focus, fault_injection);
             lines.iter().for_each(|line| println!("{line}"));
             verdict(&outcome)
         }
-        Some(Wanted { seeds: Some(seeds), quiet, json, focus, sabotage, .. })
+        Some(Wanted { seeds: Some(seeds), quiet, json, focus, fault_injection, .. })
             if seeds.end == seeds.start + 1 =>
         {
-            one(seeds.start, quiet, json, (focus, sabotage))
+            one(seeds.start, quiet, json, (focus, fault_injection))
         }
-        Some(Wanted { seeds: Some(seeds), json, focus, sabotage, every_mark, .. }) => {
-            let marks = many(seeds, json, (focus, sabotage));
+        Some(Wanted { seeds: Some(seeds), json, focus, fault_injection, every_mark, .. }) => {
+            let marks = many(seeds, json, (focus, fault_injection));
             match marks {
                 Ok(marks) if every_mark => missing(&marks),
                 Ok(_) => ExitCode::SUCCESS,
@@ -62,9 +62,9 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
             "--trace" => wanted.trace = true,
             "--guards" => wanted.focus = Focus::Guards,
             "--twice" => wanted.twice = true,
-            "--break" => wanted.sabotage = Sabotage::named(&arguments.next()?)?,
-            "--seeds" | "--sabotage" => {
-                wanted.hunts = argument == "--sabotage";
+            "--break" => wanted.fault_injection = FaultInjection::named(&arguments.next()?)?,
+            "--seeds" | "--hunt" => {
+                wanted.hunts = argument == "--hunt";
                 let (from, to) = arguments.next()?.split_once("..").map(|(a, b)| (a.parse(), b.parse()))?;
                 wanted.seeds = Some(from.ok()?..to.ok()?);
             }
@@ -77,9 +77,9 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
     wanted.seeds.is_some().then_some(wanted)
 }
 
-fn one(seed: u64, quiet: bool, json: bool, (focus, sabotage): (Focus, Sabotage)) -> ExitCode {
+fn one(seed: u64, quiet: bool, json: bool, (focus, fault_injection): (Focus, FaultInjection)) -> ExitCode {
     let detail = if quiet || json { Detail::Nothing } else { Detail::Life };
-    let outcome = run_focused(seed, focus, sabotage, detail);
+    let outcome = run_focused(seed, focus, fault_injection, detail);
     if json {
         print_json(&outcome.marks, 1, outcome.violations.len(), 0.0);
     } else {
@@ -114,7 +114,7 @@ fn missing(marks: &Marks) -> ExitCode {
     if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn many(seeds: std::ops::Range<u64>, json: bool, what: (Focus, Sabotage)) -> Result<Marks, ExitCode> {
+fn many(seeds: std::ops::Range<u64>, json: bool, what: (Focus, FaultInjection)) -> Result<Marks, ExitCode> {
     let began = Instant::now();
     let Sum { marks, done, entries, micros, failed } = on_every_core(&seeds, what);
     if let Some(outcome) = failed {
@@ -147,7 +147,7 @@ struct Sum {
 
 /// Runs seeds in their order, one on each core, until one shows something wrong. All that come before it are run to their
 /// end, so that it is the first one whatever the cores do.
-fn on_every_core(seeds: &std::ops::Range<u64>, (focus, sabotage): (Focus, Sabotage)) -> Sum {
+fn on_every_core(seeds: &std::ops::Range<u64>, (focus, fault_injection): (Focus, FaultInjection)) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let work = || {
         while sum.lock().expect("no run panics").failed.is_none() {
@@ -155,7 +155,7 @@ fn on_every_core(seeds: &std::ops::Range<u64>, (focus, sabotage): (Focus, Sabota
             if seed >= seeds.end {
                 return;
             }
-            let outcome = run_focused(seed, focus, sabotage, Detail::Nothing);
+            let outcome = run_focused(seed, focus, fault_injection, Detail::Nothing);
             sum.lock().expect("no run panics").add(outcome);
         }
     };
@@ -182,16 +182,16 @@ impl Sum {
 fn hunt_all(seeds: &std::ops::Range<u64>) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = false;
-    for sabotage in Sabotage::ALL {
-        match hunt(*sabotage, seeds.clone()) {
+    for fault_injection in FaultInjection::ALL {
+        match hunt(*fault_injection, seeds.clone()) {
             Some(Outcome { seed, violations, .. }) => {
                 let words: String = violations[0].what.chars().take(100).collect();
                 let by: Vec<&str> = violations.iter().map(|violation| violation.invariant).collect();
-                println!("{:<28} seed {seed:<4} {:<20} {words}", sabotage.name(), by.join(" "));
+                println!("{:<28} seed {seed:<4} {:<20} {words}", fault_injection.name(), by.join(" "));
             }
             None => {
                 missed = true;
-                println!("{:<28} NOT FOUND", sabotage.name());
+                println!("{:<28} NOT FOUND", fault_injection.name());
             }
         }
     }
@@ -214,7 +214,7 @@ fn print_json(marks: &Marks, seeds: u64, violations: usize, seconds: f64) {
 }
 
 fn compare(seed: u64) -> ExitCode {
-    let [(first, left), (_, right)] = [(); 2].map(|()| trace(seed, Focus::Everything, Sabotage::None));
+    let [(first, left), (_, right)] = [(); 2].map(|()| trace(seed, Focus::Everything, FaultInjection::None));
     let parting = left.iter().zip(&right).position(|(left, right)| left != right);
     match parting {
         Some(place) => {

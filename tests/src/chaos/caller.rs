@@ -16,7 +16,7 @@ const WATCH: &str = "30s";
 /// How long somebody waits for a lock: now and then it is in vain.
 const WAIT: &str = "400ms";
 /// Longer than an agent holds a request while there is no leader, and longer than a watch waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One connection to one agent, opened again when it breaks.
 pub(super) struct Caller {
@@ -53,7 +53,7 @@ impl Caller {
 
     fn connect(&self) -> io::Result<Connection> {
         let connection = self.client.connect()?;
-        connection.be_patient_for(PATIENCE)?;
+        connection.be_patient_for(TIMEOUT)?;
         Ok(connection)
     }
 

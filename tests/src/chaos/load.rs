@@ -20,7 +20,7 @@ const PAUSE_MS: u64 = 25;
 /// How many keys are written to and watched in each epoch, where there are no more clients than [`MANY`] and [`FEW`].
 const WORDS: u64 = 3;
 /// Between two attempts to wake whoever waits still.
-const WAKE_PAUSE: Duration = Duration::from_secs(1);
+const WAKE_BACKOFF: Duration = Duration::from_secs(1);
 /// How long a client that cannot connect waits.
 const NOBODY: Duration = Duration::from_millis(50);
 
@@ -116,7 +116,7 @@ impl Waker {
                 self.0.write(KvWrite::Set { key, value });
             }
         }
-        let_pass(WAKE_PAUSE);
+        let_pass(WAKE_BACKOFF);
     }
 }
 

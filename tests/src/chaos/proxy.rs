@@ -289,7 +289,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn a_relay_passes_both_ways_until_a_direction_is_cut() {
@@ -298,7 +298,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         for socket in [&server, &client] {
-            socket.set_read_timeout(Some(PATIENCE)).expect("it can be set");
+            socket.set_read_timeout(Some(TIMEOUT)).expect("it can be set");
         }
         let relay = network.relay(0, server.local_addr().expect("it is bound")).expect("a relay");
         let mut buffer = [0; 16];

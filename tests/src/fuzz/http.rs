@@ -128,7 +128,7 @@ pub fn http_archive(data: &[u8]) {
 
 /// Seeds of [`http_archive`].
 pub fn archive_seeds() -> Vec<Vec<u8>> {
-    let mut writer = archive::Writer::new().expect("a temporary file");
+    let mut writer = archive::ArchiveWriter::new().expect("a temporary file");
     writer.push(&samples::changes()).expect("it can be written");
     writer.push(&Vec::new()).expect("it can be written");
     let (file, _) = writer.finish(archive::Meta::default()).expect("it can be written");

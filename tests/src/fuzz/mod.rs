@@ -40,7 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_reply_frame", check: wire::wire_reply_frame, seeds: wire::reply_frame_seeds },
     Target { name: "wire_peer_message", check: wire::wire_peer_message, seeds: wire::peer_message_seeds },
     Target { name: "wire_hello", check: wire::wire_hello, seeds: wire::hello_seeds },
-    Target { name: "wire_image_rows", check: wire::wire_image_rows, seeds: wire::image_row_seeds },
+    Target { name: "wire_snapshot_rows", check: wire::wire_snapshot_rows, seeds: wire::snapshot_row_seeds },
     Target { name: "wire_proposal", check: wire::wire_proposal, seeds: wire::proposal_seeds },
     Target { name: "wire_change", check: wire::wire_change, seeds: wire::change_seeds },
     Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },

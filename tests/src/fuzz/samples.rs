@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use lockmesh_core::Proposal;
-use lockmesh_core::raft::log::{EntryKind, ImageMark, LogEntry, Membership};
+use lockmesh_core::raft::log::{EntryKind, LogEntry, Membership, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::LogPosition;
+use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
     Registration, RestoreStep, TxnKv, TxnOp,
 };
-use lockmesh_protocol::forming::{Formation, Introduction, Standing};
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
@@ -22,7 +22,7 @@ use lockmesh_protocol::record::{
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
-    BackupPart, Call, CallFrame, CallId, ImagePart, Joined, ReplyFrame, Request, Response, ServerStatus,
+    BackupPart, Call, CallFrame, CallId, Joined, ReplyFrame, Request, Response, ServerStatus, SnapshotPart,
     Status, Unavailable,
 };
 use lockmesh_server::peers::Hello;
@@ -44,8 +44,8 @@ pub fn hellos() -> Vec<Hello> {
     vec![hello("6f7e1c3e"), hello("")]
 }
 
-/// Rows of an image as servers send them: each behind its length.
-pub fn image_rows() -> Vec<u8> {
+/// Rows of a snapshot as servers send them: each behind its length.
+pub fn snapshot_rows() -> Vec<u8> {
     let mut bytes = Vec::new();
     for change in changes() {
         let mut row = Vec::new();
@@ -58,7 +58,7 @@ pub fn image_rows() -> Vec<u8> {
 
 fn introduction() -> Introduction {
     let formation =
-        Formation { cluster_id: "6f7e1c3e".into(), servers: vec![new_server().with_id(ServerId(1))] };
+        BootstrapPlan { cluster_id: "6f7e1c3e".into(), servers: vec![new_server().with_id(ServerId(1))] };
     Introduction {
         server: new_server(),
         expect: 3,
@@ -123,7 +123,7 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::Corrupt,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
-    let mark = ImageMark { index: LogIndex(100), term: Term(4), membership };
+    let mark = SnapshotMeta { index: LogIndex(100), term: Term(4), membership };
     let message = |kind| PeerMessage {
         kind,
         to: ServerId(1),
@@ -197,7 +197,7 @@ fn requests() -> Vec<Request> {
         Request::Introduce(introduction()),
         Request::Invite(vec!["10.0.0.5:8300".into()]),
         Request::Announce(new_server().with_id(ServerId(4))),
-        Request::ImagePart { image: Some(3), number: 1, least: LogIndex(9) },
+        Request::SnapshotPart { snapshot: Some(3), number: 1, least: LogIndex(9) },
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -330,11 +330,11 @@ pub fn responses() -> Vec<Response> {
         }),
         Response::Autopilot(Autopilot::default(), LogIndex(4)),
         Response::Introduced(introduction()),
-        Response::ImagePart(ImagePart {
-            image: 3,
+        Response::SnapshotPart(SnapshotPart {
+            snapshot: 3,
             number: 1,
             mark: Bytes::from_static(b"mark"),
-            rows: image_rows().into(),
+            rows: snapshot_rows().into(),
             digest: [7; 32],
             whole: Some([8; 32]),
         }),

@@ -35,8 +35,8 @@ pub fn wire_hello(data: &[u8]) {
     message::<Vec<Hello>>(data);
 }
 
-/// Rows of an image that another server sends, in two pieces. Where the cut is changes nothing.
-pub fn wire_image_rows(data: &[u8]) {
+/// Rows of a snapshot that another server sends, in two pieces. Where the cut is changes nothing.
+pub fn wire_snapshot_rows(data: &[u8]) {
     let mut whole = RowReader::default();
     let Ok(rows) = whole.take(data) else { return };
     let (first, second) = data.split_at(data.len() / 3);
@@ -51,7 +51,7 @@ pub fn wire_proposal(data: &[u8]) {
     message::<Proposal>(data);
 }
 
-/// A row of the image, or one inside a backup: without a version of its own.
+/// A row of the snapshot, or one inside a backup: without a version of its own.
 pub fn wire_change(data: &[u8]) {
     bare::<Change>(data);
 }
@@ -81,9 +81,9 @@ pub fn hello_seeds() -> Vec<Vec<u8>> {
     samples::hellos().into_iter().map(|hello| wire::encode(&vec![hello])).collect()
 }
 
-/// Seeds of [`wire_image_rows`].
-pub fn image_row_seeds() -> Vec<Vec<u8>> {
-    let rows = samples::image_rows();
+/// Seeds of [`wire_snapshot_rows`].
+pub fn snapshot_row_seeds() -> Vec<Vec<u8>> {
+    let rows = samples::snapshot_rows();
     vec![rows[..rows.len() / 2].to_vec(), rows]
 }
 

@@ -28,7 +28,7 @@ const RETREATS: usize = 16;
 /// How far back they may be.
 const LOOK_BACK: usize = 2_000;
 /// How many are tried in all before giving up; what is left unexplained then is a violation.
-const PATIENCE: usize = 50_000;
+const TIMEOUT: usize = 50_000;
 /// How many steps a replay may take at first, besides one for each index; each time that is too few, ten times as many.
 const FIRST_STEPS: usize = 10_000;
 
@@ -151,7 +151,7 @@ fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replay
         retreated: BTreeSet::new(),
         parted: BTreeMap::new(),
         together,
-        patience: PATIENCE,
+        patience: TIMEOUT,
         steps: 0,
     };
     let violation = replay.run();

@@ -4,7 +4,7 @@
 //! stands nowhere.
 
 use super::finder::Finder;
-use crate::sim::Sabotage;
+use crate::sim::FaultInjection;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -88,8 +88,8 @@ fn rules_in(file: &Path) -> Vec<Rule> {
 
 /// The rules that core and simulator can break without a copy.
 fn fault_points() -> impl Iterator<Item = Rule> {
-    Sabotage::ALL.iter().map(|sabotage| {
-        let name = sabotage.name();
+    FaultInjection::ALL.iter().map(|fault_injection| {
+        let name = fault_injection.name();
         Rule {
             topic: FAULT_POINTS.to_owned(),
             rule: format!("The fault point {name} is closed."),

@@ -3,7 +3,7 @@
 use super::agent::registration;
 use super::marks::Mark;
 use super::network::Place;
-use super::process::Mail;
+use super::process::DriverEvent;
 use super::stage::{Ask, Asker, Event};
 use super::world::World;
 use lockmesh_protocol::command::Command;
@@ -49,7 +49,7 @@ impl World {
 
     fn hang_up(&mut self, agent: usize) {
         for id in self.running() {
-            self.post(id, Mail::Disconnected(Asker::Agent(agent)));
+            self.post(id, DriverEvent::Disconnected(Asker::Agent(agent)));
         }
     }
 

@@ -1,18 +1,18 @@
-//! A server's disk: the log and the image as they would be found after a power cut, and what is on its way there.
+//! A server's disk: the log and the checkpoint as they would be found after a power cut, and what is on its way there.
 //!
 //! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
 //! what the disk refuses, and what a power cut leaves. Most seeds have no more than that for a store; the others write with
 //! the real one: see [`Medium`].
 
 use super::durable::Durable;
+use super::fault_injection::FaultInjection;
 use super::marks::Mark;
 use super::medium::Medium;
-use super::sabotage::Sabotage;
 use super::stage::{Event, Stage};
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{HardState, ImageMark, LogWrite, Recovered};
-use lockmesh_core::sabotage::Rule;
-use lockmesh_core::write_queue::{self, LogCommit, WriteQueue, Writer};
+use lockmesh_core::fault_injection::Rule;
+use lockmesh_core::raft::log::{HardState, LogWrite, Recovered, SnapshotMeta};
+use lockmesh_core::write_queue::{self, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
 use lockmesh_server::store::{Backup, DirtyRows};
@@ -23,8 +23,8 @@ use std::time::Duration;
 pub enum DiskEvent {
     /// The commit of the log.
     Log,
-    /// The commit of the image.
-    Image,
+    /// The commit of the checkpoint.
+    Checkpoint,
     /// The note that the server was removed.
     Removal,
 }
@@ -34,9 +34,9 @@ pub enum DiskEvent {
 pub enum Told {
     /// Every write up to this number is durable.
     Persisted(u64),
-    /// The image of this mark is durable.
-    Image(ImageMark),
-    /// The image of exactly this index is durable, and this is its checksum.
+    /// The checkpoint of this mark is durable.
+    Checkpointed(SnapshotMeta),
+    /// The checkpoint of exactly this index is durable, and this is its checksum.
     Summed(LogIndex, Checksum),
     /// The disk refuses, or takes writes again.
     Failing(bool),
@@ -58,7 +58,7 @@ pub struct Disk {
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
     /// The checkpoint that is being written.
-    imaging: Option<Checkpoint>,
+    checkpointing: Option<Checkpoint>,
     /// It takes very long until then.
     stalled_until: Time,
     /// It refuses until then.
@@ -66,8 +66,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A new store that begins with an image.
-    pub fn new(stage: &Stage, server: ServerId, mark: ImageMark) -> Self {
+    /// A new store that begins with a checkpoint.
+    pub fn new(stage: &Stage, server: ServerId, mark: SnapshotMeta) -> Self {
         let medium = Medium::new(stage, server, &mark);
         Self::holding(server, Durable::new(mark), medium)
     }
@@ -80,13 +80,13 @@ impl Disk {
             medium,
             removed: false,
             writing: None,
-            imaging: None,
+            checkpointing: None,
             stalled_until: Time(0),
             refuses_until: Time(0),
         }
     }
 
-    /// Begins to read the image.
+    /// Begins to read the checkpoint.
     pub fn backup(&self) -> Result<Backup, String> {
         self.medium.backup(&self.durable)
     }
@@ -101,8 +101,8 @@ impl Disk {
         self.queue.hand_over(checkpoint);
     }
 
-    /// Lets the log go up to an index, or up to the durable image if that is less.
-    pub fn cut(&mut self, up_to: LogIndex) {
+    /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
+    pub fn compact(&mut self, up_to: LogIndex) {
         self.queue.compact(up_to);
     }
 
@@ -118,10 +118,10 @@ impl Disk {
 
     /// Begins whatever can be begun.
     pub fn go_on(&mut self, stage: &mut Stage, life: u64) {
-        if let Some(rule) = stage.sabotage.rule() {
+        if let Some(rule) = stage.fault_injection.rule() {
             self.queue.break_rule(rule);
         }
-        self.begin_image(stage, life);
+        self.begin_checkpoint(stage, life);
         if self.writing.is_some() {
             return;
         }
@@ -139,18 +139,18 @@ impl Disk {
         }
     }
 
-    fn begin_image(&mut self, stage: &mut Stage, life: u64) {
-        if self.imaging.is_some() {
+    fn begin_checkpoint(&mut self, stage: &mut Stage, life: u64) {
+        if self.checkpointing.is_some() {
             return;
         }
         let waited = self.queue.checkpoint_waits();
-        self.imaging = self.queue.begin_checkpoint();
+        self.checkpointing = self.queue.begin_checkpoint();
         if !waited && self.queue.checkpoint_waits() {
             stage.hit(Mark::CheckpointWaited);
         }
-        if self.imaging.is_some() {
-            let wait = self.latency(stage, stage.plan.disk.image);
-            stage.after(wait, Event::Disk(self.server, life, DiskEvent::Image));
+        if self.checkpointing.is_some() {
+            let wait = self.latency(stage, stage.plan.disk.checkpoint);
+            stage.after(wait, Event::Disk(self.server, life, DiskEvent::Checkpoint));
         }
     }
 
@@ -162,8 +162,8 @@ impl Disk {
     pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
         let mut told = Vec::new();
         let writer = match event {
-            DiskEvent::Log => Writer::Log,
-            DiskEvent::Image => Writer::Checkpoint,
+            DiskEvent::Log => StoreWriter::Log,
+            DiskEvent::Checkpoint => StoreWriter::Checkpoint,
             DiskEvent::Removal => {
                 self.removed |= stage.now >= self.refuses_until;
                 return told;
@@ -180,14 +180,14 @@ impl Disk {
             told.push(Told::Failing(self.queue.failure().is_some()));
         }
         match writer {
-            Writer::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
-            Writer::Checkpoint => {
-                let checkpoint = self.imaging.take().expect("an image was under way");
+            StoreWriter::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
+            StoreWriter::Checkpoint => {
+                let checkpoint = self.checkpointing.take().expect("a checkpoint was under way");
                 let (mark, is_exact) = (checkpoint.mark.clone(), checkpoint.is_exact);
-                self.durable.image(checkpoint);
+                self.durable.checkpoint(checkpoint);
                 self.queue.checkpointed();
                 let index = mark.index;
-                told.push(Told::Image(mark));
+                told.push(Told::Checkpointed(mark));
                 told.extend(is_exact.then(|| Told::Summed(index, self.medium.checksum(&self.durable))));
             }
         }
@@ -196,15 +196,15 @@ impl Disk {
     }
 
     /// Writes what is under way.
-    fn attempt(&mut self, stage: &mut Stage, writer: Writer) -> Result<(), String> {
+    fn attempt(&mut self, stage: &mut Stage, writer: StoreWriter) -> Result<(), String> {
         let refuses = stage.now < self.refuses_until;
         match writer {
-            Writer::Log => {
+            StoreWriter::Log => {
                 let commit = self.writing.as_ref().expect("a commit was under way");
                 self.medium.commit(stage, commit, refuses)
             }
-            Writer::Checkpoint => {
-                let checkpoint = self.imaging.as_mut().expect("an image was under way");
+            StoreWriter::Checkpoint => {
+                let checkpoint = self.checkpointing.as_mut().expect("a checkpoint was under way");
                 self.medium.checkpoint(stage, checkpoint, refuses)
             }
         }
@@ -216,9 +216,9 @@ impl Disk {
         let hard_state = &mut self.durable.hard_state;
         hard_state.commit = hard_state.commit.max(commit.least_commit);
         let before = self.durable.base.0;
-        self.medium.cut(stage, &mut self.durable, self.queue.compact_to());
+        self.medium.compact(stage, &mut self.durable, self.queue.compact_to());
         if self.durable.base.0 > before {
-            stage.hit(Mark::LogCut);
+            stage.hit(Mark::LogCompacted);
         }
         self.queue.committed(self.durable.hard_state.commit)
     }
@@ -226,14 +226,14 @@ impl Disk {
     /// The power fails: what is on its way is lost, or was just durable.
     pub fn crash(&mut self, stage: &mut Stage) {
         let refuses = stage.now < self.refuses_until;
-        let (writing, imaging) = (self.writing.take(), self.imaging.take());
+        let (writing, checkpointing) = (self.writing.take(), self.checkpointing.take());
         if self.medium.is_model() {
             self.keep_some_writes(stage, writing, refuses);
-            self.keep_image_or_not(stage, imaging.filter(|_| !refuses));
+            self.keep_checkpoint_or_not(stage, checkpointing.filter(|_| !refuses));
         } else {
-            self.durable = self.medium.lose_power(stage, &self.durable, (writing, imaging), refuses);
+            self.durable = self.medium.lose_power(stage, &self.durable, (writing, checkpointing), refuses);
         }
-        if stage.sabotage == Sabotage::ForgetVote {
+        if stage.fault_injection == FaultInjection::ForgetVote {
             self.durable.hard_state.vote = ServerId(0);
         }
         self.queue = WriteQueue::new(self.durable.hard_state.commit, self.durable.mark.index);
@@ -258,12 +258,12 @@ impl Disk {
         }
     }
 
-    fn keep_image_or_not(&mut self, stage: &mut Stage, imaging: Option<Checkpoint>) {
-        let Some(checkpoint) = imaging else { return };
+    fn keep_checkpoint_or_not(&mut self, stage: &mut Stage, checkpointing: Option<Checkpoint>) {
+        let Some(checkpoint) = checkpointing else { return };
         stage.hit(Mark::CrashDuringCheckpoint);
         if stage.draw.once_in(2) {
             stage.hit(Mark::CrashKeptCheckpoint);
-            self.durable.image(checkpoint);
+            self.durable.checkpoint(checkpoint);
         }
     }
 
@@ -273,7 +273,7 @@ impl Disk {
             queue: self.queue.clone(),
             removed: self.removed,
             writing: self.writing.clone(),
-            imaging: self.imaging.clone(),
+            checkpointing: self.checkpointing.clone(),
             refuses_until: self.refuses_until,
             ..Self::holding(self.server, self.durable.clone(), self.medium.copy())
         };
@@ -290,7 +290,7 @@ impl Disk {
     /// What a process finds when it starts.
     pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
         if self.medium.is_model() {
-            self.fit_log_to_image(stage)?;
+            self.fit_log_to_checkpoint(stage)?;
         } else {
             self.medium.found()?;
         }
@@ -298,21 +298,25 @@ impl Disk {
         Ok(self.durable.recovered())
     }
 
-    /// A log that does not lead to its image begins anew behind it.
-    fn fit_log_to_image(&mut self, stage: &mut Stage) -> Result<(), String> {
-        let (sabotage, durable) = (stage.sabotage, &mut self.durable);
+    /// A log that does not lead to its checkpoint begins anew behind it.
+    fn fit_log_to_checkpoint(&mut self, stage: &mut Stage) -> Result<(), String> {
+        let (fault_injection, durable) = (stage.fault_injection, &mut self.durable);
         let mark = durable.mark.clone();
         if mark.index < durable.base.0 {
-            return Err(format!("the log begins at {} and the image ends at {}", durable.base.0, mark.index));
+            return Err(format!(
+                "the log begins at {} and the checkpoint ends at {}",
+                durable.base.0, mark.index
+            ));
         }
-        if durable.term(mark.index) != Some(mark.term) && sabotage != Sabotage::KeepLogThatParts {
-            stage.hit(Mark::CrashBetweenImageAndReset);
+        if durable.term(mark.index) != Some(mark.term) && fault_injection != FaultInjection::KeepLogThatParts
+        {
+            stage.hit(Mark::CrashBetweenCheckpointAndReset);
             let HardState { term, vote, .. } = durable.hard_state;
             let vote = if term < mark.term { ServerId(0) } else { vote };
             durable.hard_state = HardState { term: term.max(mark.term), vote, commit: mark.index };
             durable.entries.clear();
             durable.base = (mark.index, mark.term);
-        } else if sabotage != Sabotage::Core(Rule::CheckpointsWaitForTheirCommit) {
+        } else if fault_injection != FaultInjection::Core(Rule::CheckpointsWaitForTheirCommit) {
             durable.hard_state.commit = durable.hard_state.commit.max(mark.index);
         }
         Ok(())

@@ -1,11 +1,13 @@
-//! What a server finds on its disk after a power cut: the log, the hard state, the image.
+//! What a server finds on its disk after a power cut: the log, the hard state, the checkpoint.
 //!
 //! For most seeds this is the disk. For the others it is what the real store has said that it holds, and must hold still
 //! when the power is back.
 
 use super::disk::Checkpoint;
 use lockmesh_core::State;
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
+use lockmesh_core::raft::log::{
+    EntryKind, HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta,
+};
 use lockmesh_core::raft::membership_after;
 use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
@@ -20,16 +22,16 @@ pub struct Durable {
     pub entries: VecDeque<LogEntry>,
     /// The hard state.
     pub hard_state: HardState,
-    /// What the image stands for.
-    pub mark: ImageMark,
-    /// The image.
+    /// What the checkpoint stands for.
+    pub mark: SnapshotMeta,
+    /// The checkpoint.
     pub state: State,
     /// What the server knew for itself when it was made.
     pub own: OwnMemory,
 }
 
 impl Durable {
-    /// The term of an entry that is on disk, or that the image stands for.
+    /// The term of an entry that is on disk, or that the checkpoint stands for.
     pub fn term(&self, index: LogIndex) -> Option<Term> {
         match index.0.checked_sub(self.base.0.0)? {
             0 => Some(self.base.1),
@@ -55,7 +57,7 @@ impl Durable {
             self.entries.clear();
         }
         if let Some(first) = write.entries.first() {
-            assert!(first.index > self.base.0, "an entry would replace what was cut off the log");
+            assert!(first.index > self.base.0, "an entry would replace what was compacted the log");
             assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
             self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
         }
@@ -67,7 +69,7 @@ impl Durable {
     }
 
     /// Loses what lies before an index, and that.
-    pub fn cut(&mut self, up_to: LogIndex) {
+    pub fn compact(&mut self, up_to: LogIndex) {
         while self.base.0 < up_to {
             let Some(gone) = self.entries.pop_front() else { return };
             self.base = (gone.index, gone.term);
@@ -75,7 +77,7 @@ impl Durable {
     }
 
     /// Takes over a checkpoint.
-    pub fn image(&mut self, checkpoint: Checkpoint) {
+    pub fn checkpoint(&mut self, checkpoint: Checkpoint) {
         if let Some(own) = checkpoint.rows.own() {
             self.own.clone_from(own);
         }
@@ -84,7 +86,7 @@ impl Durable {
     }
 
     /// What a new store begins with.
-    pub fn new(mark: ImageMark) -> Self {
+    pub fn new(mark: SnapshotMeta) -> Self {
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         let base = (mark.index, mark.term);
         let (entries, state, own) = (VecDeque::new(), State::default(), OwnMemory::default());
@@ -95,7 +97,7 @@ impl Durable {
     pub fn recovered(&self) -> Recovered {
         Recovered {
             hard_state: self.hard_state,
-            image: self.mark.clone(),
+            snapshot: self.mark.clone(),
             entries: self.entries.iter().cloned().collect(),
             base: self.base,
             state: self.state.clone(),
@@ -113,7 +115,7 @@ impl Durable {
     pub fn may_be_alone(&self, server: ServerId) -> bool {
         let mark = &self.mark;
         if self.term(mark.index) != Some(mark.term) {
-            // The log is given up for the image.
+            // The log is given up for the checkpoint.
             return mark.membership.voters == [server];
         }
         let mut part = self.recovered();
@@ -137,7 +139,7 @@ impl Durable {
         }
         if found.mark.index < self.mark.index {
             return Some(format!(
-                "its image was of {}, and one of {} was found",
+                "its checkpoint was of {}, and one of {} was found",
                 self.mark.index, found.mark.index
             ));
         }
@@ -154,7 +156,7 @@ impl From<&Recovered> for Durable {
             base: found.base,
             entries: found.entries.iter().cloned().collect(),
             hard_state: found.hard_state,
-            mark: found.image.clone(),
+            mark: found.snapshot.clone(),
             state: found.state.clone(),
             own: found.own.clone(),
         }

@@ -2,7 +2,7 @@
 //! have compared what they hold and remember of each other.
 
 use super::network::Place;
-use super::process::{Mail, Process};
+use super::process::{DriverEvent, Process};
 use super::stage::Event;
 use super::world::World;
 use lockmesh_core::setback::{LogPosition, SetBack};
@@ -76,7 +76,7 @@ impl World {
         let (own, memory) = (process.core().log_position(), process.core().peer_memory().of(from));
         let is_linked = process.links.get(&from) == Some(&life);
         if let Some(SetBack { known, .. }) = SetBack::find(to, own, from, remembers) {
-            return self.post(to, Mail::SetBack(from, known));
+            return self.post(to, DriverEvent::SetBack(from, known));
         }
         // What the other one acknowledged after its hello is no part of it.
         let known = answers.unwrap_or(memory);

@@ -16,8 +16,8 @@ use super::stage::{Event, Stage};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
-    Event as Told, Goal, HoldId, Holder, Input, LockGoal, Moment, Outbox, Patience, RequestNumber, Response,
-    SessionUse, Wanted,
+    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Outbox, Response,
+    SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::{Error, SessionOptions};
 use lockmesh_core::state::State;
@@ -40,9 +40,9 @@ pub enum GuardEvent {
     /// A holder wanted to be woken: its number.
     Wake(u64),
     /// A request of a holder was answered; with nothing where the connection broke.
-    Hears(u64, RequestNumber, Option<Box<Result<Answered, Unavailable>>>),
+    Hears(u64, HolderRequest, Option<Box<Result<Answered, Unavailable>>>),
     /// A holder's request has taken too long.
-    Tired(u64, RequestNumber),
+    Tired(u64, HolderRequest),
     /// The process stands still.
     Stop,
     /// It goes on.
@@ -57,9 +57,9 @@ pub enum GuardEvent {
 #[derive(Clone, Debug)]
 pub enum Act {
     /// A call for a holder's request.
-    Call(u64, RequestNumber, LocalCall),
+    Call(u64, HolderRequest, LocalCall),
     /// Nobody waits for this one any more.
-    Cancel(u64, RequestNumber),
+    Cancel(u64, HolderRequest),
     /// Nobody waits for any of them any more, up to this holder: the process of the next ones may be heard before.
     CancelAll(u64),
     /// A call whose answer nobody hears.
@@ -70,7 +70,7 @@ pub enum Act {
 #[derive(Debug)]
 struct Seat {
     holder: Holder,
-    under_way: BTreeMap<RequestNumber, Kind>,
+    under_way: BTreeMap<HolderRequest, Kind>,
     wakes_at: Option<Time>,
 }
 
@@ -343,7 +343,7 @@ impl Guard {
     }
 
     /// A request is under way no more.
-    fn answered(&mut self, seat: u64, number: RequestNumber) -> Option<Kind> {
+    fn answered(&mut self, seat: u64, number: HolderRequest) -> Option<Kind> {
         self.seats.get_mut(&seat)?.under_way.remove(&number)
     }
 
@@ -409,18 +409,18 @@ impl Guard {
         let id = HoldId(self.last_hold);
         let key = lock_key(stage);
         let limit = self.draw.duration(Duration::from_millis(50), stage.plan.clients.patience);
-        let patience = match self.draw.below(4) {
-            0 => Patience::Once,
-            1 => Patience::Endless,
-            _ => Patience::Until(self.moment(stage.now) + limit),
+        let wait_limit = match self.draw.below(4) {
+            0 => WaitLimit::Once,
+            1 => WaitLimit::Endless,
+            _ => WaitLimit::Until(self.moment(stage.now) + limit),
         };
-        if patience == Patience::Once {
+        if wait_limit == WaitLimit::Once {
             self.promises.tries_once(id);
         }
         // What is written with a value is written once in this simulation; a guard may write the same again.
         let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
         self.doing = Doing::Acquiring(id, key);
-        self.tell(stage, seat, Input::Acquire(id, Wanted { goal, patience, watch_retries: None }), acts);
+        self.tell(stage, seat, Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }), acts);
     }
 
     /// It holds a lock, until it has had it for long enough or has lost it.

@@ -12,7 +12,7 @@ use super::judge::Judge;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
-use lockmesh_client::holder::RequestNumber;
+use lockmesh_client::holder::HolderRequest;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -25,7 +25,7 @@ use std::time::Duration;
 const LOCAL_DELAY: Duration = Duration::from_micros(200);
 
 /// A request of a guard's holder: the guard, the holder, the request.
-type Caller = (usize, u64, RequestNumber);
+type Caller = (usize, u64, HolderRequest);
 
 /// The guards of one agent, and their calls under way.
 #[derive(Debug)]

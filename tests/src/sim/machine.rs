@@ -3,9 +3,9 @@
 use super::disk::Disk;
 use super::process::Process;
 use super::stage::Stage;
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_server::images::Download;
+use lockmesh_server::snapshot::SnapshotDownload;
 
 /// A machine.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Fetch {
     /// From whom.
     pub from: ServerId,
     /// What decides.
-    pub download: Download,
+    pub download: SnapshotDownload,
     /// The call whose answer is awaited.
     pub call: u64,
     /// Whether the connection was lost after some part had come.
@@ -48,8 +48,8 @@ pub struct Fetch {
 }
 
 impl Machine {
-    /// A machine whose disk begins with an image.
-    pub fn new(stage: &Stage, id: ServerId, node: String, folder: u64, mark: ImageMark) -> Self {
+    /// A machine whose disk begins with a checkpoint.
+    pub fn new(stage: &Stage, id: ServerId, node: String, folder: u64, mark: SnapshotMeta) -> Self {
         let disk = Disk::new(stage, id, mark);
         Self {
             id,

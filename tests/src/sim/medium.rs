@@ -9,7 +9,7 @@ use super::durable::Durable;
 use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_server::store::testing::{Failure, FaultyDisk, ManualStore, Survival, backup_of};
@@ -42,12 +42,16 @@ pub struct RealStore {
 
 impl Medium {
     /// What a new server's disk writes to.
-    pub fn new(stage: &Stage, server: ServerId, mark: &ImageMark) -> Self {
+    pub fn new(stage: &Stage, server: ServerId, mark: &SnapshotMeta) -> Self {
         if !stage.plan.disk.is_real {
             return Self::Model;
         }
-        let options =
-            StoreOptions { server, first_image: mark.clone(), cache_bytes: CACHE_BYTES, accept_loss: false };
+        let options = StoreOptions {
+            server,
+            first_snapshot: mark.clone(),
+            cache_bytes: CACHE_BYTES,
+            accept_loss: false,
+        };
         let mut store = RealStore::switched_off(FaultyDisk::default(), options);
         store.switch_on();
         Self::Store(Box::new(store))
@@ -121,23 +125,23 @@ impl Medium {
         }
     }
 
-    /// The log was cut off with a commit, up to an index at most.
-    pub fn cut(&self, stage: &mut Stage, model: &mut Durable, up_to: LogIndex) {
+    /// The log was compacted with a commit, up to an index at most.
+    pub fn compact(&self, stage: &mut Stage, model: &mut Durable, up_to: LogIndex) {
         match self {
             // Entries lie in rows, and a row is cut off whole or not at all.
             Self::Model if up_to > model.base.0 => {
                 let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
-                model.cut(LogIndex(up_to.0.saturating_sub(spared)));
+                model.compact(LogIndex(up_to.0.saturating_sub(spared)));
             }
             Self::Model => {}
             Self::Store(real) => {
                 let (base, _) = real.store.as_ref().map(ManualStore::base).unwrap_or_default();
-                model.cut(base);
+                model.compact(base);
             }
         }
     }
 
-    /// Begins to read the durable image.
+    /// Begins to read the durable checkpoint.
     pub fn backup(&self, model: &Durable) -> Result<Backup, String> {
         match self {
             Self::Model => Ok(backup_of(model.mark.clone(), &model.state)),
@@ -164,13 +168,13 @@ impl Medium {
         &mut self,
         stage: &mut Stage,
         model: &Durable,
-        (writing, imaging): (Option<LogCommit>, Option<Checkpoint>),
+        (writing, checkpointing): (Option<LogCommit>, Option<Checkpoint>),
         refuses: bool,
     ) -> Durable {
         let Self::Store(real) = self else { return model.clone() };
         let begun: Vec<LogWrite> = writing.iter().flat_map(|commit| commit.writes.clone()).collect();
         if !refuses {
-            real.write_until_power_fails(stage, writing, imaging);
+            real.write_until_power_fails(stage, writing, checkpointing);
         }
         let survival = match stage.draw.below(4) {
             0 => Survival::Nothing,
@@ -232,20 +236,22 @@ impl RealStore {
         &mut self,
         stage: &mut Stage,
         writing: Option<LogCommit>,
-        imaging: Option<Checkpoint>,
+        checkpointing: Option<Checkpoint>,
     ) {
         let mut last_gasp = || {
             let at = stage.draw.below(OPERATIONS * 2);
             (at < OPERATIONS).then_some(Failure::PowerCut(at))
         };
-        let (of_log, of_image) = (last_gasp(), last_gasp());
+        let (of_log, of_checkpoint) = (last_gasp(), last_gasp());
         let mut torn = false;
         if let Some(commit) = writing {
             torn |= self.write(of_log, |store| store.commit(&commit)).is_err();
         }
-        if let Some(mut checkpoint) = imaging.filter(|_| !torn) {
+        if let Some(mut checkpoint) = checkpointing.filter(|_| !torn) {
             torn |= self
-                .write(of_image, |store| store.checkpoint(&checkpoint.mark, &mut checkpoint.rows).map(|_| ()))
+                .write(of_checkpoint, |store| {
+                    store.checkpoint(&checkpoint.mark, &mut checkpoint.rows).map(|_| ())
+                })
                 .is_err();
         }
         if torn {

@@ -25,7 +25,7 @@
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
 //! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
-//! | `sabotage` | what is broken on purpose |
+//! | `fault_injection` | what is broken on purpose |
 
 pub mod administrator;
 pub mod agent;
@@ -43,6 +43,7 @@ pub mod corruption;
 pub mod disk;
 pub mod draw;
 pub mod durable;
+pub mod fault_injection;
 pub mod greetings;
 pub mod guard;
 pub mod guard_calls;
@@ -62,7 +63,6 @@ pub mod plan;
 pub mod process;
 pub mod readers;
 pub mod run;
-pub mod sabotage;
 mod setback;
 pub mod snapshots;
 pub mod stage;
@@ -70,8 +70,8 @@ pub mod world;
 pub mod writer;
 
 pub use chronicle::Detail;
+pub use fault_injection::FaultInjection;
 pub use judge::Violation;
 pub use marks::{Mark, Marks};
 pub use plan::Focus;
 pub use run::{Outcome, hunt, run, run_focused, trace};
-pub use sabotage::Sabotage;

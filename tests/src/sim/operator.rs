@@ -6,14 +6,14 @@ use super::network::Place;
 use super::process::newcomer;
 use super::stage::{Ask, Asker, Event};
 use super::world::World;
-use lockmesh_core::raft::log::{ImageMark, Membership};
+use lockmesh_core::raft::log::{Membership, SnapshotMeta};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// How long the operator waits for an answer.
-const PATIENCE: Duration = Duration::from_millis(700);
+const TIMEOUT: Duration = Duration::from_millis(700);
 /// How often the operator gives up nothing.
 const ATTEMPTS: u32 = 20;
 /// How long after the loss of a server no other one is taken out.
@@ -86,7 +86,7 @@ impl World {
         self.operator.attempts += 1;
         self.operator.under_way = Some((call, order, to));
         let ask = Ask { by: Asker::Operator, call, request, bound: LogIndex(0) };
-        self.stage.after(PATIENCE, Event::Tired(Asker::Operator, call));
+        self.stage.after(TIMEOUT, Event::Tired(Asker::Operator, call));
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
@@ -160,7 +160,7 @@ impl World {
         if self.machines.contains_key(&id) {
             return;
         }
-        let machine = Machine::new(&self.stage, id, node, folder, ImageMark::default());
+        let machine = Machine::new(&self.stage, id, node, folder, SnapshotMeta::default());
         self.machines.insert(id, machine);
         self.start(id);
     }

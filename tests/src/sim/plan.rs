@@ -84,8 +84,8 @@ pub struct NetworkPlan {
 pub struct DiskPlan {
     /// How long a commit takes, least and most.
     pub commit: (Duration, Duration),
-    /// How long an image takes.
-    pub image: (Duration, Duration),
+    /// How long a checkpoint takes.
+    pub checkpoint: (Duration, Duration),
     /// Whether servers keep their state in the real store.
     pub is_real: bool,
     /// A part of a checkpoint that is read has about so many bytes.
@@ -325,11 +325,11 @@ impl NetworkPlan {
 impl DiskPlan {
     fn draw(draw: &mut Draw) -> Self {
         let least = draw.duration(MS / 10, 2 * MS);
-        let image = draw.duration(MS, 50 * MS);
+        let checkpoint = draw.duration(MS, 50 * MS);
         let spread = *draw.pick(&[1, 10, 60]) * MS;
         Self {
             commit: (least, least + draw.duration(MS / 10, spread)),
-            image: (image, image * 4),
+            checkpoint: (checkpoint, checkpoint * 4),
             is_real: draw.once_in(16),
             part_bytes: *draw.pick(&[2_000, 20_000, 1 << 20]),
         }

@@ -4,20 +4,20 @@
 
 use super::clock::Clock;
 use super::disk::{Checkpoint, Told};
+use super::fault_injection::FaultInjection;
 use super::marks::Mark;
 use super::readers::Readers;
-use super::sabotage::Sabotage;
 use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event as Input, Frontend, FrontendConfig,
     PartWanted, SnapshotFetch, Storage,
 };
-use lockmesh_core::raft::Election;
-use lockmesh_core::raft::log::{ImageMark, LogEntry, LogWrite, Recovered};
+use lockmesh_core::raft::ElectionTimeout;
+use lockmesh_core::raft::log::{LogEntry, LogWrite, Recovered, SnapshotMeta};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::LogPosition;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
-use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
+use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
@@ -26,15 +26,15 @@ use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use lockmesh_server::images::Fetched;
+use lockmesh_server::snapshot::Fetched;
 use lockmesh_server::store::DirtyRows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What lies in the mailbox.
+/// What lies in the event queue.
 #[derive(Debug)]
-pub enum Mail {
+pub enum DriverEvent {
     /// A client's request, and when it came.
     Ask(Box<Ask>, Time),
     /// Nobody waits for a call any more.
@@ -89,9 +89,9 @@ pub struct Turn {
     /// Checkpoints to be made, in this order, of what was applied or of what takes the place of everything.
     pub checkpoints: Vec<Checkpoint>,
     /// How far the log may go.
-    pub cut: Option<LogIndex>,
+    pub compact: Option<LogIndex>,
     /// A snapshot that took the place of everything.
-    pub installed: Option<ImageMark>,
+    pub installed: Option<SnapshotMeta>,
     /// A snapshot that the shell must fetch.
     pub fetch: Option<SnapshotFetch>,
     /// Readers of the checkpoint on disk that must be opened.
@@ -135,7 +135,7 @@ pub struct Process {
     /// When it said hello last to each server.
     pub hellos: BTreeMap<ServerId, Time>,
     frontend: Frontend,
-    mail: Vec<Mail>,
+    mail: Vec<DriverEvent>,
     /// Calls that are not answered, as connections keep them.
     calls: BTreeMap<CallRef, Asked>,
     last_call: u64,
@@ -179,13 +179,13 @@ impl Shadow {
 
 fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
     let seed = stage.draw.bits();
-    let halved = u32::from(stage.sabotage == Sabotage::HalfTheWindow);
+    let halved = u32::from(stage.fault_injection == FaultInjection::HalfTheWindow);
     let plan = &stage.plan.core;
     CoreConfig {
         id,
         seed,
         formation: formation(stage.plan.voters),
-        election: Election { ticks: plan.election_ticks, heartbeat_ticks: plan.heartbeat_ticks },
+        election: ElectionTimeout { ticks: plan.election_ticks, heartbeat_ticks: plan.heartbeat_ticks },
         timers: TimerConfig {
             ttl_multiplier: plan.ttl_multiplier >> halved,
             tombstone_ttl: plan.tombstone_ttl,
@@ -199,9 +199,9 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
 }
 
 /// What the first servers begin with.
-fn formation(voters: u64) -> Formation {
+fn formation(voters: u64) -> ClusterStart {
     let servers = (1..=voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
-    Formation { cluster_id: "simulated".into(), servers: servers.collect() }
+    ClusterStart { cluster_id: "simulated".into(), servers: servers.collect() }
 }
 
 /// A server on a node that wants to belong to the quorum, with the number of its data folder.
@@ -230,7 +230,7 @@ fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, corrupt: bool, recov
         config,
     );
     let mut frontend = Frontend::new(config.0, Core::new(config.1, recovered), Time(0), wall(Time(0), 0));
-    if let Some(rule) = stage.sabotage.rule() {
+    if let Some(rule) = stage.fault_injection.rule() {
         frontend.break_rule(rule);
     }
     frontend
@@ -251,7 +251,7 @@ impl Process {
         recovered: Recovered,
     ) -> Self {
         let shadow = Shadow::new(&recovered);
-        let applied = recovered.image.index;
+        let applied = recovered.snapshot.index;
         let drift = stage.plan.faults.drift;
         let drift = stage.draw.within(0, 2 * drift as u64) as i64 - drift;
         let mut process = Self {
@@ -276,7 +276,7 @@ impl Process {
             wakes: None,
             actions: Actions::default(),
         };
-        if let Some(rule) = stage.sabotage.rule() {
+        if let Some(rule) = stage.fault_injection.rule() {
             process.unwritten.break_rule(rule);
         }
         process.frontend.start(&mut process.actions);
@@ -300,8 +300,8 @@ impl Process {
         self.applied
     }
 
-    /// Puts something into the mailbox.
-    pub fn post(&mut self, stage: &mut Stage, mail: Mail) {
+    /// Puts something into the event queue.
+    pub fn post(&mut self, stage: &mut Stage, mail: DriverEvent) {
         self.mail.push(mail);
         let turn = stage.plan.core.turn;
         let wait = stage.draw.duration(Duration::from_micros(1), turn);
@@ -353,7 +353,7 @@ impl Process {
         let mut turn = Turn::default();
         let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
         let mail = std::mem::take(&mut self.mail);
-        let brings_snapshot = mail.iter().any(|mail| matches!(mail, Mail::Snapshot(Some(_))));
+        let brings_snapshot = mail.iter().any(|mail| matches!(mail, DriverEvent::Snapshot(Some(_))));
         for mail in mail {
             self.take(now, mail);
         }
@@ -386,33 +386,33 @@ impl Process {
         Some(turn)
     }
 
-    fn take(&mut self, now: Time, mail: Mail) {
+    fn take(&mut self, now: Time, mail: DriverEvent) {
         let event = match mail {
-            Mail::Ask(ask, came) => self.call(Asked { ask, came }),
-            Mail::Cancelled(by, call) => {
+            DriverEvent::Ask(ask, came) => self.call(Asked { ask, came }),
+            DriverEvent::Cancelled(by, call) => {
                 let is_it = |(_, asked): &(&CallRef, &Asked)| asked.ask.by == by && asked.ask.call == call;
                 let Some(of) = self.calls.iter().find(is_it).map(|(of, _)| *of) else { return };
                 self.calls.remove(&of);
                 Input::Cancel(of)
             }
-            Mail::Disconnected(asker) => {
+            DriverEvent::Disconnected(asker) => {
                 let caller = asker.caller();
                 self.calls.retain(|call, _| call.caller != caller);
                 Input::Disconnected(caller)
             }
-            Mail::Peer(from, message) => Input::Peer(from, *message),
-            Mail::Snapshot(fetched) => Input::SnapshotFetched(fetched.map(|fetched| {
+            DriverEvent::Peer(from, message) => Input::Peer(from, *message),
+            DriverEvent::Snapshot(fetched) => Input::SnapshotFetched(fetched.map(|fetched| {
                 let Fetched { mark, state, rows, .. } = *fetched;
                 self.unwritten.arrive(rows);
                 (mark, state)
             })),
-            Mail::Unreachable(server) => Input::Unreachable(server),
-            Mail::Removed => Input::Removed,
-            Mail::SetBack(by, known) => Input::SetBack(by, known),
-            Mail::Store(Told::Persisted(number)) => Input::Persisted(number),
-            Mail::Store(Told::Image(mark)) => Input::Checkpointed(mark),
-            Mail::Store(Told::Summed(index, checksum)) => Input::Summed(index, checksum),
-            Mail::Store(Told::Failing(failing)) => {
+            DriverEvent::Unreachable(server) => Input::Unreachable(server),
+            DriverEvent::Removed => Input::Removed,
+            DriverEvent::SetBack(by, known) => Input::SetBack(by, known),
+            DriverEvent::Store(Told::Persisted(number)) => Input::Persisted(number),
+            DriverEvent::Store(Told::Checkpointed(mark)) => Input::Checkpointed(mark),
+            DriverEvent::Store(Told::Summed(index, checksum)) => Input::Summed(index, checksum),
+            DriverEvent::Store(Told::Failing(failing)) => {
                 self.failing = failing;
                 Input::Disk(if failing { DiskHealth::Failing("it is full".into()) } else { DiskHealth::Good })
             }
@@ -494,7 +494,7 @@ impl Process {
     fn store(&mut self, stage: &mut Stage, mut action: Storage, turn: &mut Turn) {
         if let Storage::Record(changes) = &mut action {
             turn.changes.extend(changes.iter().cloned());
-            stage.sabotage.forget_rows(changes);
+            stage.fault_injection.forget_rows(changes);
         }
         match self.unwritten.take(action, self.frontend.core().own_memory()) {
             None => {}
@@ -511,7 +511,7 @@ impl Process {
                 }
                 turn.checkpoints.push(checkpoint);
             }
-            Some(StoreOrder::Compact(index)) => turn.cut = Some(index),
+            Some(StoreOrder::Compact(index)) => turn.compact = Some(index),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
-use lockmesh_server::images::Source;
+use lockmesh_server::snapshot::CheckpointSource;
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 
@@ -17,7 +17,7 @@ pub struct Readers {
 }
 
 struct Open {
-    source: Source,
+    source: CheckpointSource,
     /// When somebody asked last.
     asked: Time,
 }
@@ -30,7 +30,7 @@ impl Debug for Open {
 
 impl Readers {
     /// Opens a reader; its number.
-    pub fn begin(&mut self, now: Time, source: Source) -> u64 {
+    pub fn begin(&mut self, now: Time, source: CheckpointSource) -> u64 {
         self.last_id += 1;
         self.open.insert(self.last_id, Open { source, asked: now });
         self.last_id
@@ -48,7 +48,7 @@ impl Readers {
                 open.asked = now;
                 open.source.answer(reader, number)
             }
-            None => Source::gone(),
+            None => CheckpointSource::gone(),
         }
     }
 

@@ -1,10 +1,10 @@
 //! One run: from its seed to its outcome.
 
 use super::chronicle::Detail;
+use super::fault_injection::FaultInjection;
 use super::judge::Violation;
 use super::marks::Marks;
 use super::plan::Focus;
-use super::sabotage::Sabotage;
 use super::stage::Stage;
 use super::world::World;
 use lockmesh_core::State;
@@ -33,31 +33,31 @@ pub struct Outcome {
 }
 
 /// Runs a seed. A panic of the code under test is a violation too.
-pub fn run(seed: u64, sabotage: Sabotage, detail: Detail) -> Outcome {
-    run_focused(seed, Focus::Everything, sabotage, detail)
+pub fn run(seed: u64, fault_injection: FaultInjection, detail: Detail) -> Outcome {
+    run_focused(seed, Focus::Everything, fault_injection, detail)
 }
 
 /// The same, where seeds are spent on one thing.
-pub fn run_focused(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> Outcome {
-    let world = || play(seed, focus, sabotage, detail).0;
+pub fn run_focused(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> Outcome {
+    let world = || play(seed, focus, fault_injection, detail).0;
     catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, focus, &*panic))
 }
 
 /// Runs a seed and keeps every event, in words.
-pub fn trace(seed: u64, focus: Focus, sabotage: Sabotage) -> (Outcome, Vec<String>) {
-    play(seed, focus, sabotage, Detail::Trace)
+pub fn trace(seed: u64, focus: Focus, fault_injection: FaultInjection) -> (Outcome, Vec<String>) {
+    play(seed, focus, fault_injection, Detail::Trace)
 }
 
 /// The first of these seeds that shows what was broken.
-pub fn hunt(sabotage: Sabotage, mut seeds: std::ops::Range<u64>) -> Option<Outcome> {
+pub fn hunt(fault_injection: FaultInjection, mut seeds: std::ops::Range<u64>) -> Option<Outcome> {
     seeds.find_map(|seed| {
-        let outcome = run(seed, sabotage, Detail::Nothing);
+        let outcome = run(seed, fault_injection, Detail::Nothing);
         (!outcome.violations.is_empty()).then_some(outcome)
     })
 }
 
-fn play(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> (Outcome, Vec<String>) {
-    let mut world = World::new(Stage::new(seed, focus, sabotage, detail));
+fn play(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> (Outcome, Vec<String>) {
+    let mut world = World::new(Stage::new(seed, focus, fault_injection, detail));
     let mut events = 0;
     while !world.done && world.judge.violations.is_empty() {
         world.step();

@@ -1,19 +1,19 @@
 //! How servers fetch snapshots of each other: the real requests to the real frontend, through the simulated network.
 //!
-//! What is asked, taken, repeated and given up, the product's own [`Download`] decides. Here requests and answers are lost or
+//! What is asked, taken, repeated and given up, the product's own [`SnapshotDownload`] decides. Here requests and answers are lost or
 //! late, readers take their time, and either server dies in between.
 
 use super::machine::Fetch;
 use super::marks::Mark;
 use super::network::Place;
-use super::process::Mail;
+use super::process::DriverEvent;
 use super::stage::{Ask, Asker, Event};
 use super::world::World;
 use lockmesh_core::frontend::{CallRef, CheckpointReader, PartWanted, SnapshotFetch};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use lockmesh_server::images::{Download, PART_TIMEOUT, Source, Step};
+use lockmesh_server::snapshot::{CheckpointSource, DownloadStep, PART_TIMEOUT, SnapshotDownload};
 use std::time::Duration;
 
 /// After so long a connection on which something was lost is known to be dead.
@@ -24,7 +24,7 @@ impl World {
     pub(super) fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
         self.stage.hit(Mark::Snapshot);
         self.stage.say(|| format!("server {id} fetches a snapshot of server {from}"));
-        let download = Download::new(self.stage.now, least);
+        let download = SnapshotDownload::new(self.stage.now, least);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         machine.fetch = Some(Fetch { from, download, call: 0, was_interrupted: false });
         self.ask_for_part(id);
@@ -81,7 +81,11 @@ impl World {
         self.go_on_with_fetch(id, |download, now| download.lost(now, "it does not answer".into()));
     }
 
-    fn go_on_with_fetch(&mut self, id: ServerId, what: impl FnOnce(&mut Download, Time) -> Step) {
+    fn go_on_with_fetch(
+        &mut self,
+        id: ServerId,
+        what: impl FnOnce(&mut SnapshotDownload, Time) -> DownloadStep,
+    ) {
         let now = self.stage.now;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let (life, fetch) = (machine.lives, machine.fetch.as_mut().expect("it was just seen"));
@@ -89,29 +93,31 @@ impl World {
         fetch.call = 0;
         let parts = fetch.download.part_count();
         let step = what(&mut fetch.download, now);
-        if matches!(step, Step::Ask | Step::Done(_)) && std::mem::take(&mut fetch.was_interrupted) {
+        if matches!(step, DownloadStep::Ask | DownloadStep::Done(_))
+            && std::mem::take(&mut fetch.was_interrupted)
+        {
             self.stage.hit(Mark::FetchInterrupted);
         }
-        if matches!(step, Step::AskAgain(..)) && parts > 0 {
+        if matches!(step, DownloadStep::AskAgain(..)) && parts > 0 {
             fetch.was_interrupted = fetch.download.part_count() > 0;
             if !fetch.was_interrupted {
                 self.stage.hit(Mark::FetchBegunAnew);
             }
         }
         match step {
-            Step::Ask => self.ask_for_part(id),
-            Step::AskAgain(after, _) => self.stage.after(after, Event::Fetch(id, life)),
-            Step::Done(fetched) => self.end_fetch(id, Some(fetched)),
-            Step::GiveUp(_) => {
+            DownloadStep::Ask => self.ask_for_part(id),
+            DownloadStep::AskAgain(after, _) => self.stage.after(after, Event::Fetch(id, life)),
+            DownloadStep::Done(fetched) => self.end_fetch(id, Some(fetched)),
+            DownloadStep::GiveUp(_) => {
                 self.stage.hit(Mark::FetchFailed);
                 self.end_fetch(id, None);
             }
         }
     }
 
-    fn end_fetch(&mut self, id: ServerId, fetched: Option<Box<lockmesh_server::images::Fetched>>) {
+    fn end_fetch(&mut self, id: ServerId, fetched: Option<Box<lockmesh_server::snapshot::Fetched>>) {
         self.machines.get_mut(&id).expect("the machine exists").fetch = None;
-        self.post(id, Mail::Snapshot(fetched));
+        self.post(id, DriverEvent::Snapshot(fetched));
     }
 
     /// A process opens a reader of what is on its disk, and lets it read its first part.
@@ -121,7 +127,7 @@ impl World {
         let Some(process) = &mut machine.process else { return };
         match machine.disk.backup() {
             Ok(checkpoint) => {
-                let source = Source::new(reader, checkpoint.in_parts_of(part_bytes));
+                let source = CheckpointSource::new(reader, checkpoint.in_parts_of(part_bytes));
                 let reader = process.readers.begin(self.stage.now, source);
                 self.read_later(id, PartWanted { reader, number: 0, to });
             }

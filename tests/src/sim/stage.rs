@@ -4,12 +4,12 @@ use super::chronicle::{Chronicle, Detail};
 use super::connections::Way;
 use super::disk::DiskEvent;
 use super::draw::Draw;
+use super::fault_injection::FaultInjection;
 use super::greetings::Hello;
 use super::guard::{Act, GuardEvent};
 use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
 use super::plan::{Focus, Plan};
-use super::sabotage::Sabotage;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
@@ -161,7 +161,7 @@ pub struct Stage {
     /// What the seed stands for.
     pub plan: Plan,
     /// What is broken on purpose.
-    pub sabotage: Sabotage,
+    pub fault_injection: FaultInjection,
     /// The life of the cluster.
     pub life: Chronicle,
     /// Rare branches.
@@ -181,17 +181,17 @@ pub struct Stage {
 
 impl Stage {
     /// An empty stage.
-    pub fn new(seed: u64, focus: Focus, sabotage: Sabotage, detail: Detail) -> Self {
+    pub fn new(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> Self {
         let mut draw = Draw::new(seed);
         let mut plan = Plan::draw(&mut draw);
         focus.adjust(&mut plan);
-        sabotage.adjust(&mut plan);
+        fault_injection.adjust(&mut plan);
         Self {
             now: Time(0),
             draw,
             network: Network::new(plan.network.clone()),
             plan,
-            sabotage,
+            fault_injection,
             life: Chronicle::new(detail),
             marks: Marks::default(),
             addresses: BTreeMap::new(),

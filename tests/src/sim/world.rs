@@ -10,7 +10,7 @@ use super::machine::Machine;
 use super::marks::Mark;
 use super::network::Place;
 use super::operator::Operator;
-use super::process::{Given, Mail, Process, Turn, newcomer};
+use super::process::{DriverEvent, Given, Process, Turn, newcomer};
 use super::setback::Planned;
 use super::stage::{Ask, Asker, Event, Stage};
 use lockmesh_core::Core;
@@ -60,8 +60,9 @@ impl World {
     /// A new quorum.
     pub fn new(mut stage: Stage) -> Self {
         let voters: Vec<_> = (1..=stage.plan.voters).map(ServerId).collect();
-        let image = Core::bootstrap_image(&voters);
-        let machine = |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, image.clone()));
+        let checkpoint = Core::bootstrap_snapshot(&voters);
+        let machine =
+            |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, checkpoint.clone()));
         let machines = voters.iter().map(machine).collect();
         let count = stage.plan.clients.agents;
         let mut judge = Judge::new(LogIndex(1));
@@ -103,11 +104,11 @@ impl World {
             Event::Peer(to, life, from, message) => self.peer(to, life, from, message),
             Event::Hello(hello) => self.hello(*hello),
             Event::Reconnect(id, life) => self.reconnect(id, life),
-            Event::ToldRemoved(id) => self.post(id, Mail::Removed),
+            Event::ToldRemoved(id) => self.post(id, DriverEvent::Removed),
             Event::Fetch(id, life) => self.fetch_again(id, life),
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
-            Event::Cancel(to, by, call) => self.post(to, Mail::Cancelled(by, call)),
+            Event::Cancel(to, by, call) => self.post(to, DriverEvent::Cancelled(by, call)),
             Event::Answer(Asker::Operator, call, from, response) => {
                 self.operator_heard(call, from, *response);
             }
@@ -131,7 +132,7 @@ impl World {
             Event::Connection(agent, connection, is_up) => {
                 self.agents[agent].connection(&mut self.stage, &mut self.judge, connection, is_up);
             }
-            Event::HungUp(from, agent) => self.post(from, Mail::Disconnected(Asker::Agent(agent))),
+            Event::HungUp(from, agent) => self.post(from, DriverEvent::Disconnected(Asker::Agent(agent))),
             Event::GaveUp(from, agent, connection) => {
                 // Another connection than that one may stand by now.
                 if self.agents[agent].is_connected(connection) {
@@ -170,7 +171,7 @@ impl World {
             Ok(recovered) => recovered,
             Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
         };
-        let index = recovered.image.index;
+        let index = recovered.snapshot.index;
         self.stage.say(|| {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
         });
@@ -224,8 +225,8 @@ impl World {
         }
     }
 
-    /// Puts something into the mailbox of a server, if it runs.
-    pub(super) fn post(&mut self, id: ServerId, mail: Mail) {
+    /// Puts something into the event queue of a server, if it runs.
+    pub(super) fn post(&mut self, id: ServerId, mail: DriverEvent) {
         if let Some(process) = self.machines.get_mut(&id).and_then(|machine| machine.process.as_mut()) {
             process.post(&mut self.stage, mail);
         }
@@ -237,7 +238,7 @@ impl World {
             return;
         }
         for told in machine.disk.done(&mut self.stage, life, event) {
-            self.post(id, Mail::Store(told));
+            self.post(id, DriverEvent::Store(told));
         }
     }
 
@@ -249,7 +250,7 @@ impl World {
         }
         let came = self.stage.now;
         let request = on_the_wire(&ask.request);
-        self.post(to, Mail::Ask(Box::new(Ask { request, ..*ask }), came));
+        self.post(to, DriverEvent::Ask(Box::new(Ask { request, ..*ask }), came));
     }
 
     /// A process that runs takes every agent's connection; one that stands still lets it wait in vain.
@@ -325,14 +326,14 @@ impl World {
             self.stage.marks.hit(Mark::Installed);
             self.stage
                 .life
-                .say(self.stage.now, || format!("server {id} takes over the image of {}", mark.index));
+                .say(self.stage.now, || format!("server {id} takes over the checkpoint of {}", mark.index));
             self.note_spread(id);
             let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {
                 let state = process.core().state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
             }
-            self.crash_soon(id, self.stage.plan.disk.image.1);
+            self.crash_soon(id, self.stage.plan.disk.checkpoint.1);
         }
     }
 
@@ -354,14 +355,14 @@ impl World {
             self.stage.hit(Mark::InstalledOverLog);
         }
         turn.checkpoints.iter().for_each(|checkpoint| machine.disk.hand_over(checkpoint.clone()));
-        if self.stage.sabotage == super::sabotage::Sabotage::DurableAtOnce
+        if self.stage.fault_injection == super::fault_injection::FaultInjection::DurableAtOnce
             && let Some(last) = turn.writes.last()
         {
-            process.post(&mut self.stage, Mail::Store(super::disk::Told::Persisted(last.number)));
+            process.post(&mut self.stage, DriverEvent::Store(super::disk::Told::Persisted(last.number)));
         }
         turn.writes.iter().for_each(|write| machine.disk.write(write.clone()));
-        if let Some(index) = turn.cut {
-            machine.disk.cut(index);
+        if let Some(index) = turn.compact {
+            machine.disk.compact(index);
         }
         machine.disk.go_on(&mut self.stage, life);
     }
@@ -395,14 +396,14 @@ impl World {
     /// A message arrives at the process that it was sent to, if that one runs still.
     fn peer(&mut self, to: ServerId, life: u64, from: ServerId, message: Box<PeerMessage>) {
         if self.process(to).is_some_and(|process| process.life == life) {
-            self.post(to, Mail::Peer(from, message));
+            self.post(to, DriverEvent::Peer(from, message));
         }
     }
 
     /// A message was lost on its way, which its sender may notice.
     fn lose(&mut self, from: ServerId, to: ServerId) {
         if self.stage.draw.once_in(4) {
-            self.post(from, Mail::Unreachable(to));
+            self.post(from, DriverEvent::Unreachable(to));
         }
     }
 

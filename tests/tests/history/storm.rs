@@ -1,7 +1,7 @@
 //! Storms: clients that overlap, on the product's state machine in one process. What it does must pass; what it does
 //! after something was broken on purpose must be found.
 
-use crate::world::{Sabotage, World};
+use crate::world::{FaultInjection, World};
 use lockmesh_tests::history::{Counts, check};
 
 /// How many turns a storm has: some hundred operations.
@@ -26,18 +26,18 @@ fn what_the_state_machine_does_passes() {
 
 #[test]
 fn what_was_broken_on_purpose_is_found() {
-    for sabotage in Sabotage::ALL {
+    for fault_injection in FaultInjection::ALL {
         let mut found = 0;
         // Now and then nothing is broken, or it is overwritten before anybody can have seen it.
         for seed in 100..150 {
             if found == 3 {
                 break;
             }
-            let (history, was_done) = World::new(seed, Some(sabotage)).run(TURNS);
+            let (history, was_done) = World::new(seed, Some(fault_injection)).run(TURNS);
             let violations = check(&history).violations;
             assert!(was_done || violations.is_empty(), "seed {seed}: {violations:?}");
             found += u32::from(!violations.is_empty());
         }
-        assert_eq!(found, 3, "{sabotage:?}");
+        assert_eq!(found, 3, "{fault_injection:?}");
     }
 }

@@ -20,7 +20,7 @@ const KEYS: [&str; 5] = ["a", "a/b", "b", "lock/1", "lock/2"];
 
 /// What is broken on purpose, once, in the middle of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sabotage {
+pub(crate) enum FaultInjection {
     /// A write is acknowledged and forgotten.
     LoseWrite,
     /// A write is carried out again.
@@ -39,7 +39,7 @@ pub(crate) enum Sabotage {
     DoDenied,
 }
 
-impl Sabotage {
+impl FaultInjection {
     pub(crate) const ALL: [Self; 8] = [
         Self::LoseWrite,
         Self::Twice,
@@ -87,13 +87,13 @@ pub(crate) struct World {
     delays: BTreeMap<Key, (LockDelay, u64)>,
     operations: Vec<Operation>,
     drawn: u64,
-    sabotage: Option<Sabotage>,
+    fault_injection: Option<FaultInjection>,
     turn: usize,
     turns: usize,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn new(seed: u64, fault_injection: Option<FaultInjection>) -> Self {
         let mut world = Self {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             now_ms: 0,
@@ -108,7 +108,7 @@ impl World {
             delays: BTreeMap::new(),
             operations: Vec::new(),
             drawn: 0,
-            sabotage,
+            fault_injection,
             turn: 0,
             turns: 0,
         };
@@ -116,9 +116,9 @@ impl World {
         world
     }
 
-    /// Runs a storm, and tells whether the sabotage was done.
+    /// Runs a storm, and tells whether the fault injection was done.
     pub(crate) fn run(mut self, turns: usize) -> (History, bool) {
-        let wanted = self.sabotage.is_some();
+        let wanted = self.fault_injection.is_some();
         self.turns = turns;
         for turn in 0..turns {
             self.turn = turn;
@@ -137,7 +137,7 @@ impl World {
         let read = Read { query: Query::Prefix(String::new()), stale: false, after: None };
         let outcome = self.look(&self.state, &read);
         self.record(0, self.now_ms, Request::Read(read), outcome);
-        (History::new(self.operations), wanted && self.sabotage.is_none())
+        (History::new(self.operations), wanted && self.fault_injection.is_none())
     }
 
     fn begin(&mut self, client: u32) {
@@ -173,7 +173,7 @@ impl World {
             }
             None if luck < 4 => {
                 if let Under::Write(command) = &call.under
-                    && self.breaks(Sabotage::DoDenied)
+                    && self.breaks(FaultInjection::DoDenied)
                 {
                     self.apply(&command.clone());
                 }
@@ -211,7 +211,7 @@ impl World {
             Under::Read(read) => {
                 let answer = self.look(&self.state, read);
                 if let Some(old) = self.older(read, call.floor)
-                    && self.breaks(Sabotage::OldRead)
+                    && self.breaks(FaultInjection::OldRead)
                 {
                     return Some(old);
                 }
@@ -261,7 +261,7 @@ impl World {
         }
         if let Some(Command::Kv(KvCommand::Set(new))) = self.again.clone()
             && self.value_of(&new.key).is_some_and(|value| value != new.value)
-            && self.breaks(Sabotage::Twice)
+            && self.breaks(FaultInjection::Twice)
         {
             self.apply(&Command::Kv(KvCommand::Set(new)));
         }
@@ -274,14 +274,14 @@ impl World {
         let early = self.heard.iter().find(|(id, heard)| **heard + 60 > self.now_ms && self.holds(id));
         let early = early.map(|(id, _)| id.clone());
         if let Some(early) = early
-            && self.breaks(Sabotage::EndEarly)
+            && self.breaks(FaultInjection::EndEarly)
         {
             self.expire(&early);
         }
         over.iter().for_each(|session| self.expire(session));
         for (key, (delay, since)) in self.delays.clone() {
             let over = since + delay.duration.as_millis() as u64 <= self.now_ms;
-            if over || self.breaks(Sabotage::CutDelay) {
+            if over || self.breaks(FaultInjection::CutDelay) {
                 self.delays.remove(&key);
                 self.apply(&Command::EndLockDelay { key, mark: delay.mark, base: 0 });
             }
@@ -312,17 +312,17 @@ impl World {
 
     fn apply_or_break(&mut self, command: &Command) -> Arc<Applied> {
         match command {
-            Command::Kv(KvCommand::Set(new)) if self.breaks(Sabotage::LoseWrite) => {
+            Command::Kv(KvCommand::Set(new)) if self.breaks(FaultInjection::LoseWrite) => {
                 let before = self.state.clone();
                 let applied = self.apply(&Command::Kv(KvCommand::Set(new.clone())));
                 self.state = before.clone();
                 *self.past.last_mut().expect("it was just pushed") = before;
                 return applied;
             }
-            Command::Kv(KvCommand::Set(_)) if self.sabotage == Some(Sabotage::Twice) => {
+            Command::Kv(KvCommand::Set(_)) if self.fault_injection == Some(FaultInjection::Twice) => {
                 self.again = Some(command.clone());
             }
-            Command::Txn(ops) if ops.len() > 1 && self.breaks(Sabotage::Tear) => {
+            Command::Txn(ops) if ops.len() > 1 && self.breaks(FaultInjection::Tear) => {
                 let before = self.state.clone();
                 let whole = self.apply(command);
                 if matches!(whole.reply, Answer::Txn(_)) {
@@ -337,7 +337,7 @@ impl World {
                 let lives = self.state.session(session).is_some();
                 if lives
                     && let Some(holder) = holder.filter(|holder| holder != session)
-                    && self.breaks(Sabotage::TwoHolders)
+                    && self.breaks(FaultInjection::TwoHolders)
                 {
                     self.index -= 1;
                     self.past.pop();
@@ -368,11 +368,12 @@ impl World {
     }
 
     /// Whether this is the time to break something, which is done once.
-    fn breaks(&mut self, sabotage: Sabotage) -> bool {
-        let now =
-            self.sabotage == Some(sabotage) && self.turn * 3 > self.turns && self.turn * 3 < self.turns * 2;
+    fn breaks(&mut self, fault_injection: FaultInjection) -> bool {
+        let now = self.fault_injection == Some(fault_injection)
+            && self.turn * 3 > self.turns
+            && self.turn * 3 < self.turns * 2;
         if now {
-            self.sabotage = None;
+            self.fault_injection = None;
         }
         now
     }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(20);
+const BACKOFF: Duration = Duration::from_millis(20);
 /// Long enough that it never ends a test that goes well.
 const LONG: &str = "120s";
 
@@ -56,7 +56,7 @@ fn a_lock_delay_outlives_its_leader() {
     signal(&fleet, &fleet.leader(), "KILL");
     assert!(!client.acquire("job", &next), "the new leader knows of the delay");
     while !client.acquire("job", &next) {
-        let_pass(PAUSE);
+        let_pass(BACKOFF);
     }
     assert!(before.elapsed() >= Duration::from_secs(3));
     fleet.stop();
@@ -74,7 +74,7 @@ fn a_ttl_begins_anew_with_a_new_leader_and_ends() {
     let killed = Instant::now();
     signal(&fleet, &fleet.leader(), "KILL");
     while client.session_info(&session).is_some() {
-        let_pass(PAUSE);
+        let_pass(BACKOFF);
     }
     assert!(killed.elapsed() >= Duration::from_secs(3), "it ended before its TTL had passed again");
     assert_eq!(client.holder("job"), None);

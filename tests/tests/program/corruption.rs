@@ -1,6 +1,6 @@
 //! A server whose state came apart from the others' while it was stopped: it is found, answers no agent, and joins anew.
 
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, LogIndex, ServerId, WallTime};
 use lockmesh_protocol::record::Entry;
@@ -19,14 +19,14 @@ use std::time::Duration;
 const STRAY: &str = "nobody-wrote-this";
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Gives a stopped server's image a row, with the checksum that belongs to it: as good a file as any, of another state.
+/// Gives a stopped server's checkpoint a row, with the checksum that belongs to it: as good a file as any, of another state.
 fn corrupt(data: &Path) {
     let record = fs::read_to_string(data.join("quorum.json")).expect("it belongs to a quorum");
     let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
     let id = record["place"]["member"]["server"].as_u64().expect("it is a member");
     let options = StoreOptions {
         server: ServerId(id),
-        first_image: ImageMark::default(),
+        first_snapshot: SnapshotMeta::default(),
         cache_bytes: 4 << 20,
         accept_loss: false,
     };
@@ -47,8 +47,8 @@ fn corrupt(data: &Path) {
     rows.record(Change::Entry(STRAY.into(), Some(Arc::new(entry))));
     let (tell, told) = mpsc::sync_channel(16);
     let store = store.start(move |event| drop(tell.send(event))).expect("there are threads enough");
-    store.checkpoint(recovered.image, rows);
-    while !matches!(told.recv().expect("the disk takes it"), StoreEvent::Image(_)) {}
+    store.checkpoint(recovered.snapshot, rows);
+    while !matches!(told.recv().expect("the disk takes it"), StoreEvent::Checkpointed(_)) {}
     store.close();
 }
 

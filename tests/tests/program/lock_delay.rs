@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Between two attempts to take a lock.
-const PAUSE: Duration = Duration::from_millis(20);
+const BACKOFF: Duration = Duration::from_millis(20);
 
 fn shared() -> Shared {
     static SERVER: OnceLock<Dev> = OnceLock::new();
@@ -35,7 +35,7 @@ fn acquire_at_last(client: &Client, key: &str, session: &str) -> u32 {
         refusals += 1;
         let answer = client.get(&format!("/v1/kv/{key}"));
         assert!(answer.status == 404 || answer.entry().get("Session").is_none());
-        let_pass(PAUSE);
+        let_pass(BACKOFF);
     }
     refusals
 }

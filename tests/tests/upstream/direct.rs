@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// After so long a test is told that what it waits for does not happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Somebody with a connection to one server.
 struct Caller {
@@ -62,7 +62,7 @@ impl Caller {
 
     /// Waits for the answer to a request.
     async fn answer(&mut self, call: CallId) -> Response {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.answers.contains_key(&call) {
             let left = deadline.saturating_duration_since(Instant::now());
             let frame = tokio::time::timeout(left, self.receiver.receive::<ReplyFrame>()).await;
@@ -150,7 +150,7 @@ async fn led() -> (Quorum, Caller, String) {
     for address in quorum.addresses() {
         callers.push((Caller::connect(quorum.agent(), &address).await, address));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         for number in 0..callers.len() {
             let status = callers[number].0.status().await;

@@ -30,12 +30,12 @@ impl Story {
 
     fn begin_with(
         limits: RpcOptions,
-        mailbox_limit: usize,
+        queue_limit: usize,
         change: impl FnOnce(UpstreamOptions) -> UpstreamOptions,
     ) -> Self {
         let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let service = Service::start_at(loopback, &cluster, &book, limits, mailbox_limit);
+        let service = Service::start_at(loopback, &cluster, &book, limits, queue_limit);
         let options = change(patient(&cluster, service.address));
         let upstream = Upstream::start(options).expect("a socket");
         Self { cluster, book, service, upstream }
@@ -279,7 +279,7 @@ async fn what_would_do_no_good_is_not_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_mailbox_sheds_load_and_the_rest_is_served() {
+async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
     let story = Story::begin_with(RpcOptions::default(), 10, |options| options);
     story.renew().await.unwrap();
     story.book.open().mood = Mood::Stuck;
@@ -289,7 +289,7 @@ async fn a_full_mailbox_sheds_load_and_the_rest_is_served() {
             tokio::spawn(async move { upstream.renew("s".into()).await })
         })
         .collect();
-    // The driver holds one turn, the mailbox ten calls; everything else comes back at once.
+    // The driver holds one turn, the event queue ten calls; everything else comes back at once.
     while story.service.counters.overloaded.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }

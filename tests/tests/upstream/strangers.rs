@@ -17,10 +17,10 @@ struct Stranger {
 
 impl Stranger {
     fn new(options: RpcOptions) -> Self {
-        Self::with_mailbox(16_384, options)
+        Self::with_queue_limit(16_384, options)
     }
 
-    fn with_mailbox(limit: usize, options: RpcOptions) -> Self {
+    fn with_queue_limit(limit: usize, options: RpcOptions) -> Self {
         let (cluster, book) = (Cluster::new("web-1"), SharedBook::default());
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let service = Service::start_at(loopback, &cluster, &book, options, limit);
@@ -125,9 +125,9 @@ async fn a_connection_has_only_so_many_calls() {
 }
 
 #[tokio::test]
-async fn what_the_mailbox_has_no_room_for_is_shed_at_once_and_the_rest_is_served() {
+async fn what_the_event_queue_has_no_room_for_is_shed_at_once_and_the_rest_is_served() {
     const CALLS: u64 = 100;
-    let stranger = Stranger::with_mailbox(10, RpcOptions::default());
+    let stranger = Stranger::with_queue_limit(10, RpcOptions::default());
     stranger.book.open().mood = Mood::Stuck;
     let (_dialler, connection) = stranger.connect(Role::Agent).await;
     let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();

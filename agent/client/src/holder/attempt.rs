@@ -5,12 +5,12 @@
 //! nothing held: what it may have been granted without hearing of it is given back.
 
 use super::goal::{Goal, Look};
-use super::input::{Patience, Response, Wanted};
+use super::input::{Response, WaitLimit, Wanted};
 use super::moment::Moment;
 use super::outbox::{Event, Grant};
 use super::session::Usable;
 use super::watch::Watch;
-use super::{Hold, HoldId, Holder, SessionUse, Stage, WATCH_TIME};
+use super::{Hold, HoldId, HoldStage, Holder, SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::client::Read;
 use crate::error::Error;
@@ -32,8 +32,8 @@ const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 /// An acquisition under way.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    patience: Patience,
-    step: Step,
+    wait_limit: WaitLimit,
+    step: AttemptStep,
     /// How to look in the next turn.
     read: Read,
     /// How long this turn may wait in a queue.
@@ -51,7 +51,7 @@ pub(super) struct Attempt {
 
 /// What an attempt waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum AttemptStep {
     Pausing,
     AwaitingSession,
     TakingOwnKey,
@@ -62,7 +62,7 @@ enum Step {
 }
 
 /// What one turn gave.
-enum Turn {
+enum AttemptTurn {
     /// It is ours, under this fence.
     Granted(Option<u64>),
     /// Others have it; news come behind this index.
@@ -76,10 +76,10 @@ enum Turn {
 }
 
 impl Attempt {
-    fn new(patience: Patience) -> Self {
+    fn new(wait_limit: WaitLimit) -> Self {
         Self {
-            patience,
-            step: Step::Pausing,
+            wait_limit,
+            step: AttemptStep::Pausing,
             read: Read::default(),
             wait: Duration::ZERO,
             is_prepared: false,
@@ -107,12 +107,12 @@ impl Attempt {
 
 impl Hold {
     pub(super) fn awaits_session(&self) -> bool {
-        matches!(&self.stage, Stage::Acquiring(attempt) if attempt.step == Step::AwaitingSession)
+        matches!(&self.stage, HoldStage::Acquiring(attempt) if attempt.step == AttemptStep::AwaitingSession)
     }
 
     fn attempt(&mut self) -> &mut Attempt {
         match &mut self.stage {
-            Stage::Acquiring(attempt) => attempt,
+            HoldStage::Acquiring(attempt) => attempt,
             other => unreachable!("only an acquisition takes turns: {other:?}"),
         }
     }
@@ -120,44 +120,44 @@ impl Hold {
 
 impl Holder {
     pub(super) fn acquire(&mut self, id: HoldId, wanted: Wanted) {
-        let Wanted { goal, patience, watch_retries } = wanted;
+        let Wanted { goal, wait_limit, watch_retries } = wanted;
         let mut hold = Hold {
             id,
             goal,
             watch_retries,
             session: String::new(),
             fence: None,
-            stage: Stage::Acquiring(Attempt::new(patience)),
+            stage: HoldStage::Acquiring(Attempt::new(wait_limit)),
             request: None,
             wakes_at: None,
             loss: None,
             is_awaited: true,
         };
         self.begin_turn(&mut hold);
-        if !matches!(hold.stage, Stage::Over) {
+        if !matches!(hold.stage, HoldStage::Over) {
             self.holds.insert(id, hold);
         }
     }
 
-    /// One turn, which may take as long as the patience lasts, and then a pause.
+    /// One turn, which may take as long as the wait limit lasts, and then a pause.
     pub(super) fn begin_turn(&mut self, hold: &mut Hold) {
         let now = self.now;
         let attempt = hold.attempt();
-        attempt.wait = attempt.patience.left(now).min(WATCH_TIME);
+        attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
         if self.is_being_given_back(&hold.goal) {
             // A release names the session only: one that arrives late would end the hold that is acquired now.
             return self.pause(hold, GIVE_BACK_POLL, true);
         }
         match self.usable_session() {
             Usable::Alive(session) => self.go_on_with(hold, session),
-            Usable::Coming => hold.attempt().step = Step::AwaitingSession,
+            Usable::Coming => hold.attempt().step = AttemptStep::AwaitingSession,
             Usable::Lost(loss) => self.turn_failed(hold, Error::SessionLost(loss)),
         }
     }
 
     fn is_being_given_back(&self, goal: &Goal) -> bool {
         let gives_back =
-            |hold: &Hold| matches!(hold.stage, Stage::GivingBack(_)) && hold.goal.name() == goal.name();
+            |hold: &Hold| matches!(hold.stage, HoldStage::GivingBack(_)) && hold.goal.name() == goal.name();
         self.holds.values().any(gives_back)
     }
 
@@ -178,7 +178,7 @@ impl Holder {
         }
         match hold.goal.own_key(&hold.session) {
             Some(request) if !hold.attempt().has_own_key => {
-                hold.attempt().step = Step::TakingOwnKey;
+                hold.attempt().step = AttemptStep::TakingOwnKey;
                 self.ask(hold, request);
             }
             _ => self.look(hold),
@@ -188,7 +188,7 @@ impl Holder {
     fn look(&mut self, hold: &mut Hold) {
         let attempt = hold.attempt();
         attempt.is_prepared = true;
-        attempt.step = Step::Looking;
+        attempt.step = AttemptStep::Looking;
         let read = std::mem::take(&mut attempt.read);
         let request = hold.goal.look(read);
         self.ask(hold, request);
@@ -196,22 +196,22 @@ impl Holder {
 
     pub(super) fn attempt_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
         let turn = match hold.attempt().step {
-            Step::TakingOwnKey => return self.own_key_answered(hold, result),
-            Step::Looking => match self.looked(hold, result) {
+            AttemptStep::TakingOwnKey => return self.own_key_answered(hold, result),
+            AttemptStep::Looking => match self.looked(hold, result) {
                 Ok(Some(turn)) => Ok(turn),
                 Ok(None) => return,
                 Err(error) => Err(error),
             },
-            Step::Asking(since, queue_for) => match self.asked(hold, result, since, queue_for) {
+            AttemptStep::Asking(since, queue_for) => match self.asked(hold, result, since, queue_for) {
                 Ok(Some(turn)) => Ok(turn),
                 Ok(None) => return,
                 Err(error) => Err(error),
             },
-            Step::LookingAgain => result.map(Response::entries).map(|(entries, index)| {
+            AttemptStep::LookingAgain => result.map(Response::entries).map(|(entries, index)| {
                 let is_taken = entries.first().is_some_and(|entry| entry.session.is_some());
-                if is_taken { Turn::Taken(index) } else { Turn::Closed(UNTOLD_DELAY) }
+                if is_taken { AttemptTurn::Taken(index) } else { AttemptTurn::Closed(UNTOLD_DELAY) }
             }),
-            Step::Pausing | Step::AwaitingSession => unreachable!("nothing was asked"),
+            AttemptStep::Pausing | AttemptStep::AwaitingSession => unreachable!("nothing was asked"),
         };
         match turn {
             Ok(turn) => self.turn_gave(hold, turn),
@@ -235,15 +235,19 @@ impl Holder {
     }
 
     /// Asks for it, where the look says that it may be had.
-    fn looked(&mut self, hold: &mut Hold, result: Result<Response, Error>) -> Result<Option<Turn>, Error> {
+    fn looked(
+        &mut self,
+        hold: &mut Hold,
+        result: Result<Response, Error>,
+    ) -> Result<Option<AttemptTurn>, Error> {
         let (entries, index) = result?.entries();
         let queue_for = hold.attempt().queue_for();
         match hold.goal.judge_look(&hold.session, &entries, queue_for)? {
-            Look::Mine => Ok(Some(Turn::Granted(hold.fence))),
-            Look::Taken => Ok(Some(Turn::Taken(index))),
+            Look::Mine => Ok(Some(AttemptTurn::Granted(hold.fence))),
+            Look::Taken => Ok(Some(AttemptTurn::Taken(index))),
             Look::Free(request) => {
                 let now = self.now;
-                hold.attempt().step = Step::Asking(now, queue_for);
+                hold.attempt().step = AttemptStep::Asking(now, queue_for);
                 self.ask(hold, request);
                 Ok(None)
             }
@@ -256,7 +260,7 @@ impl Holder {
         result: Result<Response, Error>,
         since: Moment,
         queue_for: Option<Duration>,
-    ) -> Result<Option<Turn>, Error> {
+    ) -> Result<Option<AttemptTurn>, Error> {
         let (now, own_fence) = (self.now, hold.fence);
         let attempt = hold.attempt();
         // That this attempt did nothing says nothing of one before it.
@@ -265,20 +269,20 @@ impl Holder {
             Err(error) => attempt.perhaps_granted || !error.certainly_not_done(),
         };
         let turn = match (result?, queue_for) {
-            (Response::Verdict(true), _) => Turn::Granted(own_fence),
-            (Response::Verdict(false), _) => Turn::Overtaken,
+            (Response::Verdict(true), _) => AttemptTurn::Granted(own_fence),
+            (Response::Verdict(false), _) => AttemptTurn::Overtaken,
             (response, queue_for) => match (response.acquired(), queue_for) {
-                (Acquired::Granted { fence }, _) => Turn::Granted(fence),
+                (Acquired::Granted { fence }, _) => AttemptTurn::Granted(fence),
                 (Acquired::Refused { .. }, Some(wait)) if now.since(since) >= wait.mul_f64(0.9) => {
-                    Turn::Waited
+                    AttemptTurn::Waited
                 }
                 (Acquired::Refused { delay }, Some(_)) => {
                     attempt.has_queues = false;
-                    Turn::Closed(delay.unwrap_or_default())
+                    AttemptTurn::Closed(delay.unwrap_or_default())
                 }
-                (Acquired::Refused { delay: Some(delay) }, None) => Turn::Closed(delay),
+                (Acquired::Refused { delay: Some(delay) }, None) => AttemptTurn::Closed(delay),
                 (Acquired::Refused { delay: None }, None) => {
-                    attempt.step = Step::LookingAgain;
+                    attempt.step = AttemptStep::LookingAgain;
                     let request = hold.goal.look(Read::default());
                     self.ask(hold, request);
                     return Ok(None);
@@ -288,54 +292,54 @@ impl Holder {
         Ok(Some(turn))
     }
 
-    fn turn_gave(&mut self, hold: &mut Hold, turn: Turn) {
+    fn turn_gave(&mut self, hold: &mut Hold, turn: AttemptTurn) {
         let now = self.now;
-        let left = hold.attempt().patience.left(now);
-        let is_overtaken = matches!(turn, Turn::Overtaken);
+        let left = hold.attempt().wait_limit.left(now);
+        let is_overtaken = matches!(turn, AttemptTurn::Overtaken);
         let pause = match turn {
-            Turn::Granted(fence) if self.is_alive(&hold.session) => return self.granted(hold, fence),
-            Turn::Granted(_) => {
+            AttemptTurn::Granted(fence) if self.is_alive(&hold.session) => return self.granted(hold, fence),
+            AttemptTurn::Granted(_) => {
                 // A grant to a session that nobody believes in any more is none.
                 hold.attempt().perhaps_granted = true;
                 Duration::ZERO
             }
-            Turn::Taken(index) => {
+            AttemptTurn::Taken(index) => {
                 let attempt = hold.attempt();
                 attempt.backoff.succeeded();
-                attempt.read = Read::default().newer_than(index, left.min(WATCH_TIME));
+                attempt.read = Read::default().newer_than(index, left.min(WATCH_TIMEOUT));
                 if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
             }
-            Turn::Waited => {
+            AttemptTurn::Waited => {
                 hold.attempt().backoff.succeeded();
                 Duration::ZERO
             }
-            Turn::Closed(delay) => delay + self.jitter.share(DELAY_SPREAD),
-            Turn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD),
+            AttemptTurn::Closed(delay) => delay + self.jitter.share(DELAY_SPREAD),
+            AttemptTurn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD),
         };
         self.pause(hold, pause, is_overtaken);
     }
 
-    /// Goes on after a pause, unless the patience is over.
+    /// Goes on after a pause, unless the wait limit is over.
     fn pause(&mut self, hold: &mut Hold, pause: Duration, is_overtaken: bool) {
         let now = self.now;
         let attempt = hold.attempt();
-        let left = attempt.patience.left(now);
-        let is_over = match attempt.patience {
+        let left = attempt.wait_limit.left(now);
+        let is_over = match attempt.wait_limit {
             // Somebody else's change is no reason to give up a single try: it may be free still.
-            Patience::Once => !is_overtaken,
-            Patience::Endless | Patience::Until(_) => left.is_zero(),
+            WaitLimit::Once => !is_overtaken,
+            WaitLimit::Endless | WaitLimit::Until(_) => left.is_zero(),
         };
         if is_over {
             return self.give_up(hold, Ok(()));
         }
-        attempt.step = Step::Pausing;
-        let pause = if attempt.patience == Patience::Once { pause } else { pause.min(left) };
+        attempt.step = AttemptStep::Pausing;
+        let pause = if attempt.wait_limit == WaitLimit::Once { pause } else { pause.min(left) };
         hold.wakes_at = Some(now + pause);
     }
 
     fn turn_failed(&mut self, hold: &mut Hold, error: Error) {
         let attempt = hold.attempt();
-        let is_hopeless = !attempt.is_prepared || attempt.patience == Patience::Once;
+        let is_hopeless = !attempt.is_prepared || attempt.wait_limit == WaitLimit::Once;
         let is_replaced = error.is_invalid_session() && self.session_use == SessionUse::OneHold;
         if is_hopeless || !(is_replaced || error.is_transient()) {
             return self.give_up(hold, Err(error));
@@ -352,7 +356,7 @@ impl Holder {
 
     fn granted(&mut self, hold: &mut Hold, fence: Option<u64>) {
         hold.fence = fence;
-        hold.stage = Stage::Held(Watch::default());
+        hold.stage = HoldStage::Held(Watch::default());
         hold.wakes_at = Some(self.now);
         let grant = Grant { session: hold.session.clone(), fence };
         self.outbox.events.push(Event::Acquired(hold.id, Ok(Some(grant))));
@@ -363,8 +367,8 @@ impl Holder {
         self.cancel(hold.request.take());
         let attempt = hold.attempt();
         // What is under way may be done all the same.
-        attempt.perhaps_granted |= matches!(attempt.step, Step::Asking(..));
-        attempt.has_own_key |= attempt.step == Step::TakingOwnKey;
+        attempt.perhaps_granted |= matches!(attempt.step, AttemptStep::Asking(..));
+        attempt.has_own_key |= attempt.step == AttemptStep::TakingOwnKey;
         self.give_up(hold, Ok(()));
     }
 }

@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::input::Response;
 use super::outbox::{Event, Notice, Request};
 use super::session::Then;
-use super::{Hold, Holder, SessionUse, Stage};
+use super::{Hold, HoldStage, Holder, SessionUse};
 use crate::backoff::Backoff;
 use crate::client::Read;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct GiveBack {
     reason: Reason,
-    step: Step,
+    step: GiveBackStep,
     /// Why earlier tries failed: the last one, or the last one that may have done it.
     failure: Option<Error>,
     backoff: Backoff,
@@ -35,7 +35,7 @@ enum Reason {
 
 /// What giving back waits for.
 #[derive(Debug)]
-enum Step {
+enum GiveBackStep {
     Pausing,
     /// The lock.
     Releasing,
@@ -51,7 +51,7 @@ enum Step {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self { reason, step: Step::Pausing, failure: None, backoff }
+        Self { reason, step: GiveBackStep::Pausing, failure: None, backoff }
     }
 
     /// Whether an earlier try may have done it.
@@ -75,7 +75,7 @@ impl GiveBack {
 impl Hold {
     fn giving_back(&mut self) -> &mut GiveBack {
         match &mut self.stage {
-            Stage::GivingBack(giving_back) => giving_back,
+            HoldStage::GivingBack(giving_back) => giving_back,
             other => unreachable!("nothing is given back: {other:?}"),
         }
     }
@@ -86,9 +86,9 @@ impl Holder {
     pub(super) fn give_back(&mut self, hold: &mut Hold) {
         self.cancel(hold.request.take());
         let was_held = hold.loss.is_none()
-            && matches!(&hold.stage, Stage::Held(watch) if !watch.has_verdict())
+            && matches!(&hold.stage, HoldStage::Held(watch) if !watch.has_verdict())
             && self.is_alive(&hold.session);
-        hold.stage = Stage::GivingBack(GiveBack::new(Reason::Released { was_held }));
+        hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
         match &hold.goal {
             Goal::Lock(_) if !was_held => self.end_with(hold, Ok(false)),
             Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
@@ -98,9 +98,9 @@ impl Holder {
     /// Leaves nothing behind, then says what became of the acquisition.
     pub(super) fn give_up(&mut self, hold: &mut Hold, outcome: Result<(), Error>) {
         hold.wakes_at = None;
-        let Stage::Acquiring(attempt) = &hold.stage else { return };
+        let HoldStage::Acquiring(attempt) = &hold.stage else { return };
         let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
-        hold.stage = Stage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
+        hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
         if !was_prepared {
             self.tell_of_giving_up(hold);
         }
@@ -113,8 +113,10 @@ impl Holder {
 
     fn give_back_now(&mut self, hold: &mut Hold) {
         let (request, step) = match &hold.goal {
-            Goal::Lock(lock) => (Request::Release(lock.write(), hold.session.clone()), Step::Releasing),
-            Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), Step::Reading),
+            Goal::Lock(lock) => {
+                (Request::Release(lock.write(), hold.session.clone()), GiveBackStep::Releasing)
+            }
+            Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), GiveBackStep::Reading),
         };
         hold.giving_back().step = step;
         self.ask(hold, request);
@@ -137,26 +139,26 @@ impl Holder {
         };
         let giving_back = hold.giving_back();
         match giving_back.step {
-            Step::Releasing => {
+            GiveBackStep::Releasing => {
                 // Nothing to release any more, after a release whose answer was not heard: that one did it.
                 let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(hold, Ok(was_released));
             }
-            Step::Reading => match self.take_off_the_list(hold, response) {
+            GiveBackStep::Reading => match self.take_off_the_list(hold, response) {
                 Ok(Some(request)) => {
-                    hold.giving_back().step = Step::Writing;
+                    hold.giving_back().step = GiveBackStep::Writing;
                     self.ask(hold, request);
                 }
                 Ok(None) => self.delete_own_key(hold, false),
                 Err(error) => self.give_back_failed(hold, error),
             },
-            Step::Writing if response.verdict() => self.delete_own_key(hold, true),
-            Step::Writing => {
-                giving_back.step = Step::Pausing;
+            GiveBackStep::Writing if response.verdict() => self.delete_own_key(hold, true),
+            GiveBackStep::Writing => {
+                giving_back.step = GiveBackStep::Pausing;
                 hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD));
             }
-            Step::Deleting(was_listed) => self.end_with(hold, Ok(was_listed)),
-            Step::Pausing | Step::EndingSession(_) => unreachable!("nothing was asked"),
+            GiveBackStep::Deleting(was_listed) => self.end_with(hold, Ok(was_listed)),
+            GiveBackStep::Pausing | GiveBackStep::EndingSession(_) => unreachable!("nothing was asked"),
         }
     }
 
@@ -171,7 +173,7 @@ impl Holder {
     fn delete_own_key(&mut self, hold: &mut Hold, was_listed: bool) {
         let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots come with a key") };
         let request = Request::Delete(slot.own_key(&hold.session));
-        hold.giving_back().step = Step::Deleting(was_listed);
+        hold.giving_back().step = GiveBackStep::Deleting(was_listed);
         self.ask(hold, request);
     }
 
@@ -185,7 +187,7 @@ impl Holder {
             let given = giving_back.given_up();
             return self.end_with(hold, given);
         }
-        giving_back.step = Step::Pausing;
+        giving_back.step = GiveBackStep::Pausing;
         let pause = giving_back.backoff.failed(&mut self.jitter);
         hold.wakes_at = Some(self.now + pause);
         self.trying_again(hold, &error);
@@ -197,7 +199,7 @@ impl Holder {
     /// All that could be given back was: now the session, if it was for this alone.
     fn end_with(&mut self, hold: &mut Hold, given: Result<bool, Error>) {
         hold.wakes_at = None;
-        hold.giving_back().step = Step::EndingSession(given);
+        hold.giving_back().step = GiveBackStep::EndingSession(given);
         let ends =
             self.session_use == SessionUse::OneHold && self.end_session(hold.is_awaited, Then::Hold(hold.id));
         if !ends {
@@ -210,8 +212,10 @@ impl Holder {
     /// Everything has ended; `closed` says what became of a session that was for this alone.
     pub(super) fn given_back(&mut self, hold: &mut Hold, closed: Option<Result<(), Error>>) {
         self.tell_of_giving_up(hold);
-        let Stage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, Stage::Over) else { return };
-        let Step::EndingSession(given) = giving_back.step else { return };
+        let HoldStage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, HoldStage::Over) else {
+            return;
+        };
+        let GiveBackStep::EndingSession(given) = giving_back.step else { return };
         if let Err(error) = &given {
             let what = hold.goal.name().to_owned();
             self.outbox.notices.push(Notice::NotGivenBack(what, error.to_string()));

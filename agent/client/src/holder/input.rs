@@ -13,7 +13,7 @@ pub struct HoldId(pub u64);
 
 /// A request under way, by a number that is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestNumber(pub u64);
+pub struct HolderRequest(pub u64);
 
 /// What happened.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub enum Input {
     /// Nobody holds this holder any more: whatever is left is given back, then the session ends.
     Abandon,
     /// A request was answered, or failed.
-    Answered(RequestNumber, Result<Response, Error>),
+    Answered(HolderRequest, Result<Response, Error>),
     /// Nothing happened, but time has passed.
     Tick,
 }
@@ -44,14 +44,14 @@ pub struct Wanted {
     /// What.
     pub goal: Goal,
     /// How long to try.
-    pub patience: Patience,
+    pub wait_limit: WaitLimit,
     /// After how many tries more a watch that fails ends the hold; `None` for the session's deadline alone.
     pub watch_retries: Option<u32>,
 }
 
 /// How long to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitLimit {
     /// As long as it takes.
     Endless,
     /// Until this moment.
@@ -60,7 +60,7 @@ pub enum Patience {
     Once,
 }
 
-impl Patience {
+impl WaitLimit {
     pub(super) fn left(self, now: Moment) -> Duration {
         match self {
             Self::Endless => Duration::MAX,

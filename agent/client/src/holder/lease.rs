@@ -57,8 +57,8 @@ impl Lease {
             return Step::Sleep(self.renew_at.min(self.deadline));
         }
         // Several tries fit before the deadline, so that one swallowed request costs nothing.
-        let patience = (self.ttl / 5).max(Duration::from_secs(1));
-        Step::Renew(patience.min(self.deadline.since(now)))
+        let wait_limit = (self.ttl / 5).max(Duration::from_secs(1));
+        Step::Renew(wait_limit.min(self.deadline.since(now)))
     }
 
     /// A renewal that was sent at `sent` has been acknowledged.
@@ -120,8 +120,8 @@ mod tests {
         let (mut now, mut tries, mut jitter) = (at(3_100), 0, Jitter::new(1));
         loop {
             match lease.step(now) {
-                Step::Renew(patience) => {
-                    assert!(now + patience <= lease.deadline());
+                Step::Renew(wait_limit) => {
+                    assert!(now + wait_limit <= lease.deadline());
                     lease.failed(now, &mut jitter);
                     tries += 1;
                 }

@@ -43,7 +43,7 @@ mod slots;
 mod watch;
 
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
-pub use input::{HoldId, Input, Patience, RequestNumber, Response, Wanted};
+pub use input::{HoldId, HolderRequest, Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
 pub use outbox::{Event, Grant, Notice, Outbox, Request, Write};
 
@@ -59,7 +59,7 @@ use std::time::Duration;
 use watch::Watch;
 
 /// How long one request waits for a lock, or for news of what is wanted or held.
-const WATCH_TIME: Duration = Duration::from_secs(60);
+const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a holder's session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +82,14 @@ pub struct Holder {
     endings: BTreeMap<EndingId, Ending>,
     last_ending: u64,
     holds: BTreeMap<HoldId, Hold>,
-    requests: BTreeMap<RequestNumber, Purpose>,
+    requests: BTreeMap<HolderRequest, RequestPurpose>,
     last_request: u64,
     is_abandoned: bool,
 }
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug)]
-enum Purpose {
+enum RequestPurpose {
     Creation { sent: Moment },
     Renewal { sent: Moment },
     Ending(EndingId),
@@ -105,9 +105,9 @@ struct Hold {
     /// The session that asks for it or holds it; empty before the first one.
     session: String,
     fence: Option<u64>,
-    stage: Stage,
+    stage: HoldStage,
     /// The one request under way.
-    request: Option<RequestNumber>,
+    request: Option<HolderRequest>,
     /// When it goes on, where no request is under way.
     wakes_at: Option<Moment>,
     loss: Option<Loss>,
@@ -117,7 +117,7 @@ struct Hold {
 
 /// How far a hold has come.
 #[derive(Debug)]
-enum Stage {
+enum HoldStage {
     Acquiring(Attempt),
     Held(Watch),
     GivingBack(GiveBack),
@@ -161,7 +161,7 @@ impl Holder {
     /// How long something is surely held from `now` on, unless somebody ends it on purpose or a health check does.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {
         let believed = self.holds.get(&id).is_some_and(|hold| match &hold.stage {
-            Stage::Held(watch) => hold.loss.is_none() && !watch.has_verdict(),
+            HoldStage::Held(watch) => hold.loss.is_none() && !watch.has_verdict(),
             _ => false,
         });
         if believed { self.session.remaining(now) } else { Duration::ZERO }
@@ -186,7 +186,7 @@ impl Holder {
 
     /// Whether something is being given back or ended at present.
     pub fn is_tidying(&self) -> bool {
-        let gives_back = |hold: &Hold| matches!(hold.stage, Stage::GivingBack(_));
+        let gives_back = |hold: &Hold| matches!(hold.stage, HoldStage::GivingBack(_));
         !self.endings.is_empty() || self.holds.values().any(gives_back)
     }
 
@@ -224,20 +224,22 @@ impl Holder {
         }
     }
 
-    fn answered(&mut self, number: RequestNumber, result: Result<Response, Error>) {
+    fn answered(&mut self, number: HolderRequest, result: Result<Response, Error>) {
         match self.requests.remove(&number) {
             // It was cancelled.
             None => {}
-            Some(Purpose::Creation { sent }) => self.session_created(sent, result.map(Response::created)),
-            Some(Purpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
-            Some(Purpose::Ending(ending)) => self.ending_answered(ending, result.map(|_| ())),
-            Some(Purpose::Hold(id)) => self.with_hold(id, |holder, hold| {
+            Some(RequestPurpose::Creation { sent }) => {
+                self.session_created(sent, result.map(Response::created))
+            }
+            Some(RequestPurpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
+            Some(RequestPurpose::Ending(ending)) => self.ending_answered(ending, result.map(|_| ())),
+            Some(RequestPurpose::Hold(id)) => self.with_hold(id, |holder, hold| {
                 hold.request = None;
                 match hold.stage {
-                    Stage::Acquiring(_) => holder.attempt_answered(hold, result),
-                    Stage::Held(_) => holder.watch_answered(hold, result),
-                    Stage::GivingBack(_) => holder.give_back_answered(hold, result),
-                    Stage::Over => {}
+                    HoldStage::Acquiring(_) => holder.attempt_answered(hold, result),
+                    HoldStage::Held(_) => holder.watch_answered(hold, result),
+                    HoldStage::GivingBack(_) => holder.give_back_answered(hold, result),
+                    HoldStage::Over => {}
                 }
             }),
         }
@@ -251,10 +253,10 @@ impl Holder {
             self.with_hold(id, |holder, hold| {
                 hold.wakes_at = None;
                 match hold.stage {
-                    Stage::Acquiring(_) => holder.begin_turn(hold),
-                    Stage::Held(_) => holder.look_at_hold(hold),
-                    Stage::GivingBack(_) => holder.give_back_again(hold),
-                    Stage::Over => {}
+                    HoldStage::Acquiring(_) => holder.begin_turn(hold),
+                    HoldStage::Held(_) => holder.look_at_hold(hold),
+                    HoldStage::GivingBack(_) => holder.give_back_again(hold),
+                    HoldStage::Over => {}
                 }
             });
             return true;
@@ -271,7 +273,7 @@ impl Holder {
     fn with_hold(&mut self, id: HoldId, act: impl FnOnce(&mut Self, &mut Hold)) {
         let Some(mut hold) = self.holds.remove(&id) else { return };
         act(self, &mut hold);
-        if !matches!(hold.stage, Stage::Over) {
+        if !matches!(hold.stage, HoldStage::Over) {
             self.holds.insert(id, hold);
         }
     }
@@ -279,14 +281,14 @@ impl Holder {
     fn drop_hold(&mut self, hold: &mut Hold) {
         hold.is_awaited = false;
         match hold.stage {
-            Stage::Acquiring(_) => self.drop_attempt(hold),
-            Stage::Held(_) => self.give_back(hold),
-            Stage::GivingBack(_) | Stage::Over => {}
+            HoldStage::Acquiring(_) => self.drop_attempt(hold),
+            HoldStage::Held(_) => self.give_back(hold),
+            HoldStage::GivingBack(_) | HoldStage::Over => {}
         }
     }
 
     fn release(&mut self, hold: &mut Hold) {
-        if let Stage::Held(_) = hold.stage {
+        if let HoldStage::Held(_) = hold.stage {
             hold.is_awaited = true;
             self.give_back(hold);
         }
@@ -298,9 +300,9 @@ impl Holder {
         ids.into_iter().for_each(|id| self.with_hold(id, Self::drop_hold));
     }
 
-    fn send(&mut self, purpose: Purpose, request: Request) -> RequestNumber {
+    fn send(&mut self, purpose: RequestPurpose, request: Request) -> HolderRequest {
         self.last_request += 1;
-        let number = RequestNumber(self.last_request);
+        let number = HolderRequest(self.last_request);
         self.requests.insert(number, purpose);
         self.outbox.requests.push((number, request));
         number
@@ -309,11 +311,11 @@ impl Holder {
     /// Sends the one request that a hold has under way.
     fn ask(&mut self, hold: &mut Hold, request: Request) {
         hold.wakes_at = None;
-        hold.request = Some(self.send(Purpose::Hold(hold.id), request));
+        hold.request = Some(self.send(RequestPurpose::Hold(hold.id), request));
     }
 
     /// Nobody waits for this answer any more.
-    fn cancel(&mut self, number: Option<RequestNumber>) {
+    fn cancel(&mut self, number: Option<HolderRequest>) {
         if let Some(number) = number
             && self.requests.remove(&number).is_some()
         {

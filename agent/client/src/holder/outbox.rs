@@ -1,6 +1,6 @@
 //! Everything that a [`Holder`](super::Holder) wants done.
 
-use super::input::{HoldId, RequestNumber};
+use super::input::{HoldId, HolderRequest};
 use crate::client::Read;
 use crate::error::Error;
 use crate::keeper::SessionOptions;
@@ -12,9 +12,9 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Requests whose answers nobody waits for any more; nothing more is heard of them.
-    pub cancelled: Vec<RequestNumber>,
+    pub cancelled: Vec<HolderRequest>,
     /// Requests to the agent; each is answered once, with [`Input::Answered`](super::Input::Answered).
-    pub requests: Vec<(RequestNumber, Request)>,
+    pub requests: Vec<(HolderRequest, Request)>,
     /// What those who wait are told.
     pub events: Vec<Event>,
     /// What is worth a line in a log.

@@ -3,7 +3,7 @@
 use super::lease::{Lease, Step};
 use super::moment::Moment;
 use super::outbox::{Event, Notice, Request};
-use super::{Hold, HoldId, Holder, Purpose, RequestNumber, SessionUse, Stage};
+use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::loss::Loss;
@@ -15,7 +15,7 @@ const DESTROY_TRIES: u32 = 5;
 /// The session, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    creation: Option<RequestNumber>,
+    creation: Option<HolderRequest>,
     kept: Option<Kept>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Session {
 struct Kept {
     id: String,
     lease: Lease,
-    renewal: Option<RequestNumber>,
+    renewal: Option<HolderRequest>,
     loss: Option<Loss>,
 }
 
@@ -91,7 +91,7 @@ impl Session {
 impl Holder {
     pub(super) fn create_session(&mut self) {
         let request = Request::CreateSession(self.options.clone());
-        self.session.creation = Some(self.send(Purpose::Creation { sent: self.now }, request));
+        self.session.creation = Some(self.send(RequestPurpose::Creation { sent: self.now }, request));
     }
 
     pub(super) fn session_created(&mut self, sent: Moment, result: Result<String, Error>) {
@@ -152,7 +152,7 @@ impl Holder {
             return false;
         };
         let request = Request::Renew(kept.id.clone(), limit);
-        let number = self.send(Purpose::Renewal { sent: self.now }, request);
+        let number = self.send(RequestPurpose::Renewal { sent: self.now }, request);
         if let Some(kept) = &mut self.session.kept {
             kept.renewal = Some(number);
         }
@@ -183,7 +183,7 @@ impl Holder {
         let renewal = kept.renewal.take();
         self.cancel(renewal);
         self.outbox.events.push(Event::SessionLost(loss.clone()));
-        let is_held = |hold: &&Hold| matches!(hold.stage, Stage::Held(_));
+        let is_held = |hold: &&Hold| matches!(hold.stage, HoldStage::Held(_));
         let held: Vec<HoldId> = self.holds.values().filter(is_held).map(|hold| hold.id).collect();
         for id in held {
             self.with_hold(id, |holder, hold| holder.lose_hold(hold, loss.clone()));
@@ -228,7 +228,7 @@ impl Holder {
         ending.tries_left -= 1;
         ending.wakes_at = None;
         let request = Request::DestroySession(ending.session.clone());
-        self.send(Purpose::Ending(id), request);
+        self.send(RequestPurpose::Ending(id), request);
     }
 
     pub(super) fn ending_answered(&mut self, id: EndingId, result: Result<(), Error>) {

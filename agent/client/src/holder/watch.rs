@@ -6,7 +6,7 @@
 
 use super::input::Response;
 use super::outbox::{Event, Request};
-use super::{Hold, Holder, Stage, WATCH_TIME};
+use super::{Hold, HoldStage, Holder, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::client::Read;
 use crate::error::Error;
@@ -47,7 +47,7 @@ impl Watch {
 impl Hold {
     fn watch(&mut self) -> &mut Watch {
         match &mut self.stage {
-            Stage::Held(watch) => watch,
+            HoldStage::Held(watch) => watch,
             other => unreachable!("only what is held is watched: {other:?}"),
         }
     }
@@ -55,7 +55,7 @@ impl Hold {
 
 impl Holder {
     pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
-        let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIME);
+        let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIMEOUT);
         let request = hold.goal.look(read);
         self.ask(hold, request);
     }

@@ -29,7 +29,7 @@ async fn outlives_an_outage_that_is_shorter_than_the_lease() {
     let fake = Fake::start();
     let keeper = kept(&fake).await;
     sleep(Duration::from_secs(3)).await;
-    // A request that is swallowed costs its patience on top of the outage.
+    // A request that is swallowed costs its wait limit on top of the outage.
     let outages = [
         (Fault::Status(500, "No cluster leader"), 5),
         (Fault::Silence, 3),

@@ -24,7 +24,7 @@ const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 
 /// How long to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// As long as it takes.
     Endless,
     /// Until this moment.
@@ -33,7 +33,7 @@ pub(super) enum Patience {
     Once,
 }
 
-impl Patience {
+impl WaitLimit {
     fn left(self, now: Moment) -> Duration {
         match self {
             Self::Endless => Duration::MAX,
@@ -44,7 +44,7 @@ impl Patience {
 }
 
 /// What one turn gave.
-enum Turn {
+enum AcquireTurn {
     /// The lock, under this fence.
     Granted(Option<u64>),
     /// Another session holds it; news come behind this index.
@@ -56,30 +56,30 @@ enum Turn {
 }
 
 impl Lock {
-    pub(super) async fn attempt(&self, patience: Patience) -> Result<Option<LockGuard>, Error> {
+    pub(super) async fn attempt(&self, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {
         let clock = self.client.clock();
-        let mut pending = Pending::new(self, self.source.keeper(&self.client).await?);
+        let mut pending = PendingAcquire::new(self, self.source.keeper(&self.client).await?);
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         let mut read = Read::default();
         loop {
-            let wait = patience.left(clock.now()).min(WATCH);
+            let wait = wait_limit.left(clock.now()).min(WATCH);
             let turn = pending.turn(&read, wait).await;
-            let left = patience.left(clock.now());
+            let left = wait_limit.left(clock.now());
             read = Read::default();
             let pause = match turn {
-                Ok(Turn::Granted(fence)) => return Ok(Some(pending.granted(fence))),
-                Ok(Turn::Held(index)) => {
+                Ok(AcquireTurn::Granted(fence)) => return Ok(Some(pending.granted(fence))),
+                Ok(AcquireTurn::Held(index)) => {
                     backoff.succeeded();
                     read = read.newer_than(index, left.min(WATCH));
                     // Without an index there is nothing to wait behind.
                     if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
                 }
-                Ok(Turn::Waited) => {
+                Ok(AcquireTurn::Waited) => {
                     backoff.succeeded();
                     Duration::ZERO
                 }
-                Ok(Turn::Closed(delay)) => delay + jitter(SPREAD),
-                Err(error) if pending.outlives(&error, patience) => {
+                Ok(AcquireTurn::Closed(delay)) => delay + jitter(SPREAD),
+                Err(error) if pending.outlives(&error, wait_limit) => {
                     debug!(key = self.key, %error, "cannot try for the lock now; trying again");
                     backoff.failed()
                 }
@@ -98,7 +98,7 @@ impl Lock {
 }
 
 /// An acquisition under way.
-struct Pending<'a> {
+struct PendingAcquire<'a> {
     lock: &'a Lock,
     /// `None` after the session was found to be gone.
     keeper: Option<SessionKeeper>,
@@ -108,13 +108,13 @@ struct Pending<'a> {
     has_queues: bool,
 }
 
-impl<'a> Pending<'a> {
+impl<'a> PendingAcquire<'a> {
     fn new(lock: &'a Lock, keeper: SessionKeeper) -> Self {
         Self { lock, keeper: Some(keeper), perhaps_granted: false, has_queues: true }
     }
 
     /// One turn, which may take as long as `read` says or else `wait`.
-    async fn turn(&mut self, read: &Read, wait: Duration) -> Result<Turn, Error> {
+    async fn turn(&mut self, read: &Read, wait: Duration) -> Result<AcquireTurn, Error> {
         let lock = self.lock;
         let keeper = self.session().await?;
         let session = keeper.id();
@@ -124,7 +124,7 @@ impl<'a> Pending<'a> {
         if let Some(entry) = &seen.value {
             lock.check(entry)?;
             if !queues && entry.session.as_deref().is_some_and(|holder| holder != session) {
-                return Ok(Turn::Held(seen.index));
+                return Ok(AcquireTurn::Held(seen.index));
             }
         }
         let was_perhaps_granted = std::mem::replace(&mut self.perhaps_granted, true);
@@ -137,19 +137,19 @@ impl<'a> Pending<'a> {
         self.perhaps_granted =
             asked.as_ref().is_err_and(|error| was_perhaps_granted || !error.certainly_not_done());
         match asked? {
-            Acquired::Granted { fence } => Ok(Turn::Granted(fence)),
+            Acquired::Granted { fence } => Ok(AcquireTurn::Granted(fence)),
             Acquired::Refused { .. } if queues && clock.now().since(begun) >= wait.mul_f64(0.9) => {
-                Ok(Turn::Waited)
+                Ok(AcquireTurn::Waited)
             }
             Acquired::Refused { delay } if queues => {
                 self.has_queues = false;
-                Ok(Turn::Closed(delay.unwrap_or_default()))
+                Ok(AcquireTurn::Closed(delay.unwrap_or_default()))
             }
-            Acquired::Refused { delay: Some(delay) } => Ok(Turn::Closed(delay)),
+            Acquired::Refused { delay: Some(delay) } => Ok(AcquireTurn::Closed(delay)),
             Acquired::Refused { delay: None } => {
                 let now = kv.get(&lock.key, &Read::default()).await?;
                 let taken = now.value.is_some_and(|entry| entry.session.is_some());
-                Ok(if taken { Turn::Held(now.index) } else { Turn::Closed(UNTOLD_DELAY) })
+                Ok(if taken { AcquireTurn::Held(now.index) } else { AcquireTurn::Closed(UNTOLD_DELAY) })
             }
         }
     }
@@ -166,13 +166,13 @@ impl<'a> Pending<'a> {
     }
 
     /// Whether to go on after an error.
-    fn outlives(&mut self, error: &Error, patience: Patience) -> bool {
+    fn outlives(&mut self, error: &Error, wait_limit: WaitLimit) -> bool {
         if error.is_invalid_session() && self.lock.source.is_own() {
             // It held nothing, so its end costs nothing: the next turn makes another.
             (self.keeper, self.perhaps_granted) = (None, false);
-            return patience != Patience::Once;
+            return wait_limit != WaitLimit::Once;
         }
-        error.is_transient() && patience != Patience::Once
+        error.is_transient() && wait_limit != WaitLimit::Once
     }
 
     fn granted(mut self, fence: Option<u64>) -> LockGuard {
@@ -187,7 +187,7 @@ impl<'a> Pending<'a> {
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.take()
             && self.perhaps_granted

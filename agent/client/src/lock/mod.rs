@@ -16,7 +16,7 @@ pub use guard::LockGuard;
 
 use crate::client::{Client, Read};
 use crate::error::Error;
-use crate::holder::{Goal, LockGoal, Patience, Wanted};
+use crate::holder::{Goal, LockGoal, WaitLimit, Wanted};
 use crate::keeper::{SessionKeeper, SessionOptions, Source};
 use bytes::Bytes;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Lock {
     /// errors are ridden out once there is a session.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         loop {
-            if let Some(guard) = self.attempt(Patience::Endless).await? {
+            if let Some(guard) = self.attempt(WaitLimit::Endless).await? {
                 return Ok(guard);
             }
         }
@@ -99,7 +99,7 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`], and transient ones too.
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        self.attempt(Patience::Once).await
+        self.attempt(WaitLimit::Once).await
     }
 
     /// Acquires the lock if that is possible within about `limit`.
@@ -107,7 +107,7 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`].
     pub async fn acquire_within(&self, limit: Duration) -> Result<Option<LockGuard>, Error> {
-        self.attempt(Patience::Until(self.client.clock().now() + limit)).await
+        self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
     /// Deletes the lock's key unless somebody holds it; `false` when somebody does.
@@ -125,10 +125,10 @@ impl Lock {
         self.client.kv().delete_cas(&self.goal.key, entry.modify_index).await
     }
 
-    async fn attempt(&self, patience: Patience) -> Result<Option<LockGuard>, Error> {
+    async fn attempt(&self, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {
         let driver = self.source.driver(&self.client)?;
         let goal = Goal::Lock(self.goal.clone());
-        let acquired = driver.acquire(Wanted { goal, patience, watch_retries: self.watch_retries }).await?;
+        let acquired = driver.acquire(Wanted { goal, wait_limit, watch_retries: self.watch_retries }).await?;
         Ok(acquired.map(|(hold, grant)| LockGuard::new(self.client.clone(), self.goal.clone(), hold, grant)))
     }
 }

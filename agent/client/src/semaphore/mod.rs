@@ -17,7 +17,7 @@ pub use guard::SemaphoreGuard;
 use crate::client::{Client, Read};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::holder::{Goal, Patience, SessionUse, SlotGoal, Wanted};
+use crate::holder::{Goal, SessionUse, SlotGoal, WaitLimit, Wanted};
 use crate::keeper::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Semaphore {
     /// another limit. Transient errors are ridden out once there is a session.
     pub async fn acquire(&self) -> Result<SemaphoreGuard, Error> {
         loop {
-            if let Some(guard) = self.attempt(Patience::Endless).await? {
+            if let Some(guard) = self.attempt(WaitLimit::Endless).await? {
                 return Ok(guard);
             }
         }
@@ -82,7 +82,7 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::acquire`], and transient ones too.
     pub async fn try_acquire(&self) -> Result<Option<SemaphoreGuard>, Error> {
-        self.attempt(Patience::Once).await
+        self.attempt(WaitLimit::Once).await
     }
 
     /// Acquires a slot if that is possible within about `limit`.
@@ -90,7 +90,7 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::acquire`].
     pub async fn acquire_within(&self, limit: Duration) -> Result<Option<SemaphoreGuard>, Error> {
-        self.attempt(Patience::Until(self.client.clock().now() + limit)).await
+        self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
     /// Deletes the list of holders unless one of them is alive; `false` when one is.
@@ -107,11 +107,11 @@ impl Semaphore {
         self.client.kv().delete_cas(&self.goal.list_key(), slots.modify_index).await
     }
 
-    async fn attempt(&self, patience: Patience) -> Result<Option<SemaphoreGuard>, Error> {
+    async fn attempt(&self, wait_limit: WaitLimit) -> Result<Option<SemaphoreGuard>, Error> {
         self.options.check()?;
         let driver = Driver::start(&self.client, self.options.clone(), SessionUse::OneHold);
         let goal = Goal::Slot(self.goal.clone());
-        let acquired = driver.acquire(Wanted { goal, patience, watch_retries: self.watch_retries }).await?;
+        let acquired = driver.acquire(Wanted { goal, wait_limit, watch_retries: self.watch_retries }).await?;
         Ok(acquired.map(|(hold, grant)| SemaphoreGuard::new(hold, grant)))
     }
 }

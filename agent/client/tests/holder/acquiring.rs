@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn until(story_time: Duration) -> Patience {
-    Patience::Until(Moment::default() + SECOND + story_time)
+fn until(story_time: Duration) -> WaitLimit {
+    WaitLimit::Until(Moment::default() + SECOND + story_time)
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn a_free_lock_is_looked_at_and_taken() {
 
 #[test]
 fn whoever_has_to_wait_stands_in_the_queue_minute_after_minute() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     for _ in 0..3 {
         story.answer("get", job_held_by("S2", 8));
         let Request::Acquire(_, session, queue_for) = story.request("acquire") else { unreachable!() };
@@ -31,7 +31,7 @@ fn whoever_has_to_wait_stands_in_the_queue_minute_after_minute() {
 
 #[test]
 fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     story.answer("acquire", refused(None));
     story.pass(SECOND);
@@ -50,7 +50,7 @@ fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
 
 #[test]
 fn a_lock_delay_is_waited_out_and_not_longer() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", nothing_there());
     story.answer("acquire", refused(Some(15 * SECOND)));
     story.pass(15 * SECOND - MS);
@@ -61,7 +61,7 @@ fn a_lock_delay_is_waited_out_and_not_longer() {
 
 #[test]
 fn a_lock_delay_without_a_number_is_asked_about_once_a_second() {
-    let mut story = Story::wanting(Patience::Once);
+    let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", nothing_there());
     story.answer("acquire", refused(None));
     story.answer("get", job_held_by("", 8));
@@ -71,13 +71,13 @@ fn a_lock_delay_without_a_number_is_asked_about_once_a_second() {
 
 #[test]
 fn one_turn_is_one_turn() {
-    let mut story = Story::wanting(Patience::Once);
+    let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["destroy"]);
     assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before all is given back");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_acquired(), Some(Ok(None))));
-    let mut story = Story::wanting(Patience::Once);
+    let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", Err(not_done()));
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_acquired(), Some(Err(Error::Unavailable { .. }))));
@@ -85,7 +85,7 @@ fn one_turn_is_one_turn() {
 
 #[test]
 fn transient_errors_are_ridden_out_once_there_is_a_session() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     for _ in 0..10 {
         story.answer("get", Err(not_done()));
         story.pass(2 * SECOND);
@@ -122,7 +122,7 @@ fn what_was_certainly_not_done_is_not_given_back() {
 
 #[test]
 fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["acquire"]);
     story.tell(Input::Drop(JOB));
@@ -134,7 +134,7 @@ fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
     assert!(story.told_acquired().is_none());
     // Before there was a session there is nothing to give back.
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.tell(Input::Drop(JOB));
     story.tell(Input::Abandon);
     assert!(story.asked().is_empty() && story.holder.is_done());
@@ -162,7 +162,7 @@ fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes()
 
 #[test]
 fn a_session_that_ends_while_it_waits_is_replaced() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     story.answer("acquire", Err(invalid_session()));
     story.answer("destroy", Ok(Response::Done));
@@ -173,7 +173,7 @@ fn a_session_that_ends_while_it_waits_is_replaced() {
     assert!(matches!(story.told_acquired(), Some(Ok(Some(grant))) if grant.session == "S3"));
     // One that is shared is not ours to replace.
     let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("get", nothing_there());
     story.answer("acquire", Err(invalid_session()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::Refused { .. }))));
@@ -181,7 +181,7 @@ fn a_session_that_ends_while_it_waits_is_replaced() {
 
 #[test]
 fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     story.renews = false;
     story.answer("get", job_held_by("S2", 8));
     story.pass(BELIEF + SECOND);
@@ -195,7 +195,7 @@ fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
 
 #[test]
 fn a_key_that_is_no_lock_is_not_touched() {
-    let mut story = Story::wanting(Patience::Endless);
+    let mut story = Story::wanting(WaitLimit::Endless);
     let entry = Entry { key: "job".into(), flags: 42, ..Entry::default() };
     story.answer("get", Ok(Response::Entries(vec![entry], 8)));
     story.answer("destroy", Ok(Response::Done));
@@ -206,11 +206,11 @@ fn a_key_that_is_no_lock_is_not_touched() {
 #[test]
 fn what_is_being_given_back_under_the_same_session_is_waited_for() {
     let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.grant(5);
     story.tell(Input::Drop(JOB));
     let next = HoldId(2);
-    story.tell(Input::Acquire(next, wanted(Patience::Once)));
+    story.tell(Input::Acquire(next, wanted(WaitLimit::Once)));
     assert_eq!(story.asked(), ["release"], "it would end the new hold as well");
     story.answer("release", Err(unheard()));
     story.pass(SECOND);

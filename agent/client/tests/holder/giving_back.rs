@@ -39,7 +39,7 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
 fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
     let shared = || {
         let mut story = Story::keeping();
-        story.tell(Input::Acquire(JOB, wanted(Patience::Once)));
+        story.tell(Input::Acquire(JOB, wanted(WaitLimit::Once)));
         story.grant(7);
         story
     };

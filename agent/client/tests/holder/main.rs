@@ -9,8 +9,8 @@ mod watching;
 
 use bytes::Bytes;
 use lockmesh_client::holder::{
-    Event, Goal, Grant, HoldId, Holder, Input, LockGoal, Moment, Notice, Outbox, Patience, Request,
-    RequestNumber, Response, SessionUse, Wanted,
+    Event, Goal, Grant, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Notice, Outbox, Request,
+    Response, SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::{Acquired, Entry, Error, LOCK_FLAGS, Loss, SessionOptions};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Story {
     holder: Holder,
     now: Moment,
     renews: bool,
-    asked: Vec<(RequestNumber, Request)>,
+    asked: Vec<(HolderRequest, Request)>,
     events: Vec<Event>,
     notices: Vec<Notice>,
     /// The words of all requests ever sent, renewals left out.
@@ -52,16 +52,16 @@ impl Story {
     }
 
     /// A lock is wanted, and its session was created at once.
-    fn wanting(patience: Patience) -> Self {
+    fn wanting(wait_limit: WaitLimit) -> Self {
         let mut story = Self::begin(SessionUse::OneHold);
-        story.tell(Input::Acquire(JOB, wanted(patience)));
+        story.tell(Input::Acquire(JOB, wanted(wait_limit)));
         story.answer("create", Ok(Response::Created("S1".into())));
         story
     }
 
     /// A lock is held under a session of its own since now, and its watch is under way.
     fn holding() -> Self {
-        let mut story = Self::wanting(Patience::Endless);
+        let mut story = Self::wanting(WaitLimit::Endless);
         story.grant(5);
         story
     }
@@ -188,9 +188,9 @@ fn word(request: &Request) -> &'static str {
     }
 }
 
-fn wanted(patience: Patience) -> Wanted {
+fn wanted(wait_limit: WaitLimit) -> Wanted {
     let goal = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::from("me"), flags: LOCK_FLAGS });
-    Wanted { goal, patience, watch_retries: None }
+    Wanted { goal, wait_limit, watch_retries: None }
 }
 
 fn granted(fence: u64) -> Result<Response, Error> {

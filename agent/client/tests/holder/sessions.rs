@@ -6,7 +6,7 @@ use super::*;
 fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.renews = false;
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     // The creation is answered two seconds after it was sent.
     story.pass(2 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
@@ -133,7 +133,7 @@ fn a_lost_session_is_destroyed_and_five_times_is_enough() {
 #[test]
 fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.pass(20 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
     assert_eq!(story.asked(), ["destroy", "create"]);
@@ -146,7 +146,7 @@ fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
 fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
     let mut story = Story::keeping();
     for id in [1, 2] {
-        story.tell(Input::Acquire(HoldId(id), wanted(Patience::Endless)));
+        story.tell(Input::Acquire(HoldId(id), wanted(WaitLimit::Endless)));
         story.grant(id);
     }
     story.tell(Input::Release(HoldId(2)));
@@ -162,7 +162,7 @@ fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
     assert!(matches!(story.events[2..], [Event::Closed(Ok(()))]));
     // Nothing can be acquired under it any more.
     story.events.clear();
-    story.tell(Input::Acquire(HoldId(3), wanted(Patience::Endless)));
+    story.tell(Input::Acquire(HoldId(3), wanted(WaitLimit::Endless)));
     assert!(matches!(story.events[..], [Event::Acquired(HoldId(3), Err(Error::SessionLost(Loss::Closed)))]));
 }
 
@@ -182,7 +182,7 @@ fn a_keeper_that_is_dropped_ends_its_session() {
 #[test]
 fn what_cannot_be_created_is_told() {
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(Patience::Endless)));
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Err(not_done()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::Unavailable { .. }))));
     assert_eq!(story.asked(), [] as [&str; 0]);

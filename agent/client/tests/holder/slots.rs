@@ -16,17 +16,17 @@ fn list(holders: &[&str], contenders: &[&str], index: u64) -> Result<Response, E
 }
 
 /// A slot is wanted, its session was created, and its own key taken.
-fn wanting_slot(patience: Patience) -> Story {
+fn wanting_slot(wait_limit: WaitLimit) -> Story {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, patience, watch_retries: None }));
+    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
     story
 }
 
 fn holding_slot() -> Story {
-    let mut story = wanting_slot(Patience::Endless);
+    let mut story = wanting_slot(WaitLimit::Endless);
     story.answer("list", list(&["S2"], &["S1", "S2"], 8));
     story.answer("cas", Ok(Response::Verdict(true)));
     assert!(matches!(story.told_acquired(), Some(Ok(Some(Grant { fence: Some(4), .. })))));
@@ -56,7 +56,7 @@ fn a_slot_is_taken_watched_and_given_back() {
 
 #[test]
 fn whoever_finds_all_slots_taken_waits_for_news() {
-    let mut story = wanting_slot(Patience::Endless);
+    let mut story = wanting_slot(WaitLimit::Endless);
     story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
     assert!(
         matches!(story.request("list"), Request::List(prefix, read) if prefix == "pool/" && read.index == 8)
@@ -69,7 +69,7 @@ fn whoever_finds_all_slots_taken_waits_for_news() {
 
 #[test]
 fn an_entry_that_was_not_heard_is_found_by_the_next_look() {
-    let mut story = wanting_slot(Patience::Endless);
+    let mut story = wanting_slot(WaitLimit::Endless);
     story.answer("list", list(&[], &["S1"], 8));
     story.answer("cas", Err(unheard()));
     story.pass(SECOND);
@@ -79,7 +79,7 @@ fn an_entry_that_was_not_heard_is_found_by_the_next_look() {
 
 #[test]
 fn who_was_overtaken_in_a_single_try_tries_again() {
-    let mut story = wanting_slot(Patience::Once);
+    let mut story = wanting_slot(WaitLimit::Once);
     story.answer("list", list(&[], &["S1"], 8));
     story.answer("cas", Ok(Response::Verdict(false)));
     story.pass(SECOND);
@@ -90,7 +90,7 @@ fn who_was_overtaken_in_a_single_try_tries_again() {
 
 #[test]
 fn who_gives_up_leaves_neither_name_nor_key_nor_session() {
-    let mut story = wanting_slot(Patience::Once);
+    let mut story = wanting_slot(WaitLimit::Once);
     story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
     story.answer("get", list(&["S2", "S3"], &[], 8));
     story.answer("delete", Ok(Response::Done));
@@ -119,7 +119,7 @@ fn a_slot_is_lost_when_the_list_names_it_no_more() {
 fn another_limit_is_refused() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 3, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, patience: Patience::Endless, watch_retries: None }));
+    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
     story.answer("list", list(&[], &["S1"], 8));
@@ -134,7 +134,7 @@ fn another_limit_is_refused() {
 fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, patience: Patience::Endless, watch_retries: None }));
+    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", Err(unheard()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::UnknownOutcome { .. }))));

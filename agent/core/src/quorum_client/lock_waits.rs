@@ -42,11 +42,11 @@ pub(super) struct LockWait {
     until: Option<Time>,
     /// Whether nobody waits for the answer any more.
     is_gone: bool,
-    stage: Stage,
+    stage: WaitStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum WaitStage {
     /// The lock is asked for.
     Enqueuing,
     /// It is waited for in the queue; the request asks what became of that, for the last time once the wait is stopped.
@@ -76,7 +76,7 @@ impl QuorumClient {
     pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
         let (key, of) = (new.key.clone(), session.clone());
         let lock_wait =
-            LockWait { key, session: of, wait, until: None, is_gone: false, stage: Stage::Enqueuing };
+            LockWait { key, session: of, wait, until: None, is_gone: false, stage: WaitStage::Enqueuing };
         self.lock_waits.insert(token, lock_wait);
         self.callers.insert(token, Caller::LockWait);
         let command = Command::Kv(KvCommand::Enqueue { new, session, wait });
@@ -86,19 +86,19 @@ impl QuorumClient {
     /// A wait for a lock had a request answered.
     pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
-        match std::mem::replace(&mut lock_wait.stage, Stage::TakingBack) {
-            Stage::Enqueuing => self.enqueued(token, result),
-            Stage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
-            Stage::Stopping { queued } => self.stopped(token, queued, result),
-            Stage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
-            Stage::TakingBack => {
+        match std::mem::replace(&mut lock_wait.stage, WaitStage::TakingBack) {
+            WaitStage::Enqueuing => self.enqueued(token, result),
+            WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
+            WaitStage::Stopping { queued } => self.stopped(token, queued, result),
+            WaitStage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
+            WaitStage::TakingBack => {
                 if let (Some(LockWait { key, session, .. }), Err(reason)) =
                     (self.lock_waits.remove(&token), result)
                 {
                     self.outbox.notices.push(Notice::MayStayGranted(key, session, reason));
                 }
             }
-            stage @ (Stage::Pausing { .. } | Stage::Granted { .. }) => lock_wait.stage = stage,
+            stage @ (WaitStage::Pausing { .. } | WaitStage::Granted { .. }) => lock_wait.stage = stage,
         }
     }
 
@@ -133,7 +133,7 @@ impl QuorumClient {
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
         let request = self.begin(Owner::LockWait(token), request, effort);
-        self.set_stage(token, Stage::Queued { queued, request, is_last });
+        self.set_stage(token, WaitStage::Queued { queued, request, is_last });
     }
 
     /// What became of a position: granted where the grant's index says, or else in vain at its own.
@@ -151,7 +151,7 @@ impl QuorumClient {
                 Rows::Place(Reply::Queued { .. }) => {
                     let at = self.now + QUESTION_INTERVAL;
                     self.timers.insert((at, Timer::Question(token)));
-                    return self.set_stage(token, Stage::Pausing { queued, at });
+                    return self.set_stage(token, WaitStage::Pausing { queued, at });
                 }
                 Rows::Place(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
@@ -180,7 +180,7 @@ impl QuorumClient {
 
     /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
     fn leave_queue(&mut self, token: CallToken, mark: LogIndex, failure: Option<Unavailable>) {
-        self.set_stage(token, Stage::Leaving { mark, failure });
+        self.set_stage(token, WaitStage::Leaving { mark, failure });
         self.propose_leave(token, mark);
     }
 
@@ -233,7 +233,7 @@ impl QuorumClient {
         };
         let is_gone = lock_wait.is_gone;
         match granted {
-            Some(mark) => lock_wait.stage = Stage::Granted { mark },
+            Some(mark) => lock_wait.stage = WaitStage::Granted { mark },
             None => drop(self.lock_waits.remove(&token)),
         }
         if is_gone {
@@ -246,17 +246,17 @@ impl QuorumClient {
 
     /// A lock that was granted is nobody's.
     fn take_back(&mut self, token: CallToken) {
-        let Some(LockWait { stage: Stage::Granted { mark }, .. }) = self.lock_waits.get(&token) else {
+        let Some(LockWait { stage: WaitStage::Granted { mark }, .. }) = self.lock_waits.get(&token) else {
             return;
         };
         let mark = *mark;
-        self.set_stage(token, Stage::TakingBack);
+        self.set_stage(token, WaitStage::TakingBack);
         self.propose_leave(token, mark);
     }
 
     /// The caller heard of the grant.
     pub(super) fn grant_heard(&mut self, token: CallToken) {
-        if matches!(self.lock_waits.get(&token), Some(LockWait { stage: Stage::Granted { .. }, .. })) {
+        if matches!(self.lock_waits.get(&token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
             self.lock_waits.remove(&token);
         }
     }
@@ -273,7 +273,7 @@ impl QuorumClient {
     /// The servers' own clock ends a wait before this. It has not: after an election, or because they were not heard.
     pub(super) fn wait_is_over(&mut self, token: CallToken) {
         let Some(queued) = self.stop_asking(token) else { return };
-        self.set_stage(token, Stage::Stopping { queued });
+        self.set_stage(token, WaitStage::Stopping { queued });
         let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
         let (key, session, mark) = (key.clone(), session.clone(), queued.mark);
         self.propose(Owner::LockWait(token), Command::Kv(KvCommand::StopWaiting { key, session, mark }));
@@ -289,11 +289,11 @@ impl QuorumClient {
     /// The position that is waited in, and asks no more what becomes of it.
     fn stop_asking(&mut self, token: CallToken) -> Option<Queued> {
         match self.lock_waits.get(&token)?.stage {
-            Stage::Queued { queued, request, .. } => {
+            WaitStage::Queued { queued, request, .. } => {
                 self.cancel(request);
                 Some(queued)
             }
-            Stage::Pausing { queued, at } => {
+            WaitStage::Pausing { queued, at } => {
                 self.timers.remove(&(at, Timer::Question(token)));
                 Some(queued)
             }
@@ -311,12 +311,12 @@ impl QuorumClient {
 
     /// It is time to ask again what became of a position.
     pub(super) fn question_due(&mut self, token: CallToken) {
-        if let Some(LockWait { stage: Stage::Pausing { queued, .. }, .. }) = self.lock_waits.get(&token) {
+        if let Some(LockWait { stage: WaitStage::Pausing { queued, .. }, .. }) = self.lock_waits.get(&token) {
             self.ask_for_position(token, *queued, false);
         }
     }
 
-    fn set_stage(&mut self, token: CallToken, stage: Stage) {
+    fn set_stage(&mut self, token: CallToken, stage: WaitStage) {
         if let Some(lock_wait) = self.lock_waits.get_mut(&token) {
             lock_wait.stage = stage;
         }

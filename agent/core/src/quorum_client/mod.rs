@@ -54,7 +54,7 @@ use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
 use registrar::Registrar;
 use requests::{Effort, Owner, PendingRequest, RequestNumber};
-use shared_reads::{SharedReadNumber, SharedReads, Wanted};
+use shared_reads::{SharedQuery, SharedReadNumber, SharedReads};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -340,7 +340,7 @@ impl QuorumClient {
         match blocking {
             // No state is older than index 0, so there is nothing to wait for.
             Some(Blocking { index, wait }) if index.0 > 0 && !self.in_hurry => {
-                self.join_shared_read(token, Wanted { query, consistency, index }, wait);
+                self.join_shared_read(token, SharedQuery { query, consistency, index }, wait);
             }
             _ => self.read_once(token, query, consistency),
         }

@@ -17,7 +17,7 @@ use super::outbox::Answered;
 use super::shared_reads::{SHARED_READ_WAIT, SharedReadNumber};
 use super::{QuorumClient, Timer};
 use crate::backoff::Backoff;
-use crate::request_ids::{Entry, MAX_SPAN, MAX_WAITING, Sequence};
+use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Sequence};
 use crate::servers::Slot;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::query::{Consistency, Query};
@@ -60,7 +60,7 @@ pub(super) enum Effort {
 }
 
 /// What a failed attempt means for the next one.
-pub(super) enum Failure {
+pub(super) enum AttemptFailure {
     /// Try again; the request certainly did nothing.
     Again(Unavailable),
     /// The same, at another server of the same kind: this one serves no more.
@@ -73,7 +73,7 @@ pub(super) enum Failure {
 
 /// Where a request is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     /// Its next step is due.
     Runnable,
     /// No server is known that could take it.
@@ -102,7 +102,7 @@ pub(super) struct PendingRequest {
     was_sent: bool,
     /// A command's.
     sequence: Option<Sequence>,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 impl PendingRequest {
@@ -143,7 +143,7 @@ impl QuorumClient {
             backoff: Backoff::new(least, most, self.jitter.seed()),
             was_sent: false,
             sequence: None,
-            stage: Stage::Runnable,
+            stage: RequestStage::Runnable,
         };
         self.requests.insert(number, pending);
         self.runnable.push_back(number);
@@ -174,7 +174,7 @@ impl QuorumClient {
         if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| deadline <= self.now) {
             return self.give_up(number, no_leader());
         }
-        pending.stage = Stage::Unrouted;
+        pending.stage = RequestStage::Unrouted;
         if let Some(deadline) = pending.deadline {
             self.timers.insert((deadline, Timer::Request(number)));
         }
@@ -194,13 +194,13 @@ impl QuorumClient {
             return false;
         }
         match self.ids.enter(number.0) {
-            Entry::Entered(sequence) => {
+            OpenRequest::Entered(sequence) => {
                 pending.sequence = Some(sequence);
                 return true;
             }
-            Entry::Waits => pending.stage = Stage::Unnumbered,
-            Entry::Full => self.finish(number, Err(too_many_commands())),
-            Entry::NotRegistered => unreachable!("commands have no route before the registration"),
+            OpenRequest::Waits => pending.stage = RequestStage::Unnumbered,
+            OpenRequest::Full => self.finish(number, Err(too_many_commands())),
+            OpenRequest::NotRegistered => unreachable!("commands have no route before the registration"),
         }
         false
     }
@@ -213,7 +213,7 @@ impl QuorumClient {
             return self.wait_for_route(number);
         };
         if link.is_backlogged {
-            pending.stage = Stage::Backlogged(slot);
+            pending.stage = RequestStage::Backlogged(slot);
             return link.backlog.push_back(number);
         }
         let sequence = pending.sequence;
@@ -223,14 +223,14 @@ impl QuorumClient {
             *id = sequence.and_then(|sequence| self.ids.request_id(sequence));
         }
         self.counts.attempts += 1;
-        let patience = match scope {
+        let timeout = match scope {
             RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
             RetryScope::Leader | RetryScope::Home | RetryScope::Own => self.config.answer_time,
         };
         let kind = CallKind::Attempt(number);
-        let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + patience };
+        let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + timeout };
         let id = self.send(slot, connection, call, request);
-        self.requests.get_mut(&number).expect("it is under way").stage = Stage::Sent(slot, id);
+        self.requests.get_mut(&number).expect("it is under way").stage = RequestStage::Sent(slot, id);
     }
 
     /// Sends a call on a connection that stands.
@@ -264,7 +264,7 @@ impl QuorumClient {
                 if let Some(sequence) = pending.sequence {
                     self.forgotten(sequence.registration);
                 }
-                return self.failed(number, Failure::Again(no_leader()));
+                return self.failed(number, AttemptFailure::Again(no_leader()));
             }
             if !matches!(response, Response::Applied(_)) {
                 response = Response::Unavailable(unexpected(&response));
@@ -278,23 +278,28 @@ impl QuorumClient {
     }
 
     /// What an answer means, also for what is known of the server that gave it.
-    fn judge(&mut self, slot: Slot, scope: RetryScope, response: Response) -> Result<Response, Failure> {
+    fn judge(
+        &mut self,
+        slot: Slot,
+        scope: RetryScope,
+        response: Response,
+    ) -> Result<Response, AttemptFailure> {
         match response {
             Response::Unavailable(reason) => Err(match reason {
                 Unavailable::NotLeader { leader } => {
                     self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
-                    Failure::Again(Unavailable::NotLeader { leader })
+                    AttemptFailure::Again(Unavailable::NotLeader { leader })
                 }
                 Unavailable::Removed | Unavailable::Corrupt => {
                     self.tell(|tracker, now| tracker.removed(slot, now));
-                    Failure::Elsewhere
+                    AttemptFailure::Elsewhere
                 }
-                Unavailable::Unknown(_) => Failure::Sent,
+                Unavailable::Unknown(_) => AttemptFailure::Sent,
                 Unavailable::Overloaded(_)
                 | Unavailable::Disk(_)
                 | Unavailable::Denied(_)
                 | Unavailable::AnswerTooLong { .. }
-                | Unavailable::NotAdmitted(_) => Failure::Final(reason),
+                | Unavailable::NotAdmitted(_) => AttemptFailure::Final(reason),
             }),
             // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
             Response::Status(status)
@@ -303,32 +308,34 @@ impl QuorumClient {
                 let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
                 let leader = leader.map(|server| server.address.clone());
                 self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
-                Err(Failure::Again(Unavailable::NotLeader { leader }))
+                Err(AttemptFailure::Again(Unavailable::NotLeader { leader }))
             }
             response => Ok(response),
         }
     }
 
     /// An attempt failed: there is another one, or the request is given up.
-    pub(super) fn failed(&mut self, number: RequestNumber, failure: Failure) {
+    pub(super) fn failed(&mut self, number: RequestNumber, failure: AttemptFailure) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         let is_command = pending.is_command();
         let reason = match failure {
             // Only a later attempt can tell what became of an earlier one.
-            Failure::Final(reason) if pending.was_sent => reason,
-            Failure::Final(reason) => return self.finish(number, Err(reason)),
-            Failure::Again(reason) => {
+            AttemptFailure::Final(reason) if pending.was_sent => reason,
+            AttemptFailure::Final(reason) => return self.finish(number, Err(reason)),
+            AttemptFailure::Again(reason) => {
                 // A home server that has lost the leader is no help; the leader itself is.
                 pending.addressee = Addressee::Leader;
                 reason
             }
-            Failure::Elsewhere => no_leader(),
-            Failure::Sent if is_command => {
+            AttemptFailure::Elsewhere => no_leader(),
+            AttemptFailure::Sent if is_command => {
                 pending.was_sent = true;
                 no_leader()
             }
-            Failure::Sent if may_repeat(&pending.request) && pending.effort != Effort::Once => no_leader(),
-            Failure::Sent => {
+            AttemptFailure::Sent if may_repeat(&pending.request) && pending.effort != Effort::Once => {
+                no_leader()
+            }
+            AttemptFailure::Sent => {
                 pending.was_sent = true;
                 return self.give_up(number, no_leader());
             }
@@ -346,7 +353,7 @@ impl QuorumClient {
         if pending.effort == Effort::Held {
             self.counts.retries += 1;
         }
-        pending.stage = Stage::Pausing(at);
+        pending.stage = RequestStage::Pausing(at);
         self.timers.insert((at, Timer::Request(number)));
     }
 
@@ -354,7 +361,7 @@ impl QuorumClient {
     pub(super) fn request_due(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
-            Stage::Unrouted => self.give_up(number, no_leader()),
+            RequestStage::Unrouted => self.give_up(number, no_leader()),
             _ => self.run_again(number),
         }
     }
@@ -406,7 +413,7 @@ impl QuorumClient {
     /// Nobody waits for a request any more. What was sent may yet take effect.
     pub(super) fn cancel(&mut self, number: RequestNumber) {
         let Some(pending) = self.forget(number) else { return };
-        if let Stage::Sent(slot, call) = pending.stage {
+        if let RequestStage::Sent(slot, call) = pending.stage {
             self.cancel_call(slot, call);
         }
     }
@@ -425,22 +432,22 @@ impl QuorumClient {
     fn leave_stage(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
-            Stage::Unrouted => {
+            RequestStage::Unrouted => {
                 self.unrouted.remove(&number);
                 if let Some(deadline) = pending.deadline {
                     self.timers.remove(&(deadline, Timer::Request(number)));
                 }
             }
-            Stage::Unnumbered => self.ids.stop_waiting(number.0),
-            Stage::Backlogged(slot) => {
+            RequestStage::Unnumbered => self.ids.stop_waiting(number.0),
+            RequestStage::Backlogged(slot) => {
                 if let Some(link) = self.links.get_mut(&slot) {
                     link.backlog.retain(|waiting| *waiting != number);
                 }
             }
-            Stage::Pausing(at) => drop(self.timers.remove(&(at, Timer::Request(number)))),
-            Stage::Runnable | Stage::Sent(..) => return,
+            RequestStage::Pausing(at) => drop(self.timers.remove(&(at, Timer::Request(number)))),
+            RequestStage::Runnable | RequestStage::Sent(..) => return,
         }
-        pending.stage = Stage::Runnable;
+        pending.stage = RequestStage::Runnable;
     }
 }
 

@@ -9,7 +9,7 @@ use super::calls::{CallKind, PendingCall, RetryScope, Roles};
 use super::input::{ConnectionEnd, ConnectionId};
 use super::links::{Link, LinkState};
 use super::outbox::{Dial, Notice};
-use super::requests::{Addressee, Failure};
+use super::requests::{Addressee, AttemptFailure};
 use crate::leader_tracker::Actions;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
@@ -207,7 +207,7 @@ impl QuorumClient {
     /// Servers that go or change their role lose the calls that wait there: what was sent may have taken effect.
     fn call_lost(&mut self, call: PendingCall) {
         match call.kind {
-            CallKind::Attempt(number) => self.failed(number, Failure::Sent),
+            CallKind::Attempt(number) => self.failed(number, AttemptFailure::Sent),
             CallKind::Registration => {
                 self.registration_failed("the server was lost before it answered".into());
             }
@@ -265,7 +265,7 @@ impl QuorumClient {
         let Some(&slot) = self.connections.get(&connection) else { return };
         match self.take_call(slot, id).map(|call| call.kind) {
             Some(CallKind::Attempt(number)) => {
-                self.failed(number, Failure::Final(Unavailable::Denied(reason)));
+                self.failed(number, AttemptFailure::Final(Unavailable::Denied(reason)));
             }
             Some(CallKind::Registration) => self.registration_failed(reason),
             Some(CallKind::Status(_)) | None => {}

@@ -26,13 +26,13 @@ pub(super) struct SharedReadNumber(u64);
 
 /// What is waited for.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SharedQuery {
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) index: LogIndex,
 }
 
-impl Wanted {
+impl SharedQuery {
     fn key(&self) -> Vec<u8> {
         let mut key = Vec::with_capacity(64);
         wire::encode_into(&(&self.query, self.consistency, self.index), &mut key);
@@ -47,7 +47,7 @@ impl Wanted {
 
 #[derive(Debug)]
 struct SharedRead {
-    wanted: Wanted,
+    wanted: SharedQuery,
     /// Under which it can be joined, as long as it can.
     key: Vec<u8>,
     request: RequestNumber,
@@ -79,7 +79,7 @@ impl SharedReads {
 
 impl QuorumClient {
     /// Waits for an answer newer than what is wanted, for so long; then for any.
-    pub(super) fn join_shared_read(&mut self, token: CallToken, wanted: Wanted, wait: Duration) {
+    pub(super) fn join_shared_read(&mut self, token: CallToken, wanted: SharedQuery, wait: Duration) {
         let key = wanted.key();
         let number = match self.shared_reads.open.get(&key) {
             Some(number) => *number,
@@ -92,7 +92,7 @@ impl QuorumClient {
         self.callers.insert(token, Caller::SharedRead { number, until });
     }
 
-    fn begin_shared_read(&mut self, first: CallToken, wanted: Wanted, key: Vec<u8>) -> SharedReadNumber {
+    fn begin_shared_read(&mut self, first: CallToken, wanted: SharedQuery, key: Vec<u8>) -> SharedReadNumber {
         self.shared_reads.last += 1;
         let number = SharedReadNumber(self.shared_reads.last);
         let request = wanted.request(Some(SHARED_READ_WAIT));
@@ -106,7 +106,7 @@ impl QuorumClient {
 
     /// A waiter's time is over: it reads what there is.
     pub(super) fn stop_sharing(&mut self, token: CallToken) {
-        let Some(Wanted { query, consistency, .. }) = self.leave_shared_read(token) else { return };
+        let Some(SharedQuery { query, consistency, .. }) = self.leave_shared_read(token) else { return };
         self.read_once(token, query, consistency);
     }
 
@@ -118,7 +118,7 @@ impl QuorumClient {
     }
 
     /// Takes a waiter out; the last one ends the shared read. What it waited for.
-    pub(super) fn leave_shared_read(&mut self, token: CallToken) -> Option<Wanted> {
+    pub(super) fn leave_shared_read(&mut self, token: CallToken) -> Option<SharedQuery> {
         let Some(&Caller::SharedRead { number, until }) = self.callers.get(&token) else { return None };
         self.callers.remove(&token);
         self.timers.remove(&(until, Timer::Caller(token)));

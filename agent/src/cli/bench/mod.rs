@@ -21,7 +21,7 @@ use super::lock::duration;
 use super::lock::held::say;
 use super::output::print_json;
 use figures::Figure;
-use scenario::{Plan, Scenario};
+use scenario::{BenchPlan, Scenario};
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -88,11 +88,11 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 impl Args {
-    fn plan(&self, address: super::Address) -> Plan {
+    fn plan(&self, address: super::Address) -> BenchPlan {
         // Two that run at once must not meet.
         let prefix = format!("{}/{}", self.prefix.trim_matches('/'), std::process::id());
         let value_size = usize::try_from(self.value_size).unwrap_or(usize::MAX);
-        Plan { address, prefix, duration: self.duration, value_size }
+        BenchPlan { address, prefix, duration: self.duration, value_size }
     }
 
     fn crowd(&self) -> Crowd {
@@ -101,7 +101,7 @@ impl Args {
     }
 }
 
-async fn measure_all(args: &Args, plan: &Plan) -> io::Result<Vec<Figure>> {
+async fn measure_all(args: &Args, plan: &BenchPlan) -> io::Result<Vec<Figure>> {
     let scenarios = if args.scenarios.is_empty() { &Scenario::LOOPS[..] } else { &args.scenarios[..] };
     let measured = measure_each(args, scenarios, plan).await;
     // Also after a failure; which of the two is told first does not matter then.
@@ -111,7 +111,7 @@ async fn measure_all(args: &Args, plan: &Plan) -> io::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-async fn measure_each(args: &Args, scenarios: &[Scenario], plan: &Plan) -> io::Result<Vec<Figure>> {
+async fn measure_each(args: &Args, scenarios: &[Scenario], plan: &BenchPlan) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for scenario in scenarios {
         if *scenario == Scenario::Watchers {

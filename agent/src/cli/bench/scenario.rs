@@ -4,7 +4,7 @@
 //! that it shares with what it measures.
 
 use super::figures::{Figure, Latencies};
-use super::wire::{Head, Wire, request};
+use super::wire::{ResponseHead, Wire, request};
 use crate::cli::Address;
 use std::io;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Scenario {
 
 /// How to measure.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct BenchPlan {
     /// Where the agent is.
     pub(super) address: Address,
     /// Under which prefix the keys are; deleted in the end.
@@ -60,7 +60,7 @@ pub(super) struct Plan {
     pub(super) value_size: usize,
 }
 
-impl Plan {
+impl BenchPlan {
     /// The target of one of the plan's keys.
     pub(super) fn key(&self, name: impl std::fmt::Display, query: &str) -> String {
         format!("/v1/kv/{}/{name}{query}", self.prefix)
@@ -91,7 +91,7 @@ impl Plan {
 }
 
 /// Lets `clients` of them run at once and sums up what they did.
-pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &Plan) -> io::Result<Figure> {
+pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &BenchPlan) -> io::Result<Figure> {
     let mut tasks = JoinSet::new();
     let begin = Instant::now() + plan.duration.mul_f64(WARM_UP);
     let window = Window { begin, end: begin + plan.duration };
@@ -143,7 +143,7 @@ impl Meter {
     }
 }
 
-async fn puts(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
+async fn puts(client: usize, plan: &BenchPlan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
     let requests = plan.values().map(|value| request("PUT", &plan.key(client, ""), &value));
     let mut meter = Meter::new(window);
@@ -158,7 +158,7 @@ async fn puts(client: usize, plan: &Plan, window: Window) -> io::Result<Latencie
     Ok(meter.latencies)
 }
 
-async fn gets(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
+async fn gets(client: usize, plan: &BenchPlan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
     wire.exchange(&request("PUT", &plan.key(client, ""), &plan.values()[0])).await?;
     let request = request("GET", &plan.key(client, ""), b"");
@@ -175,7 +175,7 @@ async fn gets(client: usize, plan: &Plan, window: Window) -> io::Result<Latencie
     }
 }
 
-async fn lock(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
+async fn lock(client: usize, plan: &BenchPlan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
     let session = plan.session(&mut wire).await?;
     let [acquire, release] = lock_requests(plan, &format!("lock-{client}"), &session);
@@ -204,7 +204,7 @@ struct Contender {
 }
 
 impl Contender {
-    async fn new(plan: &Plan, key: &str) -> io::Result<Self> {
+    async fn new(plan: &BenchPlan, key: &str) -> io::Result<Self> {
         let mut wire = Wire::connect(&plan.address).await?;
         let session = plan.session(&mut wire).await?;
         let [_, release] = lock_requests(plan, key, &session);
@@ -216,7 +216,7 @@ impl Contender {
 
 /// One gives the lock back while the other waits in its queue. The wait is on its way before the release is; were it
 /// overtaken, it would find the lock free.
-async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
+async fn handoff(client: usize, plan: &BenchPlan, window: Window) -> io::Result<Latencies> {
     let key = format!("handoff-{client}");
     let (mut holder, mut waiter) = (Contender::new(plan, &key).await?, Contender::new(plan, &key).await?);
     let head = holder.wire.exchange(&holder.acquire).await?;
@@ -241,7 +241,7 @@ async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Laten
     Ok(meter.latencies)
 }
 
-async fn sessions(plan: &Plan, window: Window) -> io::Result<Latencies> {
+async fn sessions(plan: &BenchPlan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
     let mut meter = Meter::new(window);
     loop {
@@ -254,7 +254,7 @@ async fn sessions(plan: &Plan, window: Window) -> io::Result<Latencies> {
     }
 }
 
-fn lock_requests(plan: &Plan, key: &str, session: &str) -> [Vec<u8>; 2] {
+fn lock_requests(plan: &BenchPlan, key: &str, session: &str) -> [Vec<u8>; 2] {
     ["acquire", "release"]
         .map(|verb| request("PUT", &plan.key(key, &format!("?{verb}={session}")), &plan.values()[0]))
 }
@@ -263,7 +263,7 @@ async fn destroy(wire: &mut Wire, session: &str) -> io::Result<()> {
     wire.exchange(&request("PUT", &format!("/v1/session/destroy/{session}"), b"")).await.map(|_| ())
 }
 
-fn expect_true(wire: &Wire, head: Head) -> io::Result<()> {
+fn expect_true(wire: &Wire, head: ResponseHead) -> io::Result<()> {
     match wire.body(head).trim_ascii() {
         b"true" => Ok(()),
         other => {
@@ -299,7 +299,7 @@ mod tests {
     fn requests_name_their_keys() {
         let address = Address::Unix("/nowhere".into());
         let plan =
-            Plan { address, prefix: "bench/1".into(), duration: Duration::from_secs(1), value_size: 2 };
+            BenchPlan { address, prefix: "bench/1".into(), duration: Duration::from_secs(1), value_size: 2 };
         let [acquire, release] = lock_requests(&plan, "k", "s");
         assert!(
             acquire.starts_with(b"PUT /v1/kv/bench/1/k?acquire=s HTTP/1.1\r\n")

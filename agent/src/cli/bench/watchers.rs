@@ -2,7 +2,7 @@
 //! and to wake them all. What they cost the agent in memory is measured outside, while they are held.
 
 use super::figures::{Figure, Latencies};
-use super::scenario::Plan;
+use super::scenario::BenchPlan;
 use super::wire::{Wire, request};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -28,7 +28,7 @@ pub(super) struct Crowd {
 }
 
 /// Blocks them all, wakes one again and again, then wakes all.
-pub(super) async fn measure(crowd: Crowd, plan: &Plan, tell: impl Fn(&str)) -> io::Result<Vec<Figure>> {
+pub(super) async fn measure(crowd: Crowd, plan: &BenchPlan, tell: impl Fn(&str)) -> io::Result<Vec<Figure>> {
     make_room(crowd.count)?;
     let mut writer = Wire::connect(&plan.address).await?;
     let keys = if crowd.distinct { crowd.count } else { 1 };
@@ -61,7 +61,7 @@ pub(super) async fn measure(crowd: Crowd, plan: &Plan, tell: impl Fn(&str)) -> i
 /// Blocks every watcher. The tasks end when their watchers are woken, with the moment.
 async fn block(
     crowd: Crowd,
-    plan: &Plan,
+    plan: &BenchPlan,
     indexes: &[u64],
 ) -> io::Result<(JoinSet<io::Result<Instant>>, Figure)> {
     let mut watchers = JoinSet::new();
@@ -82,7 +82,7 @@ async fn block(
 }
 
 /// Wakes a watcher of a key of its own, while all others stay blocked.
-async fn wake_one(writer: &mut Wire, plan: &Plan, count: usize) -> io::Result<Figure> {
+async fn wake_one(writer: &mut Wire, plan: &BenchPlan, count: usize) -> io::Result<Figure> {
     let mut watcher = Wire::connect(&plan.address).await?;
     let mut latencies = Latencies::new();
     let began = Instant::now();
@@ -99,12 +99,12 @@ async fn wake_one(writer: &mut Wire, plan: &Plan, count: usize) -> io::Result<Fi
     Ok(Figure::of("watchers: wake one", count, began.elapsed(), &latencies))
 }
 
-fn watch(plan: &Plan, key: &str, index: u64) -> Vec<u8> {
+fn watch(plan: &BenchPlan, key: &str, index: u64) -> Vec<u8> {
     request("GET", &plan.key(key, &format!("?index={index}&wait={WAIT}")), b"")
 }
 
 /// Writes a key and answers its index.
-async fn write(wire: &mut Wire, plan: &Plan, key: &str, value: &[u8]) -> io::Result<u64> {
+async fn write(wire: &mut Wire, plan: &BenchPlan, key: &str, value: &[u8]) -> io::Result<u64> {
     wire.exchange(&request("PUT", &plan.key(key, ""), value)).await?;
     Ok(wire.exchange(&request("GET", &plan.key(key, ""), b"")).await?.index)
 }

@@ -16,19 +16,19 @@ const MAX_ANSWER: usize = 1 << 20;
 /// A connection that carries one request at a time.
 #[derive(Debug)]
 pub(super) struct Wire {
-    stream: Stream,
+    stream: BenchStream,
     buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum BenchStream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 /// An answer's status, and where its parts are in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     /// The HTTP status.
     pub(super) status: u16,
     /// `X-Consul-Index`, 0 where there is none.
@@ -52,18 +52,18 @@ impl Wire {
     /// Connects to the agent.
     pub(super) async fn connect(address: &Address) -> io::Result<Self> {
         let stream = match address {
-            Address::Unix(path) => Stream::Unix(lockmesh_client::dial(path).await?),
+            Address::Unix(path) => BenchStream::Unix(lockmesh_client::dial(path).await?),
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
+                BenchStream::Tcp(stream)
             }
         };
         Ok(Self { stream, buffer: Vec::new() })
     }
 
     /// Sends a request and waits for the answer; anything but 200 and 404 is an error.
-    pub(super) async fn exchange(&mut self, request: &[u8]) -> io::Result<Head> {
+    pub(super) async fn exchange(&mut self, request: &[u8]) -> io::Result<ResponseHead> {
         self.send(request).await?;
         self.receive().await
     }
@@ -74,7 +74,7 @@ impl Wire {
     }
 
     /// Waits for the answer to the request that was sent last.
-    pub(super) async fn receive(&mut self) -> io::Result<Head> {
+    pub(super) async fn receive(&mut self) -> io::Result<ResponseHead> {
         self.buffer.clear();
         loop {
             if let Some(head) = parse(&self.buffer)?
@@ -97,7 +97,7 @@ impl Wire {
     }
 
     /// The body of the answer that came last.
-    pub(super) fn body(&self, head: Head) -> &[u8] {
+    pub(super) fn body(&self, head: ResponseHead) -> &[u8] {
         &self.buffer[head.body..head.end]
     }
 }
@@ -107,7 +107,7 @@ fn refused(status: u16, body: &[u8]) -> io::Error {
 }
 
 /// Reads the head of an answer; `None` when it is not all there yet.
-fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
+fn parse(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
     let wrong =
         |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, format!("the agent's answer {what}")));
     if bytes.len() > MAX_ANSWER {
@@ -133,7 +133,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
     }
     match length {
         Some(length) if length <= MAX_ANSWER => {
-            Ok(Some(Head { status, index, body: at + 4, end: at + 4 + length }))
+            Ok(Some(ResponseHead { status, index, body: at + 4, end: at + 4 + length }))
         }
         _ => wrong("has no usable Content-Length"),
     }
@@ -143,7 +143,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for BenchStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -156,7 +156,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for BenchStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),

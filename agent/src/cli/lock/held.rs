@@ -37,7 +37,7 @@ pub enum Held {
 
 /// How long to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitLimit {
     /// As long as it takes.
     Endless,
     /// About this long.
@@ -57,11 +57,11 @@ pub enum Ended {
 
 impl Wanted {
     /// Acquires it; `None` when it was not to be had in time, or a signal asked us to end.
-    pub async fn acquire(&self, patience: Patience, signals: &mut Signals) -> Result<Option<Held>, Error> {
+    pub async fn acquire(&self, wait_limit: WaitLimit, signals: &mut Signals) -> Result<Option<Held>, Error> {
         let acquired = async {
             match self {
-                Self::Lock(lock) => Ok(take_lock(lock, patience).await?.map(Held::Lock)),
-                Self::Slot(semaphore) => Ok(take_slot(semaphore, patience).await?.map(Held::Slot)),
+                Self::Lock(lock) => Ok(take_lock(lock, wait_limit).await?.map(Held::Lock)),
+                Self::Slot(semaphore) => Ok(take_slot(semaphore, wait_limit).await?.map(Held::Slot)),
             }
         };
         tokio::select! {
@@ -89,19 +89,19 @@ impl Wanted {
     }
 }
 
-async fn take_lock(lock: &Lock, patience: Patience) -> Result<Option<LockGuard>, Error> {
-    match patience {
-        Patience::Endless => lock.acquire().await.map(Some),
-        Patience::Within(limit) => lock.acquire_within(limit).await,
-        Patience::Once => lock.try_acquire().await,
+async fn take_lock(lock: &Lock, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {
+    match wait_limit {
+        WaitLimit::Endless => lock.acquire().await.map(Some),
+        WaitLimit::Within(limit) => lock.acquire_within(limit).await,
+        WaitLimit::Once => lock.try_acquire().await,
     }
 }
 
-async fn take_slot(semaphore: &Semaphore, patience: Patience) -> Result<Option<SemaphoreGuard>, Error> {
-    match patience {
-        Patience::Endless => semaphore.acquire().await.map(Some),
-        Patience::Within(limit) => semaphore.acquire_within(limit).await,
-        Patience::Once => semaphore.try_acquire().await,
+async fn take_slot(semaphore: &Semaphore, wait_limit: WaitLimit) -> Result<Option<SemaphoreGuard>, Error> {
+    match wait_limit {
+        WaitLimit::Endless => semaphore.acquire().await.map(Some),
+        WaitLimit::Within(limit) => semaphore.acquire_within(limit).await,
+        WaitLimit::Once => semaphore.try_acquire().await,
     }
 }
 

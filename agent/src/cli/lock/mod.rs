@@ -15,7 +15,7 @@ pub mod held;
 use super::context::Context;
 use super::error::CliError;
 use child::{End, Program, Signals};
-use held::{Ended, Held, Patience, Wanted, say};
+use held::{Ended, Held, WaitLimit, Wanted, say};
 use lockmesh_client::{Lock, Semaphore, SessionOptions};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -119,7 +119,7 @@ pub async fn hold_and_run(
     };
     let mut signals = Signals::take()?;
     options.tell("waiting for the lock");
-    let acquired = wanted.acquire(options.patience(), &mut signals).await;
+    let acquired = wanted.acquire(options.wait_limit(), &mut signals).await;
     let Some(held) = acquired? else {
         wanted.settle().await;
         return Err(CliError::failed(format!("{name} was not to be had in time; nothing was run")));
@@ -156,11 +156,11 @@ async fn give_back(
 }
 
 impl Options {
-    fn patience(&self) -> Patience {
+    fn wait_limit(&self) -> WaitLimit {
         match self.older_timeout.unwrap_or(self.timeout) {
-            _ if self.once => Patience::Once,
-            Duration::ZERO => Patience::Endless,
-            limit => Patience::Within(limit),
+            _ if self.once => WaitLimit::Once,
+            Duration::ZERO => WaitLimit::Endless,
+            limit => WaitLimit::Within(limit),
         }
     }
 
@@ -254,11 +254,11 @@ mod tests {
         assert_eq!((args.holders, args.program.prefix()), (3, "a/b"));
         assert_eq!(words(&args), ["echo", "-n", "x"]);
         let options = &args.options;
-        assert_eq!(options.patience(), Patience::Within(Duration::from_secs(10)));
+        assert_eq!(options.wait_limit(), WaitLimit::Within(Duration::from_secs(10)));
         assert!(options.child_exit_code && options.verbose && args.program.pass_stdin);
         assert_eq!((options.monitor_retry, options.session_name.as_deref()), (Some(5), Some("job")));
         let args = parse("lockmesh lock -try 10s -shell a sh").expect("good");
-        assert_eq!(args.options.patience(), Patience::Within(Duration::from_secs(10)));
+        assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(10)));
         assert_eq!(words(&args).last().map(String::as_str), Some("sh"));
     }
 
@@ -266,12 +266,12 @@ mod tests {
     fn two_dashes_are_understood_too() {
         let args =
             parse("lockmesh lock --timeout 1m30s --ttl 30s --lock-delay 0 /a/ -- sh -c exit").expect("good");
-        assert_eq!(args.options.patience(), Patience::Within(Duration::from_secs(90)));
+        assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
         assert_eq!(args.program.prefix(), "a");
         let session = args.options.session("a", &[]);
         assert_eq!((session.ttl, session.lock_delay), (Duration::from_secs(30), Some(Duration::ZERO)));
-        assert_eq!(parse("lockmesh lock a -- x").expect("good").options.patience(), Patience::Endless);
-        assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.patience(), Patience::Once);
+        assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
+        assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.wait_limit(), WaitLimit::Once);
     }
 
     #[test]

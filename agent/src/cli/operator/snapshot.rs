@@ -206,7 +206,7 @@ mod tests {
     use std::io::Read as _;
 
     fn backup() -> Vec<u8> {
-        let mut writer = archive::Writer::new().expect("a temporary file");
+        let mut writer = archive::ArchiveWriter::new().expect("a temporary file");
         let entry = |key: &str| Change::Entry(key.into(), None);
         writer.push(&vec![entry("a"), entry("b")]).expect("it can be written");
         writer.push(&vec![Change::Fence(Fence(7))]).expect("it can be written");

@@ -18,13 +18,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const ALIVE: u8 = 1;
 const FAILED: u8 = 4;
 /// How long an agent may ask the quorum for what it shows beside itself.
-const DETAILS_PATIENCE: Duration = Duration::from_secs(2);
+const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Clients of the service mesh wait for a certificate here before they go on; there is no mesh, so it signs nothing.
 const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
-    let status = tokio::time::timeout(DETAILS_PATIENCE, call.api.upstream.status()).await;
+    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status()).await;
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);
     let debug_config = json!({
@@ -116,7 +116,7 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
 
 /// The leader alone knows how the servers are; without one, the nearest server knows at least who they are.
 async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
-    let by_leader = tokio::time::timeout(DETAILS_PATIENCE, call.api.upstream.leader_status()).await;
+    let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
     match by_leader {
         Ok(Ok(status)) => status,
         _ => call.api.upstream.status().await.unwrap_or_default(),

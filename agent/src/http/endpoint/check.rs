@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long a write waits for the catalog.
-const CATALOG_PATIENCE: Duration = Duration::from_secs(2);
+const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What every kind of check has, and what only a kind that does not run has but that says nothing by itself.
 const FIELDS: &[&str] = &[
@@ -194,7 +194,7 @@ async fn written(call: &Call<'_>, outcome: Result<u64, CheckError>) -> Result<Re
             Failure::refused(error.to_string())
         }
     })?;
-    call.api.checks.told(version, CATALOG_PATIENCE).await;
+    call.api.checks.told(version, CATALOG_TIMEOUT).await;
     Ok(answer::nothing())
 }
 

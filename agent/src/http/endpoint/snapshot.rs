@@ -43,7 +43,7 @@ async fn save(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 /// Fetches every part into an archive.
 async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let stale = call.params.has("stale");
-    let mut writer = blocking(archive::Writer::new).await?;
+    let mut writer = blocking(archive::ArchiveWriter::new).await?;
     let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
         let part = call.api.upstream.backup_part(backup.map(|(backup, ..)| backup), number, stale).await?;

@@ -1,7 +1,7 @@
 //! Everything that a [`Frontend`](super::Frontend) wants done, in the order in which it was decided.
 
 use super::event::CallRef;
-use crate::raft::log::{ImageMark, LogWrite};
+use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
 use lockmesh_protocol::change::Change;
@@ -49,14 +49,14 @@ pub enum Storage {
     /// These rows are to be part of the next checkpoint.
     Record(Vec<Change>),
     /// Write all that was recorded; afterwards the checkpoint stands for this.
-    Checkpoint(ImageMark),
+    Checkpoint(SnapshotMeta),
     /// The same at a corruption check: the checkpoint must stand for exactly this index once, whatever else waits. Its
     /// checksum is told as [`super::Event::Summed`].
-    ExactCheckpoint(ImageMark),
+    ExactCheckpoint(SnapshotMeta),
     /// The snapshot that was fetched takes the place of everything: the log's reset follows among the writes. What was
     /// recorded before is of no use any more.
-    Install(ImageMark),
-    /// The log may be cut up to this index.
+    Install(SnapshotMeta),
+    /// The log may be compacted up to this index.
     Compact(LogIndex),
 }
 

@@ -20,7 +20,7 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
         Request::AddServer(server) => (Some(Role::Server), &server.node),
         Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
         Request::Announce(server) => (Some(Role::Server), &server.node),
-        Request::ImagePart { .. } => (Some(Role::Server), &peer.node),
+        Request::SnapshotPart { .. } => (Some(Role::Server), &peer.node),
         _ => return None,
     };
     if role.is_some_and(|role| role != peer.role) {

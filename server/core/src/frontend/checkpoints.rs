@@ -5,7 +5,7 @@ use super::actions::{Actions, AnswerKind, CheckpointReader, SnapshotFetch, Stora
 use super::event::{CallRef, Caller};
 use crate::input::Input;
 use crate::outbox::Outbox;
-use crate::raft::log::ImageMark;
+use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::state::State;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -25,7 +25,7 @@ pub(super) struct Checkpoints {
     /// When the last one was begun.
     last: Time,
     /// Those who wait for a checkpoint of at least an index.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingReader>,
     /// How many readers are open.
     open_readers: usize,
     /// Whether a follower needs a checkpoint that is newer than the one on disk.
@@ -35,7 +35,7 @@ pub(super) struct Checkpoints {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingReader {
     index: LogIndex,
     from: CallRef,
     reader: CheckpointReader,
@@ -94,7 +94,7 @@ impl Frontend {
         if self.checkpoints.under_way.is_some() {
             return;
         }
-        let mark = self.core.image_mark();
+        let mark = self.core.snapshot_meta();
         self.checkpoints.under_way = Some(mark.index);
         self.checkpoints.last = now;
         self.checkpoints.wanted_by_follower = false;
@@ -103,21 +103,21 @@ impl Frontend {
 
     /// A backup is of a checkpoint that holds everything applied up to now.
     pub(super) fn want_backup(&mut self, now: Time, from: CallRef, actions: &mut Actions) {
-        let index = self.core.image_mark().index;
-        self.want_reader(now, Waiting { index, from, reader: CheckpointReader::Backup }, actions);
+        let index = self.core.snapshot_meta().index;
+        self.want_reader(now, WaitingReader { index, from, reader: CheckpointReader::Backup }, actions);
     }
 
     /// Another server wants the snapshot that it was told of, or a newer one.
     pub(super) fn want_snapshot(&mut self, now: Time, least: LogIndex, from: CallRef, actions: &mut Actions) {
-        let waiting = Waiting { index: least, from, reader: CheckpointReader::Snapshot };
+        let waiting = WaitingReader { index: least, from, reader: CheckpointReader::Snapshot };
         self.want_reader(now, waiting, actions);
     }
 
-    fn want_reader(&mut self, now: Time, waiting: Waiting, actions: &mut Actions) {
+    fn want_reader(&mut self, now: Time, waiting: WaitingReader, actions: &mut Actions) {
         let refusal = if self.checkpoints.open_readers + self.checkpoints.waiting.len() >= MAX_READERS {
             Some(Unavailable::Overloaded("too many backups are being read".into()))
-        } else if waiting.index > self.core.image_mark().index {
-            Some(Unavailable::Denied("this server has no image that is so new".into()))
+        } else if waiting.index > self.core.snapshot_meta().index {
+            Some(Unavailable::Denied("this server has no snapshot that is so new".into()))
         } else {
             None
         };
@@ -134,9 +134,9 @@ impl Frontend {
     }
 
     /// The checkpoint on disk is a newer one now.
-    pub(super) fn checkpointed(&mut self, now: Time, mark: ImageMark, actions: &mut Actions) {
+    pub(super) fn checkpointed(&mut self, now: Time, mark: SnapshotMeta, actions: &mut Actions) {
         let index = mark.index;
-        self.input(now, Input::ImageDurable(mark));
+        self.input(now, Input::CheckpointDurable(mark));
         self.checkpoints.durable = index;
         self.checkpoints.under_way = self.checkpoints.under_way.filter(|under_way| *under_way > index);
         self.open_readers(actions);
@@ -179,7 +179,7 @@ impl Frontend {
     ) {
         let Some(mark) = &message.snapshot else { return };
         let least = mark.index;
-        if least <= self.core.image_mark().index {
+        if least <= self.core.snapshot_meta().index {
             // The leader has not heard that this server is there already: the answer to the last snapshot was lost.
             return self.input(now, Input::Peer(from, message));
         }
@@ -189,7 +189,7 @@ impl Frontend {
     }
 
     /// The snapshot is here, or was given up.
-    pub(super) fn snapshot_fetched(&mut self, now: Time, fetched: Option<(ImageMark, Box<State>)>) {
+    pub(super) fn snapshot_fetched(&mut self, now: Time, fetched: Option<(SnapshotMeta, Box<State>)>) {
         let Some((from, message)) = self.checkpoints.fetching.take() else { return };
         if let Some((mark, state)) = fetched {
             self.input(now, Input::Install(from, message, mark, state));
@@ -197,7 +197,7 @@ impl Frontend {
     }
 
     /// The core has taken the snapshot that it was given: it takes the place of everything on disk too.
-    pub(super) fn install(&mut self, mark: ImageMark, actions: &mut Actions) {
+    pub(super) fn install(&mut self, mark: SnapshotMeta, actions: &mut Actions) {
         self.checkpoints.under_way = Some(mark.index);
         self.wake_all();
         actions.storage.push(Storage::Install(mark));

@@ -1,7 +1,7 @@
 //! Everything that a [`Frontend`](super::Frontend) is told: a closed list.
 
 use crate::checksum::Checksum;
-use crate::raft::log::ImageMark;
+use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
@@ -58,11 +58,11 @@ pub enum Event {
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
     /// The snapshot that was to be fetched is here: what it stands for, and the state. None where it was given up.
-    SnapshotFetched(Option<(ImageMark, Box<State>)>),
+    SnapshotFetched(Option<(SnapshotMeta, Box<State>)>),
     /// Every log write up to this number is on disk.
     Persisted(u64),
     /// This checkpoint is on disk.
-    Checkpointed(ImageMark),
+    Checkpointed(SnapshotMeta),
     /// The checkpoint of exactly this index is on disk, and this is its checksum.
     Summed(LogIndex, Checksum),
     /// The disk began to refuse, or takes writes again.

@@ -42,10 +42,10 @@ pub use admission::denied;
 pub use event::{CallRef, Caller, DiskHealth, Event};
 
 use crate::core::Core;
-use crate::input::{Input, Proposal, Ticket};
+use crate::fault_injection::FaultPoint;
+use crate::input::{CallToken, Input, Proposal};
 use crate::outbox::Outbox;
 use crate::raft::TICK;
-use crate::sabotage::Seam;
 use checkpoints::Checkpoints;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, ServerId, WallTime};
@@ -107,13 +107,13 @@ pub struct Frontend {
     wall: (Time, WallTime),
     /// What follows from this turn's replies.
     next: Vec<Input>,
-    seam: Seam,
+    fault_point: FaultPoint,
 }
 
 impl Frontend {
     /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
     pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
-        let durable = core.image_mark().index;
+        let durable = core.snapshot_meta().index;
         let was_member = core.membership().contains(config.own_record.id);
         let corrupt = config.corrupt;
         Self {
@@ -133,15 +133,15 @@ impl Frontend {
             next_tick: now,
             wall: (now, wall),
             next: Vec::new(),
-            seam: Seam::default(),
+            fault_point: FaultPoint::default(),
         }
     }
 
     /// Breaks a rule on purpose, for tests that must find it.
-    #[cfg(feature = "sabotage")]
-    pub fn break_rule(&mut self, rule: crate::sabotage::Rule) {
+    #[cfg(feature = "fault-injection")]
+    pub fn break_rule(&mut self, rule: crate::fault_injection::Rule) {
         self.core.break_rule(rule);
-        self.seam.break_rule(rule);
+        self.fault_point.break_rule(rule);
     }
 
     /// The core, to look at.
@@ -283,10 +283,12 @@ impl Frontend {
                 self.ask(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
             }
             Request::BackupPart { backup: Some(reader), number, .. }
-            | Request::ImagePart { image: Some(reader), number, .. } => {
+            | Request::SnapshotPart { snapshot: Some(reader), number, .. } => {
                 actions.parts.push(PartWanted { reader, number, to: from });
             }
-            Request::ImagePart { image: None, least, .. } => self.want_snapshot(now, least, from, actions),
+            Request::SnapshotPart { snapshot: None, least, .. } => {
+                self.want_snapshot(now, least, from, actions)
+            }
             Request::AddServer(server) => self.admit(now, from, server, actions),
             Request::Announce(server) => self.note_announcement(now, from, peer, server, actions),
             told => {
@@ -313,7 +315,7 @@ impl Frontend {
     }
 
     /// Asks the core something on a caller's behalf.
-    fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(Ticket) -> Input) {
+    fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
         let token = self.pending.insert(Pending::Call(from, kind));
         self.input(now, input(token));
     }
@@ -398,17 +400,17 @@ impl Frontend {
             self.readable(now, token, actions);
         }
         self.wake_touched(now, actions);
-        if let Some(index) = outbox.cut.take() {
+        if let Some(index) = outbox.compact.take() {
             actions.storage.push(Storage::Compact(index));
         }
-        if std::mem::take(&mut outbox.image_wanted) {
+        if std::mem::take(&mut outbox.snapshot_wanted) {
             self.checkpoint_for_follower(now, actions);
         }
         self.notice_role(actions);
         self.outbox = outbox;
     }
 
-    fn reply(&mut self, token: Ticket, response: Response, actions: &mut Actions) {
+    fn reply(&mut self, token: CallToken, response: Response, actions: &mut Actions) {
         match self.pending.take(token) {
             Some(Pending::Call(
                 from,
@@ -422,7 +424,7 @@ impl Frontend {
         }
     }
 
-    fn readable(&mut self, now: Time, token: Ticket, actions: &mut Actions) {
+    fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {
         match self.pending.take(token) {
             Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
                 self.read(now, from, (query, consistency, blocking), actions);

@@ -1,7 +1,7 @@
 //! Calls whose answer is awaited from the core.
 
 use super::event::{CallRef, Caller};
-use crate::input::Ticket;
+use crate::input::CallToken;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
@@ -51,28 +51,28 @@ impl CallKind {
 /// All pending calls, in slots that are used again. A token names a slot and which of its uses it is.
 #[derive(Debug, Default)]
 pub(super) struct PendingCalls {
-    slots: Vec<Slot>,
+    slots: Vec<CallSlot>,
     free: Vec<u32>,
     /// Those whose answer begins something, by who would cancel them.
-    beginning: BTreeMap<CallRef, Ticket>,
+    beginning: BTreeMap<CallRef, CallToken>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CallSlot {
     uses: u32,
     pending: Option<Pending>,
 }
 
 impl PendingCalls {
     /// Notes who waits; the answer will come with this token.
-    pub(super) fn insert(&mut self, pending: Pending) -> Ticket {
+    pub(super) fn insert(&mut self, pending: Pending) -> CallToken {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(CallSlot::default());
             u32::try_from(self.slots.len() - 1).expect("calls are limited far below that")
         });
         let slot = &mut self.slots[index as usize];
         slot.uses = slot.uses.wrapping_add(1);
-        let token = Ticket(u64::from(slot.uses) << 32 | u64::from(index));
+        let token = CallToken(u64::from(slot.uses) << 32 | u64::from(index));
         if let Pending::Call(from, kind) = &pending
             && kind.begins_something()
         {
@@ -83,7 +83,7 @@ impl PendingCalls {
     }
 
     /// Takes whoever waits for the answer with this token; none who gave up.
-    pub(super) fn take(&mut self, token: Ticket) -> Option<Pending> {
+    pub(super) fn take(&mut self, token: CallToken) -> Option<Pending> {
         let (index, uses) = (token.0 as u32, (token.0 >> 32) as u32);
         let slot = self.slots.get_mut(index as usize).filter(|slot| slot.uses == uses)?;
         let pending = slot.pending.take()?;

@@ -4,7 +4,7 @@ use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
-use crate::sabotage::Rule;
+use crate::fault_injection::Rule;
 use crate::state::{Listing, LongRead, too_long};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
@@ -25,7 +25,7 @@ impl Frontend {
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let deadline = now + wait.min(LONGEST_WAIT);
                 let parked = Parked { from, query, consistency, known: index, deadline };
-                if self.seam.breaks(Rule::ParkedReadsAreLookedAtFirst) {
+                if self.fault_point.breaks(Rule::ParkedReadsAreLookedAtFirst) {
                     return self.watches.park(parked);
                 }
                 self.answer_or_park(now, parked, actions);

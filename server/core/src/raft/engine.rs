@@ -9,18 +9,18 @@
 //!   everything that was queued before.
 //! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
 //! - A single voter that is not the leader does not tick before its log is durable.
-//! - From an image's installation in memory until it is durable and reported as applied, time stands still.
+//! - From a snapshot's installation in memory until it is durable and reported as applied, time stands still.
 //! - The engine joins no entries to a message of the same turn: it would join them to one without entries that ends
 //!   elsewhere, and the follower would acknowledge what it does not have.
 //! - A change of membership goes through a joint one; whoever leads pings at once, so that all learn of its end.
 //!
 //! A panic of the engine means that memory can no longer be trusted: it is never caught.
 
-use crate::raft::Election;
-use crate::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use crate::fault_injection::{FaultPoint, Rule};
+use crate::raft::ElectionTimeout;
+use crate::raft::log::{EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
 use crate::raft::memory_log::MemoryLog;
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::sabotage::{Rule, Seam};
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use raft::eraftpb;
@@ -41,8 +41,8 @@ const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 pub(crate) struct Effects {
     pub(crate) writes: Vec<LogWrite>,
     pub(crate) messages: Messages,
-    /// The image of another server that takes the place of everything; nothing is committed in the same turn.
-    pub(crate) installed: Option<ImageMark>,
+    /// The snapshot of another server that takes the place of everything; nothing is committed in the same turn.
+    pub(crate) installed: Option<SnapshotMeta>,
     pub(crate) committed: Vec<LogEntry>,
     /// Read rounds that are confirmed: their number, and the index that must be applied first.
     pub(crate) reads: Vec<(u64, LogIndex)>,
@@ -66,16 +66,16 @@ pub(crate) struct Engine {
     drawn_for: Option<(u64, StateRole)>,
     election_timeout: usize,
     /// What waits for a write, in order.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<UnpersistedTurn>,
     /// A hard state that needs no write of its own and goes with the next one.
     lazy_hard_state: Option<HardState>,
     /// The (term, vote) that is on disk.
     durable_vote: (Term, ServerId),
     /// Membership as of the last applied index.
     membership: Membership,
-    /// An image that is in memory but not on disk: the write that it waits for, and its index.
+    /// A snapshot that is in memory but not on disk: the write that it waits for, and its index.
     installing: Option<(u64, LogIndex)>,
-    pub(crate) seam: Seam,
+    pub(crate) fault_point: FaultPoint,
 }
 
 /// A change of the membership.
@@ -101,12 +101,12 @@ pub(crate) enum MemberChange {
 pub struct Progress {
     /// The last index that it has on disk.
     pub matched: LogIndex,
-    /// The index of the image that it waits for, where it does.
+    /// The index of the snapshot that it waits for, where it does.
     pub snapshot: Option<LogIndex>,
 }
 
 /// A turn of the engine that waits for the disk.
-struct Waiting {
+struct UnpersistedTurn {
     /// The turn's number.
     number: u64,
     /// The write that must be durable for it: its own, or the last one queued before it.
@@ -116,23 +116,23 @@ struct Waiting {
 }
 
 impl Engine {
-    /// Opens the engine on what the disk held. `image` names what the state stands for.
+    /// Opens the engine on what the disk held. `snapshot` names what the state stands for.
     pub(crate) fn new(
         id: ServerId,
         hard_state: HardState,
-        image: &ImageMark,
+        snapshot: &SnapshotMeta,
         base: (LogIndex, Term),
         entries: Vec<LogEntry>,
-        (mut seed, election): (u64, Election),
+        (mut seed, election): (u64, ElectionTimeout),
     ) -> Self {
         let mut log = MemoryLog::new(base, entries);
         log.hard_state = hard_state;
-        log.image = image.clone();
+        log.snapshot = snapshot.clone();
         let config = raft::Config {
             id: id.0,
             election_tick: election.ticks,
             heartbeat_tick: election.heartbeat_ticks,
-            applied: image.index.0,
+            applied: snapshot.index.0,
             max_size_per_msg: MAX_MESSAGE_BYTES,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
             max_committed_size_per_ready: MAX_COMMITTED_BYTES,
@@ -147,7 +147,7 @@ impl Engine {
         let logger = slog::Logger::root(TracingDrain, slog::o!());
         let node = RawNode::new(&config, log, &logger).expect("the log was recovered and the config is ours");
         let durable_vote = (hard_state.term, hard_state.vote);
-        let membership = image.membership.clone();
+        let membership = snapshot.membership.clone();
         let life = splitmix(&mut seed);
         Self {
             node,
@@ -161,15 +161,15 @@ impl Engine {
             durable_vote,
             membership,
             installing: None,
-            seam: Seam::default(),
+            fault_point: FaultPoint::default(),
         }
     }
 
     /// Breaks a rule on purpose.
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn break_rule(&mut self, rule: Rule) {
         self.node.set_batch_append(rule == Rule::MessagesAreWhole);
-        self.seam.break_rule(rule);
+        self.fault_point.break_rule(rule);
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     pub(crate) fn tick(&mut self) {
-        if self.installing.is_some() && !self.seam.breaks(Rule::TimeStandsStillForImages) {
+        if self.installing.is_some() && !self.fault_point.breaks(Rule::TimeStandsStillForSnapshots) {
             return;
         }
         let log = &self.node.raft.raft_log;
@@ -279,19 +279,19 @@ impl Engine {
         self.node.report_unreachable(server.0);
     }
 
-    /// A server was told of an image and did not get there.
+    /// A server was told of a snapshot and did not get there.
     pub(crate) fn snapshot_failed(&mut self, server: ServerId) {
         self.node.report_snapshot(server.0, raft::SnapshotStatus::Failure);
     }
 
-    /// This image is on disk: it can be given to others.
-    pub(crate) fn image_durable(&mut self, mark: ImageMark) {
-        self.node.mut_store().image = mark;
+    /// This snapshot is on disk: it can be given to others.
+    pub(crate) fn checkpoint_durable(&mut self, mark: SnapshotMeta) {
+        self.node.mut_store().snapshot = mark;
     }
 
-    /// Whether a server waits for an image newer than the one on disk; asked once.
-    pub(crate) fn take_image_wanted(&mut self) -> bool {
-        self.node.store().image_wanted.take()
+    /// Whether a server waits for a snapshot newer than the one on disk; asked once.
+    pub(crate) fn take_snapshot_wanted(&mut self) -> bool {
+        self.node.store().snapshot_wanted.take()
     }
 
     /// Hands leadership to `server`. What is proposed meanwhile is dropped.
@@ -334,7 +334,7 @@ impl Engine {
             self.durable_vote = turn.vote.unwrap_or(self.durable_vote);
             messages.extend(turn.messages);
         }
-        if let Some(number) = self.seam.told(highest) {
+        if let Some(number) = self.fault_point.told(highest) {
             self.node.on_persist_ready(number);
         }
         if let Some((_, index)) = self.installing.take_if(|(number, _)| *number <= write) {
@@ -369,9 +369,9 @@ impl Engine {
         true
     }
 
-    /// Forgets entries up to an index whose image is durable.
-    pub(crate) fn cut(&mut self, up_to: LogIndex) {
-        self.node.mut_store().cut(up_to);
+    /// Forgets entries up to an index whose snapshot is durable.
+    pub(crate) fn compact(&mut self, up_to: LogIndex) {
+        self.node.mut_store().compact(up_to);
     }
 
     /// The last index that can go while so many bytes of entries stay.
@@ -391,7 +391,7 @@ impl Engine {
             let number = ready.number();
             let entries: Vec<_> = ready.take_entries().into_iter().map(entry_of).collect();
             let hard_state = ready.hs().map(hard_state_of);
-            let reset = (!ready.snapshot().is_empty()).then(|| image_mark_of(ready.snapshot()));
+            let reset = (!ready.snapshot().is_empty()).then(|| snapshot_meta_of(ready.snapshot()));
             if let Some(mark) = &reset {
                 self.install(mark, number, effects);
             }
@@ -408,8 +408,8 @@ impl Engine {
         }
     }
 
-    /// An image takes the place of the log, in memory first.
-    fn install(&mut self, mark: &ImageMark, number: u64, effects: &mut Effects) {
+    /// A snapshot takes the place of the log, in memory first.
+    fn install(&mut self, mark: &SnapshotMeta, number: u64, effects: &mut Effects) {
         self.node.mut_store().reset(mark);
         self.membership = mark.membership.clone();
         self.installing = Some((number, mark.index));
@@ -425,8 +425,8 @@ impl Engine {
         effects: &mut Effects,
     ) {
         let (number, hard_state) = (write.number, write.hard_state);
-        if self.seam.breaks(Rule::AnswersWaitForTheirWrite)
-            || (self.seam.breaks(Rule::AnswersWaitForOlderWrites) && !must_sync)
+        if self.fault_point.breaks(Rule::AnswersWaitForTheirWrite)
+            || (self.fault_point.breaks(Rule::AnswersWaitForOlderWrites) && !must_sync)
         {
             effects.messages.append(&mut after);
         }
@@ -444,10 +444,10 @@ impl Engine {
         if must_sync {
             let hard_state = self.lazy_hard_state.take();
             effects.writes.push(LogWrite { hard_state, ..write });
-            self.waiting.push_back(Waiting { number, write: number, messages: after, vote });
+            self.waiting.push_back(UnpersistedTurn { number, write: number, messages: after, vote });
         } else if let Some(last) = self.waiting.back() {
             let write = last.write;
-            self.waiting.push_back(Waiting { number, write, messages: after, vote });
+            self.waiting.push_back(UnpersistedTurn { number, write, messages: after, vote });
         } else {
             self.node.on_persist_ready(number);
             effects.messages.extend(after);
@@ -457,7 +457,7 @@ impl Engine {
     /// A leader that is no longer a member must not lead on.
     fn step_down_if_removed(&mut self) {
         let id = self.node.raft.id;
-        if self.seam.breaks(Rule::RemovedLeaderSteps) {
+        if self.fault_point.breaks(Rule::RemovedLeaderSteps) {
             return;
         }
         if self.is_leader() && self.node.raft.prs().get(id).is_none() {
@@ -502,7 +502,7 @@ impl Storage for MemoryLog {
             commit: self.hard_state.commit.0,
             ..Default::default()
         };
-        Ok(raft::RaftState::new(hard_state, to_engine_membership(&self.image.membership)))
+        Ok(raft::RaftState::new(hard_state, to_engine_membership(&self.snapshot.membership)))
     }
 
     fn entries(
@@ -533,7 +533,7 @@ impl Storage for MemoryLog {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
-        match self.image_for(ServerId(to), LogIndex(request_index)) {
+        match self.snapshot_for(ServerId(to), LogIndex(request_index)) {
             Some(mark) => Ok(to_engine_snapshot(mark)),
             None => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
         }
@@ -569,7 +569,7 @@ fn outgoing(messages: Vec<eraftpb::Message>) -> Messages {
 fn from_engine(mut message: eraftpb::Message) -> Option<(ServerId, PeerMessage)> {
     let (kind, _) = KINDS.into_iter().find(|(_, theirs)| *theirs == message.get_msg_type())?;
     let to = ServerId(message.to);
-    let snapshot = message.has_snapshot().then(|| image_mark_of(message.get_snapshot()));
+    let snapshot = message.has_snapshot().then(|| snapshot_meta_of(message.get_snapshot()));
     let entries = message.take_entries().into_iter().map(entry_of).collect();
     let mirrored = PeerMessage {
         kind,
@@ -676,25 +676,26 @@ fn to_engine_membership(membership: &Membership) -> eraftpb::ConfState {
 
 /// The membership after the whole log that a disk held, committed or not: the last that its server knew of.
 pub fn membership_after(recovered: &Recovered) -> Membership {
-    let Recovered { hard_state, image, base, entries, .. } = recovered;
+    let Recovered { hard_state, snapshot, base, entries, .. } = recovered;
     // Whose engine it is has no meaning: it never runs.
     let nobody = ServerId(u64::MAX);
-    let seed = (0, Election::default());
-    let mut engine = Engine::new(nobody, *hard_state, image, *base, entries.clone(), seed);
-    let changes = entries.iter().filter(|entry| entry.index > image.index && entry.kind != EntryKind::Normal);
+    let seed = (0, ElectionTimeout::default());
+    let mut engine = Engine::new(nobody, *hard_state, snapshot, *base, entries.clone(), seed);
+    let changes =
+        entries.iter().filter(|entry| entry.index > snapshot.index && entry.kind != EntryKind::Normal);
     for entry in changes {
         engine.change_membership(entry);
     }
     engine.membership
 }
 
-fn image_mark_of(snapshot: &eraftpb::Snapshot) -> ImageMark {
+fn snapshot_meta_of(snapshot: &eraftpb::Snapshot) -> SnapshotMeta {
     let metadata = snapshot.get_metadata();
     let membership = membership_of(metadata.get_conf_state());
-    ImageMark { index: LogIndex(metadata.index), term: Term(metadata.term), membership }
+    SnapshotMeta { index: LogIndex(metadata.index), term: Term(metadata.term), membership }
 }
 
-fn to_engine_snapshot(mark: &ImageMark) -> eraftpb::Snapshot {
+fn to_engine_snapshot(mark: &SnapshotMeta) -> eraftpb::Snapshot {
     let mut snapshot = eraftpb::Snapshot::default();
     let metadata = snapshot.mut_metadata();
     metadata.index = mark.index.0;

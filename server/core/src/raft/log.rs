@@ -90,9 +90,9 @@ impl Membership {
     }
 }
 
-/// The point that an image of the state stands for.
+/// The point that a snapshot of the state stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageMark {
+pub struct SnapshotMeta {
     /// The last applied index.
     pub index: LogIndex,
     /// Its term.
@@ -106,8 +106,8 @@ pub struct ImageMark {
 pub struct LogWrite {
     /// What [`crate::Input::Persisted`] shall report.
     pub number: u64,
-    /// Throw the log away and begin anew behind this image, which is durable already.
-    pub reset: Option<ImageMark>,
+    /// Throw the log away and begin anew behind this snapshot, which is durable already.
+    pub reset: Option<SnapshotMeta>,
     /// Entries to append; the first one's index replaces everything from there on.
     pub entries: Vec<LogEntry>,
     /// The hard state to keep.
@@ -119,13 +119,13 @@ pub struct LogWrite {
 pub struct Recovered {
     /// The hard state.
     pub hard_state: HardState,
-    /// What the image stands for.
-    pub image: ImageMark,
-    /// The log behind the cut, ascending and without gaps; may begin at or before the image's index.
+    /// What the snapshot stands for.
+    pub snapshot: SnapshotMeta,
+    /// The log behind the compaction index, ascending and without gaps; may begin at or before the snapshot's index.
     pub entries: Vec<LogEntry>,
     /// The entry before the first: (index, term).
     pub base: (LogIndex, Term),
-    /// The state of the image.
+    /// The state of the snapshot.
     pub state: crate::State,
     /// What the server knew for itself by then.
     pub own: OwnMemory,

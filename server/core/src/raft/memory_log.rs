@@ -1,8 +1,8 @@
-//! The log as the engine reads it: everything behind the cut, in memory.
+//! The log as the engine reads it: everything behind the compaction index, in memory.
 //!
 //! What is here need not be on disk yet; the engine is told separately what is.
 
-use crate::raft::log::{HardState, ImageMark, LogEntry};
+use crate::raft::log::{HardState, LogEntry, SnapshotMeta};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ pub(crate) struct MemoryLog {
     bytes: usize,
     /// The newest hard state, on disk or not.
     pub(crate) hard_state: HardState,
-    /// The newest image on disk.
-    pub(crate) image: ImageMark,
-    /// Whether somebody wanted a newer image than that.
-    pub(crate) image_wanted: Cell<bool>,
+    /// The newest snapshot on disk.
+    pub(crate) snapshot: SnapshotMeta,
+    /// Whether somebody wanted a newer snapshot than that.
+    pub(crate) snapshot_wanted: Cell<bool>,
 }
 
 impl MemoryLog {
@@ -75,7 +75,7 @@ impl MemoryLog {
     /// Appends entries; the first one's index replaces everything from there on.
     pub(crate) fn append(&mut self, entries: &[LogEntry]) {
         let Some(first) = entries.first() else { return };
-        assert!(first.index > self.base.0, "an entry behind the cut cannot be replaced");
+        assert!(first.index > self.base.0, "an entry behind the compaction index cannot be replaced");
         assert!(first.index <= self.last_index().next(), "the log has no gaps");
         while self.last_index() >= first.index {
             let gone = self.entries.pop_back().expect("the log reaches this index");
@@ -86,7 +86,7 @@ impl MemoryLog {
     }
 
     /// Forgets everything up to an index, which becomes the base.
-    pub(crate) fn cut(&mut self, up_to: LogIndex) {
+    pub(crate) fn compact(&mut self, up_to: LogIndex) {
         while self.base.0 < up_to {
             let Some(gone) = self.entries.pop_front() else { return };
             self.bytes -= size(&gone);
@@ -105,20 +105,22 @@ impl MemoryLog {
         LogIndex(self.base.0.0 + gone.count() as u64)
     }
 
-    /// An image takes the place of everything.
-    pub(crate) fn reset(&mut self, mark: &ImageMark) {
+    /// A snapshot takes the place of everything.
+    pub(crate) fn reset(&mut self, mark: &SnapshotMeta) {
         self.base = (mark.index, mark.term);
         self.entries.clear();
         self.bytes = 0;
     }
 
-    /// The image that a server can be given: one that leads to the log, reaches the index and names the server.
-    pub(crate) fn image_for(&self, server: ServerId, index: LogIndex) -> Option<&ImageMark> {
-        let image = Some(&self.image).filter(|image| {
-            image.index >= index.max(self.base.0) && image.index.0 > 0 && image.membership.contains(server)
+    /// The snapshot that a server can be given: one that leads to the log, reaches the index and names the server.
+    pub(crate) fn snapshot_for(&self, server: ServerId, index: LogIndex) -> Option<&SnapshotMeta> {
+        let snapshot = Some(&self.snapshot).filter(|snapshot| {
+            snapshot.index >= index.max(self.base.0)
+                && snapshot.index.0 > 0
+                && snapshot.membership.contains(server)
         });
-        self.image_wanted.set(self.image_wanted.get() || image.is_none());
-        image
+        self.snapshot_wanted.set(self.snapshot_wanted.get() || snapshot.is_none());
+        snapshot
     }
 
     fn entry(&self, index: LogIndex) -> Option<&LogEntry> {
@@ -154,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_keeps_the_term_of_the_base() {
+    fn compaction_keeps_the_term_of_the_base() {
         let mut log = MemoryLog::new((LogIndex(0), Term(0)), vec![entry(1, 1), entry(2, 2), entry(3, 2)]);
-        log.cut(LogIndex(2));
+        log.compact(LogIndex(2));
         assert_eq!((log.first_index(), log.term(LogIndex(2))), (LogIndex(3), Some(Term(2))));
         assert_eq!(log.term(LogIndex(1)), None);
         assert_eq!(log.bytes(), 4);
@@ -170,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_given_to_those_whom_it_names() {
+    fn a_checkpoint_is_given_to_those_whom_it_names() {
         let mut log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1)]);
         let membership = Membership::of_voters(&[ServerId(1)]);
-        log.image = ImageMark { index: LogIndex(5), term: Term(1), membership };
-        assert!(log.image_for(ServerId(1), LogIndex(0)).is_some() && !log.image_wanted.take());
-        assert!(log.image_for(ServerId(2), LogIndex(0)).is_none() && log.image_wanted.take());
-        assert!(log.image_for(ServerId(1), LogIndex(6)).is_none() && log.image_wanted.take());
+        log.snapshot = SnapshotMeta { index: LogIndex(5), term: Term(1), membership };
+        assert!(log.snapshot_for(ServerId(1), LogIndex(0)).is_some() && !log.snapshot_wanted.take());
+        assert!(log.snapshot_for(ServerId(2), LogIndex(0)).is_none() && log.snapshot_wanted.take());
+        assert!(log.snapshot_for(ServerId(1), LogIndex(6)).is_none() && log.snapshot_wanted.take());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! No parser of the engine's ever sees a peer's bytes: a message is decoded by our own wire, looked at by
 //! [`PeerMessage::fault`], and only then becomes one of the engine's.
 
-use crate::raft::log::{ImageMark, LogEntry};
+use crate::raft::log::{LogEntry, SnapshotMeta};
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ pub struct PeerMessage {
     pub commit: LogIndex,
     /// The term of that index.
     pub commit_term: Term,
-    /// The image that a follower shall fetch.
-    pub snapshot: Option<ImageMark>,
+    /// The snapshot that a follower shall fetch.
+    pub snapshot: Option<SnapshotMeta>,
     /// The index that a snapshot must reach.
     pub request_snapshot: LogIndex,
     /// Whether the sender says no.
@@ -62,7 +62,7 @@ pub enum MessageKind {
     Heartbeat,
     /// The answer.
     HeartbeatResponse,
-    /// A follower is so far behind that it needs an image.
+    /// A follower is so far behind that it needs a snapshot.
     Snapshot,
     /// Become the leader now.
     TimeoutNow,

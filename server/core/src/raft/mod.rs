@@ -23,7 +23,7 @@ pub const TICK: Duration = Duration::from_millis(20);
 
 /// When a follower stands for election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Election {
+pub struct ElectionTimeout {
     /// After how many ticks without a word of its leader; each time it waits for one to two times as many. At least
     /// 3, and more than `heartbeat_ticks`.
     pub ticks: usize,
@@ -31,7 +31,7 @@ pub struct Election {
     pub heartbeat_ticks: usize,
 }
 
-impl Election {
+impl ElectionTimeout {
     /// The election that fits a time-out, which is rounded to ticks: a leader speaks five times meanwhile.
     pub fn with_timeout(timeout: Duration) -> Self {
         let ticks = (timeout.as_micros() / TICK.as_micros()).max(3) as usize;
@@ -39,7 +39,7 @@ impl Election {
     }
 }
 
-impl Default for Election {
+impl Default for ElectionTimeout {
     fn default() -> Self {
         Self { ticks: 10, heartbeat_ticks: 2 }
     }

@@ -20,7 +20,7 @@ pub const LOSSES_KEPT: u64 = 1_024;
 pub const LOSS_KEYS_KEPT: usize = 64;
 
 /// A session that is over, and what it held.
-struct Ended {
+struct EndedSession {
     session: Arc<Session>,
     /// The first of its keys, with the fencing tokens of its grants.
     keys: Vec<(Key, Fence)>,
@@ -60,7 +60,7 @@ impl Step<'_> {
         }
     }
 
-    fn end_unrecorded(&mut self, id: &SessionId) -> Option<Ended> {
+    fn end_unrecorded(&mut self, id: &SessionId) -> Option<EndedSession> {
         let session = self.state.sessions.get(id).cloned()?;
         let held: Vec<Key> = self.state.derived.held.get(id).into_iter().flatten().cloned().collect();
         self.set(Change::Session(id.clone(), None));
@@ -73,7 +73,7 @@ impl Step<'_> {
                 named.push((key.clone(), fence));
             }
         }
-        Some(Ended { session, keys: named, key_count: held.len() as u64 })
+        Some(EndedSession { session, keys: named, key_count: held.len() as u64 })
     }
 
     fn free_key(&mut self, key: &Key, session: &Session) -> Fence {
@@ -104,8 +104,8 @@ impl Step<'_> {
         self.state.losses.last_key_value().map_or(0, |(last, _)| last + 1)
     }
 
-    fn record_loss(&mut self, number: u64, ended: Ended, cause: LossCause) {
-        let Ended { session, keys, key_count } = ended;
+    fn record_loss(&mut self, number: u64, ended: EndedSession, cause: LossCause) {
+        let EndedSession { session, keys, key_count } = ended;
         let loss = Loss {
             index: self.index,
             at: self.at,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How an attempt to take a lock ended.
-pub(super) enum Acquired {
+pub(super) enum AcquireOutcome {
     /// The session holds it.
     Granted(Arc<Entry>),
     /// Another session holds it.
@@ -23,7 +23,7 @@ pub(super) enum Acquired {
     Delayed(Duration),
 }
 
-impl Acquired {
+impl AcquireOutcome {
     pub(super) fn reply(&self) -> Reply {
         match self {
             Self::Granted(entry) => Reply::Granted { fence: entry.fence },
@@ -35,9 +35,9 @@ impl Acquired {
 
 impl Step<'_> {
     /// Takes the lock of a key. The holder itself may repeat it: that is how it changes the value.
-    pub(super) fn acquire(&mut self, new: &NewEntry, session: &SessionId) -> Result<Acquired, Refusal> {
+    pub(super) fn acquire(&mut self, new: &NewEntry, session: &SessionId) -> Result<AcquireOutcome, Refusal> {
         if let Some(delay) = self.state.delays.get(&new.key) {
-            return Ok(Acquired::Delayed(delay.duration));
+            return Ok(AcquireOutcome::Delayed(delay.duration));
         }
         if session.as_str().is_empty() {
             return Err(Refusal::MissingSession);
@@ -47,14 +47,14 @@ impl Step<'_> {
         }
         let existing = self.entry(&new.key);
         let hold = match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
-            Some(holder) if holder != session => return Ok(Acquired::Held),
+            Some(holder) if holder != session => return Ok(AcquireOutcome::Held),
             Some(_) => {
                 self.make_known(existing.as_ref());
-                return Ok(Acquired::Granted(self.set_entry(new)));
+                return Ok(AcquireOutcome::Granted(self.set_entry(new)));
             }
             None => self.grant(&new.key, existing.as_ref(), session, LogIndex(0)),
         };
-        Ok(Acquired::Granted(self.write_entry(existing, new, hold)))
+        Ok(AcquireOutcome::Granted(self.write_entry(existing, new, hold)))
     }
 
     /// Gives a lock back; none if the session does not hold it, and then it waits for it no more either. The session need not

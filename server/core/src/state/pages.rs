@@ -22,7 +22,7 @@ const PAGE_ROWS: usize = 128;
 const SPARSE_ROWS: usize = PAGE_ROWS / 4;
 
 /// What lies under a key.
-pub(super) trait Row: Clone {
+pub(super) trait TreeRow: Clone {
     /// The index of its last change.
     fn index(&self) -> LogIndex;
 
@@ -30,7 +30,7 @@ pub(super) trait Row: Clone {
     fn least_bytes(&self, key: &Key) -> usize;
 }
 
-impl Row for Arc<Entry> {
+impl TreeRow for Arc<Entry> {
     fn index(&self) -> LogIndex {
         self.modify_index
     }
@@ -43,7 +43,7 @@ impl Row for Arc<Entry> {
     }
 }
 
-impl Row for LogIndex {
+impl TreeRow for LogIndex {
     fn index(&self) -> LogIndex {
         *self
     }
@@ -84,15 +84,15 @@ impl<R> Default for Pages<R> {
 }
 
 /// Equal rows make equal maps, however they lie in pages.
-impl<R: Row + PartialEq> PartialEq for Pages<R> {
+impl<R: TreeRow + PartialEq> PartialEq for Pages<R> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && (Arc::ptr_eq(&self.pages, &other.pages) || self.iter().eq(other.iter()))
     }
 }
 
-impl<R: Row + Eq> Eq for Pages<R> {}
+impl<R: TreeRow + Eq> Eq for Pages<R> {}
 
-impl<R: Row> Page<R> {
+impl<R: TreeRow> Page<R> {
     fn new(rows: Vec<(Key, R)>) -> Self {
         let first = rows[0].0.clone();
         let mut page = Self { first, newest: LogIndex(0), least_bytes: 0, rows: Arc::new(rows) };
@@ -111,11 +111,11 @@ impl<R: Row> Page<R> {
     }
 }
 
-fn newest<R: Row>(rows: &[(Key, R)]) -> LogIndex {
+fn newest<R: TreeRow>(rows: &[(Key, R)]) -> LogIndex {
     rows.iter().map(|(_, row)| row.index()).max().unwrap_or_default()
 }
 
-impl<R: Row> Pages<R> {
+impl<R: TreeRow> Pages<R> {
     /// How many rows there are.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -299,7 +299,7 @@ impl<R: Row> Pages<R> {
     }
 }
 
-impl<R: Row> Page<R> {
+impl<R: TreeRow> Page<R> {
     /// Takes rows out, at least one; whoever calls it sees to a page that is left empty.
     fn take(&mut self, rows: Range<usize>) -> Self {
         let taken = Self::new(Arc::make_mut(&mut self.rows).drain(rows).collect());
@@ -309,7 +309,7 @@ impl<R: Row> Page<R> {
 }
 
 /// Removes the page if it is empty, or joins it with a neighbour if both are small.
-fn join_sparse<R: Row>(pages: &mut Vec<Page<R>>, at: usize) {
+fn join_sparse<R: TreeRow>(pages: &mut Vec<Page<R>>, at: usize) {
     let len = pages[at].rows.len();
     if len == 0 {
         pages.remove(at);

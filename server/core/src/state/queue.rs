@@ -8,10 +8,10 @@
 
 use super::State;
 use super::entry::Hold;
-use super::lock::Acquired;
+use super::lock::AcquireOutcome;
 use super::step::Step;
 use super::tree::under;
-use crate::sabotage::Rule;
+use crate::fault_injection::Rule;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::NewEntry;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -48,7 +48,7 @@ impl Step<'_> {
             Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
             None if !is_delayed => {
                 let hold = self.grant(&new.key, existing.as_ref(), session, self.index);
-                return Ok(Acquired::Granted(self.write_entry(existing, new, hold)).reply());
+                return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, hold)).reply());
             }
             _ => {}
         }
@@ -103,7 +103,7 @@ impl Step<'_> {
 
     /// A session that ends waits for nothing.
     pub(super) fn leave_all_queues(&mut self, session: &SessionId) {
-        if self.state.seam.breaks(Rule::TheDeadDoNotWait) {
+        if self.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
             return;
         }
         for (key, ticket) in self.state.derived.waiting.get(session).cloned().unwrap_or_default() {
@@ -132,7 +132,7 @@ impl Step<'_> {
             let is_held = existing.as_ref().is_some_and(|entry| entry.session.is_some());
             let queue =
                 self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
-            let next = match self.state.seam.breaks(Rule::FirstComeFirstServed) {
+            let next = match self.state.fault_point.breaks(Rule::FirstComeFirstServed) {
                 false => queue.and_then(|queue| queue.first_key_value()),
                 true => queue.and_then(|queue| queue.last_key_value()),
             };

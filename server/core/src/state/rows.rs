@@ -3,7 +3,7 @@
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
 
 use super::pages::Pages;
-use crate::sabotage::Seam;
+use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{
@@ -74,7 +74,7 @@ pub struct State {
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     pub(super) derived: Derived,
     /// Where tests break rules.
-    pub(crate) seam: Seam,
+    pub(crate) fault_point: FaultPoint,
 }
 
 /// The replies that an agent may still ask for.
@@ -120,7 +120,7 @@ impl ServicePlace {
 }
 
 impl State {
-    /// Sets one row: how a state is rebuilt from an image, change by change.
+    /// Sets one row: how a state is rebuilt from a checkpoint, change by change.
     pub fn load(&mut self, change: Change) {
         match change {
             Change::Entry(key, entry) => self.load_entry(key, entry),

@@ -1,7 +1,7 @@
 //! What a transaction can do with keys. The rules are those of single commands; the words of failure differ.
 
 use super::State;
-use super::lock::Acquired;
+use super::lock::AcquireOutcome;
 use super::step::Step;
 use bytes::Bytes;
 use lockmesh_protocol::command::{KvVerb, NewEntry, TxnKv};
@@ -38,9 +38,9 @@ impl Step<'_> {
     fn lock_in_txn(&mut self, new: &NewEntry, written: &SessionId) -> Result<Arc<Entry>, String> {
         let outcome = self.acquire(new, &SessionId::parse(written.as_str()));
         match outcome.map_err(|refusal| as_written(refusal, written).to_string())? {
-            Acquired::Granted(entry) => Ok(entry),
-            Acquired::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
-            Acquired::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
+            AcquireOutcome::Granted(entry) => Ok(entry),
+            AcquireOutcome::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
+            AcquireOutcome::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
         }
     }
 

@@ -33,11 +33,11 @@ pub enum Listing {
 pub struct View {
     entries: Pages<Arc<Entry>>,
     prefix: Key,
-    wanted: Wanted,
+    wanted: WantedRows,
 }
 
 #[derive(Clone, Debug)]
-enum Wanted {
+enum WantedRows {
     Entries,
     /// Names, each cut after the first separator behind the prefix.
     Names(String),
@@ -60,8 +60,8 @@ impl State {
     /// Answers a query with its index, and with rows of no more than `limit` bytes or a place to take them from.
     pub fn query_view(&self, query: &Query, limit: usize) -> (LogIndex, Listing) {
         let (prefix, wanted) = match query {
-            Query::Entries(prefix) => (prefix, Wanted::Entries),
-            Query::Keys { prefix, separator } => (prefix, Wanted::Names(separator.clone())),
+            Query::Entries(prefix) => (prefix, WantedRows::Entries),
+            Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
             Query::Txn(ops) if self.least_bytes_of_trees(ops) > limit => {
                 return (self.index_of(query), Listing::TooLong);
             }
@@ -72,7 +72,7 @@ impl State {
         };
         let (count, bytes) = self.entries.size_under(prefix.as_str());
         let listing = match wanted {
-            Wanted::Entries if bytes > limit => Listing::TooLong,
+            WantedRows::Entries if bytes > limit => Listing::TooLong,
             _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
             wanted => Listing::View(View { entries: self.entries.clone(), prefix: prefix.clone(), wanted }),
         };
@@ -94,11 +94,11 @@ impl View {
     pub fn rows(&self, limit: usize) -> Option<Rows> {
         let prefix = self.prefix.as_str();
         match &self.wanted {
-            Wanted::Entries => {
+            WantedRows::Entries => {
                 let entries = self.entries.under(prefix).map(|(_, entry)| entry.clone());
                 Some(Rows::Entries(entries.collect()))
             }
-            Wanted::Names(separator) => {
+            WantedRows::Names(separator) => {
                 names(self.entries.under(prefix).map(|(key, _)| key), prefix, separator, limit)
             }
         }

@@ -3,7 +3,7 @@
 use crate::solo::{Disk, entry};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
+use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal};
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::time::Time;
@@ -18,7 +18,7 @@ struct Leader {
 impl Leader {
     fn elected() -> Self {
         let voters = [1, 2, 3].map(ServerId);
-        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let disk = Disk::new(Core::bootstrap_snapshot(&voters));
         let mut leader = Self { core: disk.open(ServerId(1), 7), now: Time(0), outbox: Outbox::default() };
         for _ in 0..100 {
             leader.now = leader.now + TICK;
@@ -85,7 +85,7 @@ fn nothing() -> PeerMessage {
 
 fn put(key: &str) -> Input {
     let command = Command::Kv(KvCommand::Set(entry(key)));
-    Input::Propose(Ticket(1), Proposal { request: None, at: WallTime(1), command })
+    Input::Propose(CallToken(1), Proposal { request: None, at: WallTime(1), command })
 }
 
 #[test]

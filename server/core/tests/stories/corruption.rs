@@ -66,9 +66,9 @@ fn servers_that_hold_the_same_are_left_alone() {
 fn where_nothing_is_written_nothing_is_checked() {
     let mut cluster = Cluster::start(3);
     check(&mut cluster);
-    let applied = cluster.servers[&cluster.leader()].frontend.core().image_mark().index;
+    let applied = cluster.servers[&cluster.leader()].frontend.core().snapshot_meta().index;
     cluster.run(2 * CORRUPTION_CHECK_INTERVAL);
-    assert_eq!(cluster.servers[&cluster.leader()].frontend.core().image_mark().index, applied);
+    assert_eq!(cluster.servers[&cluster.leader()].frontend.core().snapshot_meta().index, applied);
     let mut alone = Cluster::start(1);
     check(&mut alone);
     assert!(alone.servers[&ServerId(1)].exact.is_empty(), "there is nobody to compare with");
@@ -113,8 +113,8 @@ fn a_follower_that_differs_answers_no_agent_and_votes_on() {
     assert!(matches!(says(&mut cluster, leader), Response::Answer(_)));
     assert!(!cluster.servers[&leader].frontend.core().is_healthy(cluster.now(), wrong));
     let node = record(wrong).node.to_string();
-    let image = Request::ImagePart { image: None, number: 0, least: LogIndex(1) };
-    assert_refused(&cluster.ask(wrong, &server(&node), image));
+    let snapshot = Request::SnapshotPart { snapshot: None, number: 0, least: LogIndex(1) };
+    assert_refused(&cluster.ask(wrong, &server(&node), snapshot));
     assert!(cluster.servers[&wrong].is_corrupt, "the disk keeps it");
     cluster.restart(wrong);
     cluster.run(SECOND);

@@ -3,7 +3,7 @@
 use crate::solo::{Disk, Solo, entry};
 use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};
 use lockmesh_core::raft::TICK;
-use lockmesh_core::{Core, Input, Ticket};
+use lockmesh_core::{CallToken, Core, Input};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
@@ -37,7 +37,7 @@ impl Solo {
         self.input(Input::Deadline(WallTime(1)));
     }
 
-    fn told(&self, ticket: Ticket) -> Option<Duration> {
+    fn told(&self, ticket: CallToken) -> Option<Duration> {
         match self.replies.get(&ticket) {
             Some(Response::Applied(Applied { reply: Reply::Delayed { remaining }, .. })) => Some(*remaining),
             _ => None,
@@ -181,14 +181,14 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
 }
 
-/// A leader that is alone, with a lock-delay that its image holds and that it counts from now on.
+/// A leader that is alone, with a lock-delay that its snapshot holds and that it counts from now on.
 fn leading_with_a_delay() -> (Frontend, Actions, Time) {
-    let (mut disk, id) = (Disk::new(Core::bootstrap_image(&[ServerId(1)])), ServerId(1));
-    let (mark, mut state) = disk.image();
+    let (mut disk, id) = (Disk::new(Core::bootstrap_snapshot(&[ServerId(1)])), ServerId(1));
+    let (mark, mut state) = disk.snapshot();
     let delay = LockDelay { mark: mark.index, duration: TICK + 7 * MILLISECOND };
     state.load(Change::ClusterId("c1".into()));
     state.load(Change::LockDelay("job".into(), Some(delay)));
-    disk.keep_image(mark, state);
+    disk.keep_checkpoint(mark, state);
     let new = NewServer {
         node: "s1".into(),
         node_id: String::new(),

@@ -8,7 +8,7 @@ use lockmesh_core::frontend::{
     Storage,
 };
 use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, State};
 use lockmesh_protocol::change::Change;
@@ -39,7 +39,7 @@ pub(crate) struct One {
     /// The rows as the disk was told of them: what the next checkpoint holds.
     pub(crate) recorded: State,
     /// The checkpoints that were made for corruption checks.
-    pub(crate) exact: Vec<(ImageMark, State)>,
+    pub(crate) exact: Vec<(SnapshotMeta, State)>,
     /// Whether the disk was told to remember that the state is corrupt.
     pub(crate) is_corrupt: bool,
     /// Whether the disk was told to remember that this server was removed.
@@ -48,7 +48,7 @@ pub(crate) struct One {
     /// What the disk has not taken yet, where it takes nothing.
     held: Option<Vec<LogWrite>>,
     /// Checkpoints that the disk was given and is not done with, where it is slow.
-    checkpoints: Option<Vec<ImageMark>>,
+    checkpoints: Option<Vec<SnapshotMeta>>,
     answers: BTreeMap<CallRef, Response>,
     readers: Vec<(CheckpointReader, CallRef)>,
     may_leave: bool,
@@ -101,7 +101,7 @@ impl One {
             checkpoint_changes: 1_000,
             corrupt,
         };
-        let (_, recorded) = disk.image();
+        let (_, recorded) = disk.snapshot();
         let mut actions = Actions::default();
         let mut frontend = Frontend::new(config, disk.open(id, 11 + id.0), now, WallTime(now.0));
         frontend.start(&mut actions);
@@ -123,7 +123,12 @@ impl One {
     }
 
     /// One turn, and all that follows from it on this server.
-    fn turn(&mut self, now: Time, event: Option<Event>, images: &BTreeMap<ServerId, (ImageMark, State)>) {
+    fn turn(
+        &mut self,
+        now: Time,
+        event: Option<Event>,
+        snapshots: &BTreeMap<ServerId, (SnapshotMeta, State)>,
+    ) {
         let mut events: Vec<Event> = event.into_iter().collect();
         loop {
             for event in events.drain(..) {
@@ -131,16 +136,16 @@ impl One {
             }
             self.frontend.advance(now, WallTime(now.0 / 1_000), self.dirty_rows, &mut self.actions);
             self.frontend.decide(now, &mut self.actions);
-            self.carry_out(&mut events, images);
+            self.carry_out(&mut events, snapshots);
             self.frontend.settle(now, &mut self.actions);
-            self.carry_out(&mut events, images);
+            self.carry_out(&mut events, snapshots);
             if events.is_empty() {
                 return;
             }
         }
     }
 
-    fn carry_out(&mut self, events: &mut Vec<Event>, images: &BTreeMap<ServerId, (ImageMark, State)>) {
+    fn carry_out(&mut self, events: &mut Vec<Event>, snapshots: &BTreeMap<ServerId, (SnapshotMeta, State)>) {
         for action in std::mem::take(&mut self.actions.storage) {
             if let Storage::Checkpoint(_) | Storage::ExactCheckpoint(_) | Storage::Install(_) = action {
                 self.disk.keep_own(self.frontend.core().own_memory());
@@ -152,7 +157,7 @@ impl One {
                     changes.into_iter().for_each(|change| self.recorded.load(change));
                 }
                 Storage::Checkpoint(mark) => {
-                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.dirty_rows = 0;
                     match &mut self.checkpoints {
                         Some(slow) => slow.push(mark),
@@ -162,17 +167,17 @@ impl One {
                 Storage::ExactCheckpoint(mark) => {
                     events.push(Event::Checkpointed(mark.clone()));
                     events.push(Event::Summed(mark.index, Checksum::of(self.recorded.rows())));
-                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.exact.push((mark, self.recorded.clone()));
                     self.dirty_rows = 0;
                 }
                 Storage::Install(mark) => {
                     self.recorded = self.frontend.core().state().clone();
-                    self.disk.keep_image(mark.clone(), self.recorded.clone());
+                    self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.dirty_rows = 0;
                     events.push(Event::Checkpointed(mark));
                 }
-                Storage::Compact(index) => self.disk.cut(index),
+                Storage::Compact(index) => self.disk.compact(index),
             }
         }
         for CallAnswer { to, response, .. } in self.actions.answers.drain(..) {
@@ -184,8 +189,8 @@ impl One {
         self.is_corrupt |= std::mem::take(&mut self.actions.corrupt);
         self.is_removed |= std::mem::take(&mut self.actions.removed);
         if let Some(fetch) = self.actions.fetch.take() {
-            let image = images.get(&fetch.from).filter(|(mark, _)| mark.index >= fetch.least);
-            let fetched = image.map(|(mark, state)| (mark.clone(), Box::new(state.clone())));
+            let snapshot = snapshots.get(&fetch.from).filter(|(mark, _)| mark.index >= fetch.least);
+            let fetched = snapshot.map(|(mark, state)| (mark.clone(), Box::new(state.clone())));
             events.push(Event::SnapshotFetched(fetched));
         }
     }
@@ -206,7 +211,7 @@ impl Cluster {
     /// Servers that lead themselves, and an agent of the node `a1` that is registered.
     pub(crate) fn start(count: u64) -> Self {
         let voters: Vec<_> = (1..=count).map(ServerId).collect();
-        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let disk = Disk::new(Core::bootstrap_snapshot(&voters));
         let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0), false))).collect();
         let mut cluster = Self {
             servers,
@@ -288,9 +293,9 @@ impl Cluster {
         if self.down.contains(&id) || !self.servers.contains_key(&id) {
             return;
         }
-        let images = self.servers.iter().map(|(id, one)| (*id, one.disk.image())).collect();
+        let snapshots = self.servers.iter().map(|(id, one)| (*id, one.disk.snapshot())).collect();
         let one = self.servers.get_mut(&id).expect("it was just seen");
-        one.turn(self.now, event, &images);
+        one.turn(self.now, event, &snapshots);
         self.mail.extend(one.actions.messages.drain(..));
     }
 
@@ -617,7 +622,10 @@ fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
     }
     cluster.put("k");
     cluster.run(3 * SECOND);
-    assert!(cluster.servers[&leader].frontend.core().log_status().first_index > known, "the log was cut");
+    assert!(
+        cluster.servers[&leader].frontend.core().log_status().first_index > known,
+        "the log was compacted"
+    );
     cluster.down.clear();
     // Shorter than its own time would take.
     cluster.run(2 * SECOND);
@@ -708,7 +716,10 @@ fn a_server_that_learns_of_a_restore_by_a_snapshot_tells_everybody_too() {
         cluster.put(&format!("other-{number}"));
     }
     cluster.run(3 * SECOND);
-    assert!(cluster.servers[&leader].frontend.core().log_status().first_index > known, "the log was cut");
+    assert!(
+        cluster.servers[&leader].frontend.core().log_status().first_index > known,
+        "the log was compacted"
+    );
     cluster.down.clear();
     cluster.run(2 * SECOND);
     assert_everybody_is_told(&mut cluster, known);
@@ -908,7 +919,8 @@ fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
     let mut cluster = Cluster::start(3);
     cluster.put("k");
     let (leader, follower) = (cluster.leader(), cluster.follower());
-    let old = ImageMark { index: LogIndex(1), ..cluster.servers[&follower].frontend.core().image_mark() };
+    let old =
+        SnapshotMeta { index: LogIndex(1), ..cluster.servers[&follower].frontend.core().snapshot_meta() };
     let term = cluster.servers[&leader].frontend.core().log_status().term;
     let message = PeerMessage {
         term,

@@ -2,9 +2,9 @@
 
 use crate::solo::{Disk, entry};
 use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::log::{ImageMark, LogWrite};
+use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::{Core, Input, Outbox, Proposal, State, Ticket};
+use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal, State};
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::query::Consistency;
@@ -21,9 +21,9 @@ pub(crate) struct Server {
     pub(crate) disk: Disk,
     outbox: Outbox,
     /// What was answered.
-    pub(crate) replies: BTreeMap<Ticket, Response>,
-    readable: BTreeSet<Ticket>,
-    pub(crate) unreadable: BTreeSet<Ticket>,
+    pub(crate) replies: BTreeMap<CallToken, Response>,
+    readable: BTreeSet<CallToken>,
+    pub(crate) unreadable: BTreeSet<CallToken>,
 }
 
 pub(crate) struct Cluster {
@@ -33,19 +33,19 @@ pub(crate) struct Cluster {
     mail: Vec<(ServerId, PeerMessage)>,
     now: Time,
     last_ticket: u64,
-    images_fetched: usize,
-    /// So many announcements of an image are still to be lost.
-    images_to_lose: usize,
-    /// Whether an image is on its way until [`Cluster::arrive`].
+    snapshots_fetched: usize,
+    /// So many announcements of a snapshot are still to be lost.
+    snapshots_to_lose: usize,
+    /// Whether a snapshot is on its way until [`Cluster::arrive`].
     fetches_slowly: bool,
     /// Who fetches what, and the newest announcement.
-    fetching: Option<(ServerId, PeerMessage, ImageMark, State)>,
+    fetching: Option<(ServerId, PeerMessage, SnapshotMeta, State)>,
 }
 
 impl Cluster {
     pub(crate) fn start(voters: u64) -> Self {
         let voters: Vec<_> = (1..=voters).map(ServerId).collect();
-        let disk = Disk::new(Core::bootstrap_image(&voters));
+        let disk = Disk::new(Core::bootstrap_snapshot(&voters));
         let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
         let (down, mail) = (BTreeSet::new(), Vec::new());
         let mut cluster = Self {
@@ -54,8 +54,8 @@ impl Cluster {
             mail,
             now: Time(0),
             last_ticket: 0,
-            images_fetched: 0,
-            images_to_lose: 0,
+            snapshots_fetched: 0,
+            snapshots_to_lose: 0,
             fetches_slowly: false,
             fetching: None,
         };
@@ -91,8 +91,8 @@ impl Cluster {
             {
                 continue;
             }
-            if message.kind == MessageKind::Snapshot && self.images_to_lose > 0 {
-                self.images_to_lose -= 1;
+            if message.kind == MessageKind::Snapshot && self.snapshots_to_lose > 0 {
+                self.snapshots_to_lose -= 1;
                 continue;
             }
             let input = match message.kind {
@@ -107,30 +107,30 @@ impl Cluster {
         }
     }
 
-    /// The newest image of the server that announced one.
+    /// The newest snapshot of the server that announced one.
     fn fetch(&mut self, message: PeerMessage) -> Input {
-        self.images_fetched += 1;
-        let (mark, state) = self.servers[&message.from].disk.image();
+        self.snapshots_fetched += 1;
+        let (mark, state) = self.servers[&message.from].disk.snapshot();
         Input::Install(message.from, message, mark, Box::new(state))
     }
 
-    /// Begins to fetch an image, or goes on with the one that is on its way.
+    /// Begins to fetch a snapshot, or goes on with the one that is on its way.
     fn begin_to_fetch(&mut self, to: ServerId, message: PeerMessage) {
         let (mark, state) = match self.fetching.take() {
             Some((_, _, mark, state)) => (mark, state),
-            None => self.servers[&message.from].disk.image(),
+            None => self.servers[&message.from].disk.snapshot(),
         };
         self.fetching = Some((to, message, mark, state));
     }
 
-    /// The image that was on its way is there.
+    /// The snapshot that was on its way is there.
     fn arrive(&mut self) {
-        let (to, message, mark, state) = self.fetching.take().expect("an image is on its way");
-        self.images_fetched += 1;
+        let (to, message, mark, state) = self.fetching.take().expect("a snapshot is on its way");
+        self.snapshots_fetched += 1;
         self.input(to, Input::Install(message.from, message, mark, Box::new(state)));
     }
 
-    /// Makes a server's image stand for what it holds now.
+    /// Makes a server's snapshot stand for what it holds now.
     fn checkpoint(&mut self, id: ServerId) {
         let server = self.servers.get_mut(&id).expect("it runs");
         server.checkpoint(self.now);
@@ -149,23 +149,23 @@ impl Cluster {
         leaders.next().expect("somebody leads")
     }
 
-    pub(crate) fn ask(&mut self, id: ServerId, input: impl FnOnce(Ticket) -> Input) -> Ticket {
+    pub(crate) fn ask(&mut self, id: ServerId, input: impl FnOnce(CallToken) -> Input) -> CallToken {
         self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        self.input(id, input(ticket));
+        let token = CallToken(self.last_ticket);
+        self.input(id, input(token));
         self.deliver();
-        ticket
+        token
     }
 
-    pub(crate) fn answer(&self, id: ServerId, ticket: Ticket) -> &Response {
-        self.servers[&id].replies.get(&ticket).expect("it was answered")
+    pub(crate) fn answer(&self, id: ServerId, token: CallToken) -> &Response {
+        self.servers[&id].replies.get(&token).expect("it was answered")
     }
 
     fn command(&mut self, command: Command) -> Reply {
         let leader = self.leader();
         let proposal = Proposal { request: None, at: WallTime(1), command };
-        let ticket = self.ask(leader, |ticket| Input::Propose(ticket, proposal));
-        match self.answer(leader, ticket) {
+        let token = self.ask(leader, |token| Input::Propose(token, proposal));
+        match self.answer(leader, token) {
             Response::Applied(Applied { reply, .. }) => reply.clone(),
             other => panic!("the command was not applied: {other:?}"),
         }
@@ -184,10 +184,10 @@ impl Cluster {
             birth: birth.into(),
         };
         let Reply::Server(id) = self.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
-        self.servers.insert(id, Server::open(id, Disk::new(ImageMark::default())));
+        self.servers.insert(id, Server::open(id, Disk::new(SnapshotMeta::default())));
         let leader = self.leader();
-        let ticket = self.ask(leader, |ticket| Input::AddServer(ticket, id));
-        assert_eq!(*self.answer(leader, ticket), Response::Done);
+        let token = self.ask(leader, |token| Input::AddServer(token, id));
+        assert_eq!(*self.answer(leader, token), Response::Done);
         id
     }
 
@@ -204,11 +204,11 @@ impl Cluster {
     }
 
     /// Somebody wants to read at a server, and nothing is delivered yet.
-    fn begin_read(&mut self, id: ServerId) -> Ticket {
+    fn begin_read(&mut self, id: ServerId) -> CallToken {
         self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        self.input(id, Input::Read(ticket, Consistency::Default));
-        ticket
+        let token = CallToken(self.last_ticket);
+        self.input(id, Input::Read(token, Consistency::Default));
+        token
     }
 
     /// Delivers everything but what a follower lacks.
@@ -245,16 +245,16 @@ impl Server {
             self.core.settle(now, &mut self.outbox);
             self.replies.extend(self.outbox.replies.drain(..));
             self.readable.extend(self.outbox.readable.drain(..));
-            self.unreadable.extend(self.outbox.unreadable.drain(..).map(|(ticket, _)| ticket));
+            self.unreadable.extend(self.outbox.unreadable.drain(..).map(|(token, _)| token));
             self.outbox.changes.clear();
             self.outbox.checks.clear();
             let installed = self.outbox.install.take();
-            let wanted = std::mem::take(&mut self.outbox.image_wanted);
+            let wanted = std::mem::take(&mut self.outbox.snapshot_wanted);
             if installed.is_some() || wanted {
                 self.checkpoint(now);
             }
-            if let Some(index) = self.outbox.cut.take() {
-                self.disk.cut(index);
+            if let Some(index) = self.outbox.compact.take() {
+                self.disk.compact(index);
             }
             let Some(number) = self.outbox.writes.last().map(|write| write.number) else { return };
             self.outbox.writes.drain(..).for_each(|write: LogWrite| self.disk.write(write));
@@ -263,9 +263,9 @@ impl Server {
     }
 
     fn checkpoint(&mut self, now: Time) {
-        let (mark, state): (ImageMark, State) = (self.core.image_mark(), self.core.state().clone());
-        self.disk.keep_image(mark.clone(), state);
-        self.core.handle(now, Input::ImageDurable(mark), &mut self.outbox);
+        let (mark, state): (SnapshotMeta, State) = (self.core.snapshot_meta(), self.core.state().clone());
+        self.disk.keep_checkpoint(mark.clone(), state);
+        self.core.handle(now, Input::CheckpointDurable(mark), &mut self.outbox);
     }
 }
 
@@ -279,7 +279,7 @@ fn a_new_server_learns_and_gets_its_vote() {
     assert_eq!((id, cluster.voters()), (ServerId(4), vec![1, 2, 3]), "it follows first");
     cluster.run(3 * SECOND);
     assert_eq!(cluster.voters(), [1, 2, 3, 4]);
-    assert_eq!(cluster.images_fetched, 1, "no log leads from nothing to here");
+    assert_eq!(cluster.snapshots_fetched, 1, "no log leads from nothing to here");
     cluster.put("after");
     cluster.run(SECOND);
     cluster.assert_equal();
@@ -343,16 +343,16 @@ fn a_server_is_taken_out_only_if_the_rest_goes_on() {
     let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
     cluster.down.insert(others[0]);
     cluster.run(2 * SECOND);
-    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[1]));
-    assert!(matches!(cluster.answer(leader, ticket), Response::Unavailable(Unavailable::Denied(_))));
-    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, others[0]));
+    let token = cluster.ask(leader, |token| Input::RemoveServer(token, others[1]));
+    assert!(matches!(cluster.answer(leader, token), Response::Unavailable(Unavailable::Denied(_))));
+    let token = cluster.ask(leader, |token| Input::RemoveServer(token, others[0]));
     cluster.run(SECOND);
-    assert_eq!(*cluster.answer(leader, ticket), Response::Done);
+    assert_eq!(*cluster.answer(leader, token), Response::Done);
     assert_eq!((cluster.voters().len(), cluster.roster().len()), (2, 2));
 }
 
 #[test]
-fn a_server_behind_the_cut_log_gets_an_image() {
+fn a_server_behind_the_compacted_log_gets_an_checkpoint() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let slow = cluster.follower();
@@ -363,10 +363,10 @@ fn a_server_behind_the_cut_log_gets_an_image() {
     let server = cluster.servers.get_mut(&leader).expect("the leader runs");
     server.checkpoint(cluster.now);
     server.input(cluster.now, Input::Tick(WallTime(1)));
-    assert!(server.core.log_status().first_index.0 > 40, "a log that is too long to keep was cut");
+    assert!(server.core.log_status().first_index.0 > 40, "a log that is too long to keep was compacted");
     cluster.down.clear();
     cluster.run(8 * SECOND);
-    assert_eq!(cluster.images_fetched, 1);
+    assert_eq!(cluster.snapshots_fetched, 1);
     cluster.put("after");
     cluster.run(SECOND);
     cluster.assert_equal();
@@ -376,7 +376,7 @@ fn a_server_behind_the_cut_log_gets_an_image() {
     cluster.assert_equal();
 }
 
-/// Three servers, one of which was told of an image and has not got it yet; and who leads.
+/// Three servers, one of which was told of a snapshot and has not got it yet; and who leads.
 fn with_a_follower_that_fetches_slowly() -> (Cluster, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
@@ -408,10 +408,10 @@ fn a_new_server_gets_no_vote_before_it_holds_a_state() {
 }
 
 #[test]
-fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
+fn what_follows_a_checkpoint_is_kept_until_a_slow_follower_has_it() {
     let (mut cluster, leader) = with_a_follower_that_fetches_slowly();
-    let (_, _, image, _) = cluster.fetching.as_ref().expect("it fetches");
-    let image = image.index;
+    let (_, _, snapshot, _) = cluster.fetching.as_ref().expect("it fetches");
+    let snapshot = snapshot.index;
     for number in 0..50 {
         cluster.put(&format!("later-{number}"));
         cluster.checkpoint(leader);
@@ -419,13 +419,13 @@ fn what_follows_an_image_is_kept_until_a_slow_follower_has_it() {
     cluster.run(8 * SECOND);
     cluster.fetches_slowly = false;
     let kept_from = cluster.servers[&leader].core.log_status().first_index;
-    assert!(kept_from <= image.next(), "from {kept_from}, but the image is of {image}");
+    assert!(kept_from <= snapshot.next(), "from {kept_from}, but the snapshot is of {snapshot}");
     cluster.arrive();
     cluster.run(8 * SECOND);
-    assert_eq!(cluster.images_fetched, 1, "it went on from there");
+    assert_eq!(cluster.snapshots_fetched, 1, "it went on from there");
     cluster.checkpoint(leader);
     let kept = cluster.servers[&leader].core.log_status();
-    assert!(kept.first_index > image.next(), "then it need not be kept");
+    assert!(kept.first_index > snapshot.next(), "then it need not be kept");
     cluster.assert_equal();
 }
 
@@ -439,7 +439,7 @@ fn the_log_is_not_kept_for_ever_for_a_follower_that_fetches() {
     cluster.fetches_slowly = false;
     cluster.arrive();
     cluster.run(12 * SECOND);
-    assert_eq!(cluster.images_fetched, 2, "it has to fetch again");
+    assert_eq!(cluster.snapshots_fetched, 2, "it has to fetch again");
     cluster.assert_equal();
 }
 
@@ -448,10 +448,10 @@ fn leadership_moves_to_whom_it_is_given() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let to = cluster.follower();
-    let ticket = cluster.ask(leader, |ticket| Input::TransferLeader(ticket, Some(to)));
+    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(to)));
     cluster.run(SECOND / 2);
-    assert_eq!((cluster.answer(leader, ticket), cluster.leader()), (&Response::Done, to));
-    let back = cluster.ask(to, |ticket| Input::TransferLeader(ticket, None));
+    assert_eq!((cluster.answer(leader, token), cluster.leader()), (&Response::Done, to));
+    let back = cluster.ask(to, |token| Input::TransferLeader(token, None));
     cluster.run(SECOND / 2);
     assert_eq!(*cluster.answer(to, back), Response::Done);
     assert_ne!(cluster.leader(), to);
@@ -462,49 +462,49 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("seen");
-    let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Default));
+    let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Default));
     let server = &cluster.servers[&follower];
-    assert!(server.readable.contains(&ticket));
+    assert!(server.readable.contains(&token));
     assert_eq!(
         server.core.log_status().applied_index,
         cluster.servers[&leader].core.log_status().applied_index
     );
     let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != follower).collect();
     cluster.down.extend(others);
-    let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Consistent));
+    let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Consistent));
     cluster.run(2 * SECOND);
     let server = &cluster.servers[&follower];
-    assert!(!server.readable.contains(&ticket) && server.unreadable.contains(&ticket), "nobody confirms it");
+    assert!(!server.readable.contains(&token) && server.unreadable.contains(&token), "nobody confirms it");
 }
 
 /// A follower that lacks the newest entry, and at which somebody wants to read.
-fn with_a_reader_at_a_follower_that_is_behind() -> (Cluster, ServerId, Ticket) {
+fn with_a_reader_at_a_follower_that_is_behind() -> (Cluster, ServerId, CallToken) {
     let mut cluster = Cluster::start(3);
     let follower = cluster.follower();
     cluster.down.insert(follower);
     cluster.put("unseen");
     cluster.down.clear();
-    let ticket = cluster.begin_read(follower);
-    (cluster, follower, ticket)
+    let token = cluster.begin_read(follower);
+    (cluster, follower, token)
 }
 
 #[test]
 fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
-    let (mut cluster, follower, ticket) = with_a_reader_at_a_follower_that_is_behind();
+    let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
     // Its round is confirmed, but what was committed before does not arrive.
     cluster.deliver_no_entries_to(follower);
-    assert!(!cluster.servers[&follower].readable.contains(&ticket), "it has not applied that much");
+    assert!(!cluster.servers[&follower].readable.contains(&token), "it has not applied that much");
     cluster.run(SECOND);
-    assert!(cluster.servers[&follower].readable.contains(&ticket));
+    assert!(cluster.servers[&follower].readable.contains(&token));
     cluster.assert_equal();
 }
 
 /// Seed 152: a read waited for as long as its follower was behind, though the leader could have answered it.
 #[test]
 fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
-    let (mut cluster, follower, ticket) = with_a_reader_at_a_follower_that_is_behind();
+    let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
     let asked_at = cluster.now;
-    while !cluster.servers[&follower].unreadable.contains(&ticket) {
+    while !cluster.servers[&follower].unreadable.contains(&token) {
         assert!(cluster.now < asked_at + 2 * SECOND, "it waits on");
         cluster.now = cluster.now + TICK;
         for id in cluster.running() {
@@ -515,17 +515,17 @@ fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
     }
     assert!(cluster.now >= asked_at + SECOND, "a moment of lag sends nobody away");
     assert!(cluster.servers[&follower].core.leader().is_some());
-    assert!(!cluster.servers[&follower].readable.contains(&ticket));
+    assert!(!cluster.servers[&follower].readable.contains(&token));
 }
 
 #[test]
 fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     let mut cluster = Cluster::start(3);
     let follower = cluster.follower();
-    let ticket = cluster.begin_read(follower);
+    let token = cluster.begin_read(follower);
     cluster.mail.clear();
     cluster.run(SECOND);
-    assert!(cluster.servers[&follower].readable.contains(&ticket), "it was asked for once more");
+    assert!(cluster.servers[&follower].readable.contains(&token), "it was asked for once more");
 }
 
 /// Seed 9000452: readers were moved to another round before the answers to theirs had come, again and again.
@@ -533,10 +533,10 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
 fn where_every_answer_takes_long_readers_are_answered_all_the_same() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let ticket = cluster.begin_read(leader);
+    let token = cluster.begin_read(leader);
     let asked_at = cluster.now;
     let mut on_their_way = VecDeque::new();
-    while !cluster.servers[&leader].readable.contains(&ticket) {
+    while !cluster.servers[&leader].readable.contains(&token) {
         assert!(cluster.now < asked_at + 2 * SECOND, "nobody reads");
         cluster.now = cluster.now + TICK;
         cluster.input(leader, Input::Tick(WallTime(cluster.now.0)));
@@ -555,14 +555,14 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let goes = cluster.follower();
-    cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
+    cluster.input(leader, Input::RemoveServer(CallToken(77), goes));
     while cluster.voters().contains(&goes.0) || cluster.servers[&leader].core.membership().is_joint() {
         assert!(!cluster.mail.is_empty(), "it goes by messages alone");
         cluster.deliver_once();
     }
     assert!(cluster.roster().contains(&goes.0), "its row is still to be forgotten");
-    cluster.input(leader, Input::AddServer(Ticket(78), goes));
-    let refused = cluster.answer(leader, Ticket(78));
+    cluster.input(leader, Input::AddServer(CallToken(78), goes));
+    let refused = cluster.answer(leader, CallToken(78));
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     cluster.run(SECOND);
     assert_eq!(
@@ -577,10 +577,10 @@ fn a_learner_that_is_taken_out_is_forgotten_and_does_not_come_back() {
     let mut cluster = Cluster::start(3);
     let joiner = cluster.join("d", "d-1");
     let leader = cluster.leader();
-    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, joiner));
-    assert_eq!(*cluster.answer(leader, ticket), Response::Done);
-    let ticket = cluster.ask(leader, |ticket| Input::AddServer(ticket, joiner));
-    let refused = cluster.answer(leader, ticket);
+    let token = cluster.ask(leader, |token| Input::RemoveServer(token, joiner));
+    assert_eq!(*cluster.answer(leader, token), Response::Done);
+    let token = cluster.ask(leader, |token| Input::AddServer(token, joiner));
+    let refused = cluster.answer(leader, token);
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     assert_eq!(cluster.roster(), [1, 2, 3]);
 }
@@ -591,17 +591,17 @@ fn a_server_that_went_is_forgotten_though_the_leadership_was_to_move_meanwhile()
     let joiner = cluster.join("d", "d-1");
     let leader = cluster.leader();
     let others: Vec<_> = cluster.voters().into_iter().map(ServerId).filter(|id| *id != leader).collect();
-    cluster.input(leader, Input::RemoveServer(Ticket(77), joiner));
+    cluster.input(leader, Input::RemoveServer(CallToken(77), joiner));
     cluster.down.insert(others[0]);
-    cluster.input(leader, Input::TransferLeader(Ticket(78), Some(others[0])));
+    cluster.input(leader, Input::TransferLeader(CallToken(78), Some(others[0])));
     cluster.deliver();
     assert!(cluster.roster().contains(&joiner.0), "nothing enters the log while the leadership is to move");
-    assert!(!cluster.servers[&leader].replies.contains_key(&Ticket(77)), "it is not forgotten yet");
+    assert!(!cluster.servers[&leader].replies.contains_key(&CallToken(77)), "it is not forgotten yet");
     cluster.run(SECOND / 2);
-    cluster.input(leader, Input::AddServer(Ticket(79), joiner));
+    cluster.input(leader, Input::AddServer(CallToken(79), joiner));
     cluster.run(SECOND);
-    assert_eq!(*cluster.answer(leader, Ticket(77)), Response::Done);
-    let refused = cluster.answer(leader, Ticket(79));
+    assert_eq!(*cluster.answer(leader, CallToken(77)), Response::Done);
+    let refused = cluster.answer(leader, CallToken(79));
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     assert_eq!((cluster.leader(), cluster.roster()), (leader, vec![1, 2, 3]));
     assert!(cluster.servers[&leader].core.membership().learners.is_empty());
@@ -612,19 +612,19 @@ fn who_asks_again_for_a_removal_hears_that_it_is_done() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let goes = cluster.follower();
-    cluster.input(leader, Input::RemoveServer(Ticket(77), goes));
+    cluster.input(leader, Input::RemoveServer(CallToken(77), goes));
     while cluster.servers[&leader].core.membership().voters.contains(&goes) {
         cluster.deliver_once();
     }
-    cluster.input(leader, Input::RemoveServer(Ticket(78), goes));
+    cluster.input(leader, Input::RemoveServer(CallToken(78), goes));
     cluster.run(SECOND);
-    cluster.input(leader, Input::RemoveServer(Ticket(79), goes));
+    cluster.input(leader, Input::RemoveServer(CallToken(79), goes));
     for asked in [77, 78, 79] {
-        assert_eq!(*cluster.answer(leader, Ticket(asked)), Response::Done, "asked as {asked}");
+        assert_eq!(*cluster.answer(leader, CallToken(asked)), Response::Done, "asked as {asked}");
     }
     for (asked, stranger) in [(80, ServerId(4)), (81, ServerId(0))] {
-        cluster.input(leader, Input::RemoveServer(Ticket(asked), stranger));
-        let refused = cluster.answer(leader, Ticket(asked));
+        cluster.input(leader, Input::RemoveServer(CallToken(asked), stranger));
+        let refused = cluster.answer(leader, CallToken(asked));
         assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     }
 }
@@ -638,10 +638,10 @@ fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
     let disk = cluster.servers[&others[1]].disk.clone();
     cluster.servers.insert(others[1], Server::open(others[1], disk));
     cluster.run(5 * SECOND);
-    cluster.ask(leader, |ticket| Input::TransferLeader(ticket, Some(others[1])));
+    cluster.ask(leader, |token| Input::TransferLeader(token, Some(others[1])));
     assert_eq!(cluster.leader(), others[1]);
-    let ticket = cluster.ask(others[1], |ticket| Input::RemoveServer(ticket, leader));
-    let refused = cluster.answer(others[1], ticket);
+    let token = cluster.ask(others[1], |token| Input::RemoveServer(token, leader));
+    let refused = cluster.answer(others[1], token);
     assert!(
         matches!(refused, Response::Unavailable(Unavailable::Denied(_))),
         "two of three would be left: {refused:?}"
@@ -664,8 +664,8 @@ fn a_refusal_that_comes_late_stops_no_follower() {
     cluster.run(SECOND);
     let core = &cluster.servers[&leader].core;
     let (matched, term) = (core.progress(follower).expect("it leads").matched, core.log_status().term);
-    assert_eq!(matched, core.log_status().last_index, "it has the image, and nothing came behind");
-    // What it said of the first append, before it fetched the image.
+    assert_eq!(matched, core.log_status().last_index, "it has the snapshot, and nothing came behind");
+    // What it said of the first append, before it fetched the snapshot.
     let late = PeerMessage {
         term,
         index: matched,
@@ -675,14 +675,14 @@ fn a_refusal_that_comes_late_stops_no_follower() {
     };
     cluster.input(leader, Input::Peer(follower, late));
     let progress = cluster.servers[&leader].core.progress(follower);
-    assert_eq!(progress.expect("it leads").snapshot, Some(matched), "it is told of the image that it has");
+    assert_eq!(progress.expect("it leads").snapshot, Some(matched), "it is told of the snapshot that it has");
     cluster.put("after");
     cluster.run(SECOND);
     cluster.assert_equal();
 }
 
 #[test]
-fn a_leader_that_needs_a_follower_tells_it_again_of_an_image_that_was_lost() {
+fn a_leader_that_needs_a_follower_tells_it_again_of_a_checkpoint_that_was_lost() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
@@ -697,10 +697,10 @@ fn a_leader_that_needs_a_follower_tells_it_again_of_an_image_that_was_lost() {
         server.input(cluster.now, Input::Tick(WallTime(1)));
     }
     cluster.down = BTreeSet::from([leader]);
-    cluster.images_to_lose = 1;
+    cluster.snapshots_to_lose = 1;
     cluster.run(10 * SECOND);
     assert_eq!(
-        (cluster.images_to_lose, cluster.leader()),
+        (cluster.snapshots_to_lose, cluster.leader()),
         (0, others[1]),
         "it leads, and has a majority again"
     );
@@ -715,7 +715,7 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let leader = cluster.leader();
     let follower = cluster.follower();
     let core = &mut cluster.servers.get_mut(&follower).expect("it runs").core;
-    let mark = core.image_mark();
+    let mark = core.snapshot_meta();
     let told_again = PeerMessage {
         term: core.log_status().term,
         snapshot: Some(mark.clone()),

@@ -3,10 +3,10 @@
 
 use crate::solo::Disk;
 use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::log::{ImageMark, LogWrite, Membership};
+use lockmesh_core::raft::log::{LogWrite, Membership, SnapshotMeta};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
-use lockmesh_core::{Core, Input, Outbox, Proposal, Ticket};
+use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -30,8 +30,8 @@ struct Quorum {
     cut_off: BTreeSet<ServerId>,
     draw: u64,
     answered: BTreeMap<String, LogIndex>,
-    asked: BTreeMap<Ticket, String>,
-    read: BTreeMap<Ticket, LogIndex>,
+    asked: BTreeMap<CallToken, String>,
+    read: BTreeMap<CallToken, LogIndex>,
     last_ticket: u64,
     crashes: u64,
 }
@@ -40,8 +40,8 @@ impl Quorum {
     fn start(seed: u64) -> Self {
         let voters: Vec<_> = (1..=SERVERS).map(ServerId).collect();
         let membership = Membership { voters: voters.clone(), ..Membership::default() };
-        let image = ImageMark { index: LogIndex(1), term: Term(1), membership };
-        let disk = Disk::new(image);
+        let snapshot = SnapshotMeta { index: LogIndex(1), term: Term(1), membership };
+        let disk = Disk::new(snapshot);
         let servers = voters.into_iter().map(|id| (id, open(id, disk.clone(), seed))).collect();
         Self {
             servers,
@@ -126,13 +126,13 @@ impl Quorum {
         if !outbox.changes.is_empty() {
             server.core.state().check().expect("the state keeps its invariants");
         }
-        for ticket in outbox.readable.drain(..) {
-            let bound = self.read.remove(&ticket).expect("a read is confirmed once");
+        for token in outbox.readable.drain(..) {
+            let bound = self.read.remove(&token).expect("a read is confirmed once");
             let applied = server.core.log_status().applied_index;
             assert!(applied >= bound, "a read sees every write that was answered before it");
         }
-        for (ticket, response) in outbox.replies.drain(..) {
-            if let (Some(key), Response::Applied(applied)) = (self.asked.remove(&ticket), response) {
+        for (token, response) in outbox.replies.drain(..) {
+            if let (Some(key), Response::Applied(applied)) = (self.asked.remove(&token), response) {
                 self.answered.insert(key, applied.index);
             }
         }
@@ -172,22 +172,22 @@ impl Quorum {
     fn write(&mut self, key: &str, faults: bool) {
         let Some(leader) = self.leader() else { return };
         self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        self.asked.insert(ticket, key.into());
+        let token = CallToken(self.last_ticket);
+        self.asked.insert(token, key.into());
         let entry = NewEntry { key: key.into(), value: Default::default(), flags: 0 };
         let command = Command::Kv(KvCommand::Set(entry));
         let proposal = Proposal { request: None, at: WallTime(1), command };
-        self.input(leader, Input::Propose(ticket, proposal), faults);
+        self.input(leader, Input::Propose(token, proposal), faults);
     }
 
     /// Reads from anybody who takes the question: even a deposed leader must not answer from the past.
     fn read(&mut self, faults: bool) {
         let id = ServerId(1 + self.below(SERVERS));
         self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
+        let token = CallToken(self.last_ticket);
         let newest = self.answered.values().max().copied().unwrap_or_default();
-        self.read.insert(ticket, newest);
-        self.input(id, Input::Read(ticket, Consistency::Default), faults);
+        self.read.insert(token, newest);
+        self.input(id, Input::Read(token, Consistency::Default), faults);
     }
 }
 

@@ -38,8 +38,8 @@ fn a_follower_that_holds_less_than_it_acknowledged_is_silent_and_says_what_to_do
     assert_eq!((set_back.server, set_back.by), (follower, leader));
     assert!(set_back.to_string().contains("empty its data folder"), "{set_back}");
     assert_eq!(cluster.servers[&follower].core.leader(), None, "it follows nobody");
-    let ticket = cluster.ask(follower, |ticket| Input::Read(ticket, Consistency::Stale));
-    assert!(cluster.servers[&follower].unreadable.contains(&ticket), "it answers nobody");
+    let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Stale));
+    assert!(cluster.servers[&follower].unreadable.contains(&token), "it answers nobody");
     cluster.put("the others go on");
 }
 
@@ -104,8 +104,8 @@ fn a_leader_whose_disk_was_set_back_leads_no_more() {
     assert!(!core.is_serving());
     let expected = SetBack { server: leader, known, by, holds: core.log_position() };
     assert_eq!(core.set_back(), Some(&expected));
-    let ticket = cluster.ask(leader, |ticket| Input::RemoveServer(ticket, by));
-    let refused = cluster.answer(leader, ticket);
+    let token = cluster.ask(leader, |token| Input::RemoveServer(token, by));
+    let refused = cluster.answer(leader, token);
     assert!(matches!(refused, Response::Unavailable(Unavailable::NotLeader { .. })), "{refused:?}");
     cluster.run(5 * SECOND);
     assert_ne!(cluster.leader(), leader);

@@ -1,8 +1,8 @@
 //! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
 
-use lockmesh_core::raft::log::{HardState, ImageMark, LogEntry, LogWrite, OwnMemory, Recovered};
-use lockmesh_core::raft::{Election, TICK};
-use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, State, Ticket, TimerConfig};
+use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta};
+use lockmesh_core::raft::{ElectionTimeout, TICK};
+use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, State, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -23,7 +23,7 @@ pub(crate) const CORRUPTION_CHECK_INTERVAL: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     hard_state: HardState,
-    image: ImageMark,
+    snapshot: SnapshotMeta,
     state: State,
     base: (LogIndex, Term),
     entries: Vec<LogEntry>,
@@ -31,17 +31,17 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A new disk, on which the image is all there is.
-    pub(crate) fn new(image: ImageMark) -> Self {
-        let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
-        let base = (image.index, image.term);
+    /// A new disk, on which the snapshot is all there is.
+    pub(crate) fn new(snapshot: SnapshotMeta) -> Self {
+        let hard_state = HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index };
+        let base = (snapshot.index, snapshot.term);
         let (state, entries, own) = (State::default(), Vec::new(), OwnMemory::default());
-        Self { hard_state, image, state, base, entries, own }
+        Self { hard_state, snapshot, state, base, entries, own }
     }
 
     /// What the disk holds of the state.
-    pub(crate) fn image(&self) -> (ImageMark, State) {
-        (self.image.clone(), self.state.clone())
+    pub(crate) fn snapshot(&self) -> (SnapshotMeta, State) {
+        (self.snapshot.clone(), self.state.clone())
     }
 
     /// The last index that the disk knows to be committed.
@@ -49,10 +49,10 @@ impl Disk {
         self.hard_state.commit
     }
 
-    /// Makes an image durable.
-    pub(crate) fn keep_image(&mut self, mark: ImageMark, state: State) {
+    /// Makes a snapshot durable.
+    pub(crate) fn keep_checkpoint(&mut self, mark: SnapshotMeta, state: State) {
         self.hard_state.commit = self.hard_state.commit.max(mark.index);
-        (self.image, self.state) = (mark, state);
+        (self.snapshot, self.state) = (mark, state);
     }
 
     /// Makes durable what the server knows for itself, as each of its checkpoints does.
@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Cuts the log off up to an index.
-    pub(crate) fn cut(&mut self, up_to: LogIndex) {
+    pub(crate) fn compact(&mut self, up_to: LogIndex) {
         let last = self.entries.iter().rfind(|entry| entry.index <= up_to);
         self.base = last.map_or(self.base, |entry| (entry.index, entry.term));
         self.entries.retain(|entry| entry.index > up_to);
@@ -81,7 +81,7 @@ impl Disk {
         self.hard_state = write.hard_state.unwrap_or(self.hard_state);
     }
 
-    /// The servers that the image names.
+    /// The servers that the snapshot names.
     fn founders(&self) -> Vec<Server> {
         let name = |id: &ServerId| format!("s{id}");
         let new = |id| NewServer {
@@ -90,7 +90,7 @@ impl Disk {
             address: format!("{}:8300", name(id)),
             birth: name(id),
         };
-        self.image.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
+        self.snapshot.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
     }
 
     /// Starts a server on what is there.
@@ -98,8 +98,8 @@ impl Disk {
         let config = CoreConfig {
             id,
             seed,
-            formation: Formation { cluster_id: "c1".into(), servers: self.founders() },
-            election: Election::default(),
+            formation: ClusterStart { cluster_id: "c1".into(), servers: self.founders() },
+            election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
             log_keep_bytes: 1000,
@@ -108,7 +108,7 @@ impl Disk {
         };
         let recovered = Recovered {
             hard_state: self.hard_state,
-            image: self.image.clone(),
+            snapshot: self.snapshot.clone(),
             entries: self.entries.clone(),
             base: self.base,
             state: self.state.clone(),
@@ -128,8 +128,8 @@ pub(crate) struct Solo {
     /// Whether the disk works at once, or only when told to.
     pub(crate) flushes: bool,
     outbox: Outbox,
-    pub(crate) replies: BTreeMap<Ticket, Response>,
-    pub(crate) readable: Vec<Ticket>,
+    pub(crate) replies: BTreeMap<CallToken, Response>,
+    pub(crate) readable: Vec<CallToken>,
     next_tick: Time,
     last_ticket: u64,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Solo {
 impl Solo {
     /// A new cluster of one server, which leads and knows the node `n1`.
     pub(crate) fn start() -> Self {
-        let mut solo = Self::open(Disk::new(Core::bootstrap_image(&[ID])));
+        let mut solo = Self::open(Disk::new(Core::bootstrap_snapshot(&[ID])));
         solo.run(Duration::from_millis(300));
         assert!(solo.core.is_serving(), "a server that is alone leads at once");
         let node = Node {
@@ -231,23 +231,23 @@ impl Solo {
         number
     }
 
-    pub(crate) fn ticket(&mut self) -> Ticket {
+    pub(crate) fn token(&mut self) -> CallToken {
         self.last_ticket += 1;
-        Ticket(self.last_ticket)
+        CallToken(self.last_ticket)
     }
 
-    /// Proposes a command; its ticket.
-    pub(crate) fn propose(&mut self, command: Command) -> Ticket {
-        let ticket = self.ticket();
+    /// Proposes a command; its token.
+    pub(crate) fn propose(&mut self, command: Command) -> CallToken {
+        let token = self.token();
         let at = WallTime(1);
-        self.input(Input::Propose(ticket, Proposal { request: None, at, command }));
-        ticket
+        self.input(Input::Propose(token, Proposal { request: None, at, command }));
+        token
     }
 
     /// Proposes a command and expects it to be applied at once.
     pub(crate) fn command(&mut self, command: Command) -> Reply {
-        let ticket = self.propose(command);
-        match self.replies.remove(&ticket) {
+        let token = self.propose(command);
+        match self.replies.remove(&token) {
             Some(Response::Applied(Applied { reply, .. })) => reply,
             other => panic!("the command was not applied: {other:?}"),
         }
@@ -279,9 +279,9 @@ impl Solo {
 
     /// Renews a session: whether it lives.
     pub(crate) fn renew(&mut self, session: &SessionId) -> Option<bool> {
-        let ticket = self.ticket();
-        self.input(Input::Renew(ticket, session.clone()));
-        match self.replies.remove(&ticket)? {
+        let token = self.token();
+        self.input(Input::Renew(token, session.clone()));
+        match self.replies.remove(&token)? {
             Response::Renewed(session) => Some(session.is_some()),
             _ => None,
         }
@@ -289,9 +289,9 @@ impl Solo {
 
     /// Asks to read; whether it may at once.
     pub(crate) fn may_read(&mut self, consistency: Consistency) -> bool {
-        let ticket = self.ticket();
-        self.input(Input::Read(ticket, consistency));
-        self.readable.contains(&ticket)
+        let token = self.token();
+        self.input(Input::Read(token, consistency));
+        self.readable.contains(&token)
     }
 
     /// The entry under a key.

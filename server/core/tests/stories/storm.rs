@@ -4,7 +4,7 @@
 //! indexes never go back, and the same seed makes the same run.
 
 use crate::solo::{Solo, entry};
-use lockmesh_core::Ticket;
+use lockmesh_core::CallToken;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Fence, LogIndex, SessionId};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -29,13 +29,13 @@ struct Promises {
     written: BTreeMap<String, LogIndex>,
     last_index: LogIndex,
     fences: BTreeMap<String, Fence>,
-    asked: BTreeMap<Ticket, Command>,
+    asked: BTreeMap<CallToken, Command>,
 }
 
 impl Promises {
     fn hear(&mut self, solo: &mut Solo) {
-        for (ticket, response) in std::mem::take(&mut solo.replies) {
-            let Some(command) = self.asked.remove(&ticket) else { continue };
+        for (token, response) in std::mem::take(&mut solo.replies) {
+            let Some(command) = self.asked.remove(&token) else { continue };
             let Response::Applied(Applied { index, reply }) = response else { continue };
             assert!(index > self.last_index, "indexes never go back");
             self.last_index = index;
@@ -104,8 +104,8 @@ fn storm(seed: u64) -> String {
 }
 
 fn propose(solo: &mut Solo, promises: &mut Promises, command: Command) {
-    let ticket = solo.propose(command.clone());
-    promises.asked.insert(ticket, command);
+    let token = solo.propose(command.clone());
+    promises.asked.insert(token, command);
 }
 
 #[test]

@@ -149,11 +149,11 @@ fn tombstones_are_forgotten_after_a_quarter_of_an_hour_and_no_sooner() {
 fn nothing_is_answered_before_it_is_durable() {
     let mut solo = Solo::start();
     solo.flushes = false;
-    let ticket = solo.propose(Command::Kv(KvCommand::Set(entry("a"))));
+    let token = solo.propose(Command::Kv(KvCommand::Set(entry("a"))));
     solo.run(SECOND);
-    assert!(!solo.replies.contains_key(&ticket));
+    assert!(!solo.replies.contains_key(&token));
     solo.sync();
-    assert!(matches!(solo.replies.get(&ticket), Some(Response::Applied(_))));
+    assert!(matches!(solo.replies.get(&token), Some(Response::Applied(_))));
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn what_was_answered_is_there_after_a_crash_and_what_was_not_may_be_gone() {
     let mut solo = Solo::start();
     solo.command(Command::Kv(KvCommand::Set(entry("kept"))));
     solo.flushes = false;
-    let ticket = solo.propose(Command::Kv(KvCommand::Set(entry("lost"))));
-    assert!(!solo.replies.contains_key(&ticket));
+    let token = solo.propose(Command::Kv(KvCommand::Set(entry("lost"))));
+    assert!(!solo.replies.contains_key(&token));
     solo.crash();
     assert!(solo.has("kept") && !solo.has("lost"));
 }
@@ -176,8 +176,8 @@ fn proposals_of_one_turn_share_one_write() {
         let command = Command::Kv(KvCommand::Set(entry(&format!("key-{number}"))));
         let proposal =
             lockmesh_core::Proposal { request: None, at: lockmesh_protocol::id::WallTime(1), command };
-        let ticket = solo.ticket();
-        solo.core.handle(solo.now, Input::Propose(ticket, proposal), &mut outbox);
+        let token = solo.token();
+        solo.core.handle(solo.now, Input::Propose(token, proposal), &mut outbox);
     }
     solo.core.settle(solo.now, &mut outbox);
     assert_eq!(outbox.writes.len(), 1);
@@ -196,8 +196,8 @@ fn a_leader_that_is_alone_reads_at_once() {
 fn a_command_that_no_frame_could_carry_is_refused_and_the_others_of_its_turn_are_taken() {
     let mut solo = Solo::start();
     let long = NewEntry { value: vec![0; 5 << 20].into(), ..entry("long") };
-    let ticket = solo.propose(Command::Kv(KvCommand::Set(long)));
-    assert!(matches!(solo.replies.get(&ticket), Some(Response::Unavailable(Unavailable::Denied(_)))));
+    let token = solo.propose(Command::Kv(KvCommand::Set(long)));
+    assert!(matches!(solo.replies.get(&token), Some(Response::Unavailable(Unavailable::Denied(_)))));
     assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("short")))), Reply::Flag(true));
     solo.crash();
     assert!(solo.has("short") && !solo.has("long"));

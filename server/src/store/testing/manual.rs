@@ -1,11 +1,11 @@
 //! Both files of a store, written when whoever drives them says so: the two writers without their threads.
 
 use super::disk::FaultyDisk;
-use crate::store::image::ImageStore;
+use crate::store::checkpoint::CheckpointStore;
 use crate::store::log::LogStore;
 use crate::store::{Backup, DirtyRows, Store, StoreError, StoreOptions, open};
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{HardState, ImageMark, Recovered};
+use lockmesh_core::raft::log::{HardState, Recovered, SnapshotMeta};
 use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, Term};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ManualStore {
     log: LogStore,
-    image: ImageStore,
+    checkpoints: CheckpointStore,
     /// Whether each file must be opened anew, since the disk has refused the last write.
     log_failed: bool,
-    image_failed: bool,
+    checkpoint_failed: bool,
 }
 
 impl ManualStore {
     /// Opens the store on a disk, or makes it there.
     pub fn open(disk: &FaultyDisk, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
-        let (Store { log, image, .. }, recovered) = open::open(Arc::new(disk.clone()), options)?;
-        Ok((Self { log, image, log_failed: false, image_failed: false }, recovered))
+        let (Store { log, checkpoints, .. }, recovered) = open::open(Arc::new(disk.clone()), options)?;
+        Ok((Self { log, checkpoints, log_failed: false, checkpoint_failed: false }, recovered))
     }
 
     /// Lets the log go up to an index with the next commits; whether one is wanted for that.
     pub fn compact(&mut self, up_to: LogIndex) -> bool {
-        self.log.cut(up_to);
-        self.log.has_cuts()
+        self.log.compact(up_to);
+        self.log.must_compact()
     }
 
     /// Makes a commit of the log durable.
@@ -44,13 +44,13 @@ impl ManualStore {
     }
 
     /// Makes a checkpoint durable; the checksum of all its rows.
-    pub fn checkpoint(&mut self, mark: &ImageMark, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
-        if std::mem::replace(&mut self.image_failed, true) {
-            self.image.file().reopen()?;
+    pub fn checkpoint(&mut self, mark: &SnapshotMeta, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
+        if std::mem::replace(&mut self.checkpoint_failed, true) {
+            self.checkpoints.file().reopen()?;
         }
         rows.sort();
-        let checksum = self.image.checkpoint(mark, rows, || ())?;
-        self.image_failed = false;
+        let checksum = self.checkpoints.write(mark, rows, || ())?;
+        self.checkpoint_failed = false;
         Ok(checksum)
     }
 
@@ -66,6 +66,6 @@ impl ManualStore {
 
     /// Begins to read the durable checkpoint.
     pub fn backup(&self) -> Result<Backup, StoreError> {
-        self.image.backup()
+        self.checkpoints.backup()
     }
 }

@@ -1,20 +1,20 @@
 //! A backup of a state that is in memory: the same parts as one of a file has.
 
-use crate::store::file::Fault;
-use crate::store::image::{RowSource, Visit};
+use crate::store::checkpoint::{RowSource, Visit};
+use crate::store::file::StoreFault;
 use crate::store::rows::{self, RowKey};
-use crate::store::{Backup, image};
+use crate::store::{Backup, checkpoint};
 use lockmesh_core::State;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The rows as they would lie in the file.
-struct Rows(BTreeMap<Vec<u8>, Vec<u8>>);
+struct MemoryRows(BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl RowSource for Rows {
-    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+impl RowSource for MemoryRows {
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreFault> {
         for (key, value) in self.0.range(from.to_vec()..) {
             if !visit(key, value)? {
                 break;
@@ -25,13 +25,13 @@ impl RowSource for Rows {
 }
 
 /// A backup of a state as it is now.
-pub fn backup_of(mark: ImageMark, state: &State) -> Backup {
+pub fn backup_of(mark: SnapshotMeta, state: &State) -> Backup {
     let row = |change| {
         let RowKey(key) = rows::key(&change).expect("a state is made of rows");
         (key, rows::encode(&change))
     };
-    let rows = Rows(state.rows().map(row).collect());
+    let rows = MemoryRows(state.rows().map(row).collect());
     let cluster_id = state.cluster_id().to_owned();
     let mark = (mark, Checksum::of(state.rows()));
-    Backup::new(PathBuf::from("/memory"), Box::new(rows), mark, cluster_id, image::PART_BYTES)
+    Backup::new(PathBuf::from("/memory"), Box::new(rows), mark, cluster_id, checkpoint::PART_BYTES)
 }

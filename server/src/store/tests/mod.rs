@@ -1,4 +1,4 @@
-//! The store under power cuts, full disks and foreign files.
+//! The store under power losses, full disks and foreign files.
 
 mod power;
 mod refusals;

@@ -1,6 +1,6 @@
-//! Power cuts, full disks and lost syncs at every single operation of a disk.
+//! Power losses, full disks and lost syncs at every single operation of a disk.
 
-use super::script::{Model, Step, Writer, open_disk};
+use super::script::{Model, Step, StoreWriter, open_disk};
 use crate::store::Store;
 use crate::store::testing::{Draw, Failure, FaultyDisk, Survival};
 
@@ -25,7 +25,7 @@ fn run(disk: &FaultyDisk, mut model: Model, steps: &[Step]) -> Run {
         }
     }
     store.log.finish();
-    store.image.finish();
+    store.checkpoints.finish();
     Run { possible: vec![model], left: Vec::new() }
 }
 
@@ -44,7 +44,7 @@ fn recover(disk: &FaultyDisk, possible: &[Model], context: &str) -> (Store, Mode
 
 /// Steps of a seed, and how many operations of the disk they take from an empty folder to the close.
 fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
-    let steps = Writer::new(seed).steps(count);
+    let steps = StoreWriter::new(seed).steps(count);
     let disk = FaultyDisk::default();
     let whole = run(&disk, Model::new(), &steps);
     assert!(whole.left.is_empty());
@@ -79,19 +79,19 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
     (0..2).for_each(|seed| cut_at_every_operation(seed, 20));
 }
 
-/// An image of another server's takes the place of everything, and the log begins anew behind it: two files, one after
+/// A checkpoint of another server's takes the place of everything, and the log begins anew behind it: two files, one after
 /// the other, with a cut before, between and after.
 #[test]
 fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledged() {
     let resets =
         |step: &Step| matches!(step, Step::Write(writes) if writes.iter().any(|write| write.reset.is_some()));
     let installs = |seed: &u64| {
-        let steps = Writer::new(*seed).steps(12);
+        let steps = StoreWriter::new(*seed).steps(12);
         // Not the last one: what follows must be written behind the new base.
         steps[..steps.len() - 1].iter().any(resets)
     };
     let seeds: Vec<u64> = (100..1_000).filter(installs).take(2).collect();
-    assert_eq!(seeds.len(), 2, "images are installed now and then");
+    assert_eq!(seeds.len(), 2, "checkpoints are installed now and then");
     seeds.into_iter().for_each(|seed| cut_at_every_operation(seed, 12));
 }
 
@@ -125,7 +125,7 @@ fn a_disk_that_is_full_at_any_operation_loses_nothing_and_goes_on() {
         let mut model = Model::new();
         disk.fail(Some(Failure::Full(from, from + 25)));
         for step in &steps {
-            refusals += step.insist(&mut store);
+            refusals += step.retry_until_written(&mut store);
             model.apply(step);
         }
         // A power cut now finds every step.
@@ -145,7 +145,7 @@ fn what_a_failed_sync_dropped_is_written_again() {
         let mut model = Model::new();
         disk.fail(Some(Failure::LostSync(from, from + 4)));
         for step in &steps {
-            refusals += step.insist(&mut store);
+            refusals += step.retry_until_written(&mut store);
             model.apply(step);
             // Only what was really written is there after a cut.
             let context = format!("lost from {from}");

@@ -1,9 +1,9 @@
 //! Files that must be refused, by name and without changing a byte.
 
-use super::script::{Model, Step, Writer, image_rows, open_disk, options};
-use crate::store::file::{Fault, Identity, Kind, RedbFile, TableName, WritingTable};
+use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
+use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, WritingTable};
 use crate::store::log::LogStore;
-use crate::store::open::{self, IMAGE, LOG};
+use crate::store::open::{self, LOG, STATE};
 use crate::store::rows::{RowKey, encode};
 use crate::store::testing::{Draw, FaultyDisk, Survival};
 use crate::store::{Store, StoreError, StoreOptions};
@@ -17,13 +17,13 @@ fn aged(seed: u64, closed: bool) -> (FaultyDisk, Model) {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
     let mut model = Model::new();
-    for step in Writer::new(seed).steps(30) {
+    for step in StoreWriter::new(seed).steps(30) {
         step.run(&mut store).expect("nothing is wrong with it");
         model.apply(&step);
     }
     if closed {
         store.log.finish();
-        store.image.finish();
+        store.checkpoints.finish();
     }
     drop(store);
     (disk.after_power_cut(Survival::Nothing), model)
@@ -51,7 +51,7 @@ fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
 #[test]
 fn what_is_no_file_of_ours_is_refused() {
     let (disk, _) = aged(1, true);
-    for name in [LOG, IMAGE] {
+    for name in [LOG, STATE] {
         for (bytes, words) in [
             (b"#!/bin/sh\necho precious\n".to_vec(), "not a file of lockmesh"),
             (b"x".to_vec(), "not a file of lockmesh"),
@@ -68,7 +68,7 @@ fn what_is_no_file_of_ours_is_refused() {
 #[test]
 fn a_redb_file_of_something_else_is_refused() {
     let (disk, _) = aged(2, true);
-    for name in [LOG, IMAGE] {
+    for name in [LOG, STATE] {
         let other = tempfile::NamedTempFile::new().expect("a file for the test");
         drop(redb::Database::create(other.path()).expect("a file for the test"));
         let disk = disk.copy();
@@ -79,7 +79,7 @@ fn a_redb_file_of_something_else_is_refused() {
 
 #[test]
 fn a_newer_format_is_refused_by_its_number() {
-    for name in [LOG, IMAGE] {
+    for name in [LOG, STATE] {
         let (disk, _) = aged(3, true);
         let file =
             RedbFile::open(Arc::new(disk.clone()), name, 1 << 20).expect("it opens").expect("it is there");
@@ -96,14 +96,14 @@ fn a_newer_format_is_refused_by_its_number() {
 fn files_that_do_not_belong_together_are_refused() {
     let (disk, _) = aged(4, true);
     let (other, _) = aged(4, true);
-    disk.put(IMAGE, other.contents()[IMAGE].clone());
+    disk.put(STATE, other.contents()[STATE].clone());
     assert!(matches!(refusal(&disk), StoreError::Mismatched { .. }));
 
     let (disk, _) = aged(4, true);
     let contents = disk.contents();
-    disk.put(IMAGE, contents[LOG].clone());
-    disk.put(LOG, contents[IMAGE].clone());
-    refusal_of(&disk, LOG, "by its name it should be the log, but it is the image");
+    disk.put(STATE, contents[LOG].clone());
+    disk.put(LOG, contents[STATE].clone());
+    refusal_of(&disk, LOG, "by its name it should be the log, but it is the checkpoint");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_files_of_another_server_are_refused() {
 
 #[test]
 fn one_file_without_the_other_is_refused() {
-    for (name, other) in [(LOG, IMAGE), (IMAGE, LOG)] {
+    for (name, other) in [(LOG, STATE), (STATE, LOG)] {
         let (disk, _) = aged(6, true);
         disk.remove(name);
         refusal_of(&disk, name, &format!("the file is missing, though /faulty/{other} is there"));
@@ -126,43 +126,43 @@ fn one_file_without_the_other_is_refused() {
 }
 
 #[test]
-fn a_log_that_was_being_made_for_another_image_does_not_stand_in() {
+fn a_log_that_was_being_made_for_another_checkpoint_does_not_stand_in() {
     let (disk, _) = aged(7, true);
-    let identity = Identity { kind: Kind::Log, pair: 7, server: ServerId(1) };
+    let identity = FileIdentity { kind: Kind::Log, pair: 7, server: ServerId(1) };
     RedbFile::create(&disk, "log.redb.new", &identity, |_| Ok(())).expect("the disk is good");
     disk.remove(LOG);
     refusal_of(&disk, LOG, "the file is missing");
 }
 
 #[test]
-fn an_older_image_under_a_log_that_was_cut_is_refused() {
+fn an_older_checkpoint_under_a_log_that_was_compacted_is_refused() {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
-    let mut image = None;
-    let mut writer = Writer::new(8);
+    let mut checkpoints = None;
+    let mut writer = StoreWriter::new(8);
     while store.log.head().base.0.0 < 3 {
         for step in writer.steps(10) {
             step.run(&mut store).expect("nothing is wrong with it");
-            // The image as it was before anything was cut off.
-            if image.is_none() && matches!(step, Step::Checkpoint(..)) {
-                image = Some(disk.contents()[IMAGE].clone());
+            // The checkpoint as it was before anything was compacted.
+            if checkpoints.is_none() && matches!(step, Step::Checkpoint(..)) {
+                checkpoints = Some(disk.contents()[STATE].clone());
             }
         }
     }
     let cut_at = store.log.head().base.0;
     drop(store);
-    disk.put(IMAGE, image.expect("there was a checkpoint"));
+    disk.put(STATE, checkpoints.expect("there was a checkpoint"));
     match refusal(&disk) {
-        StoreError::Gap { base, image_index, .. } => assert!(base == cut_at && image_index < base),
+        StoreError::Gap { base, checkpoint_index, .. } => assert!(base == cut_at && checkpoint_index < base),
         error => panic!("another error: {error}"),
     }
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_refused_or_whole() {
+fn a_file_that_was_compacted_off_is_refused_or_whole() {
     for closed in [true, false] {
         let (disk, model) = aged(9, closed);
-        for name in [LOG, IMAGE] {
+        for name in [LOG, STATE] {
             let bytes = &disk.contents()[name];
             let lengths = (0..bytes.len()).step_by(bytes.len() / 61);
             for length in
@@ -182,7 +182,7 @@ fn a_file_with_a_wrong_byte_is_refused_or_whole() {
     let (disk, model) = aged(10, true);
     let mut draw = Draw(10);
     let mut refused = 0;
-    for name in [LOG, IMAGE] {
+    for name in [LOG, STATE] {
         let bytes = &disk.contents()[name];
         let used: Vec<usize> = (0..bytes.len()).filter(|place| bytes[*place] != 0).collect();
         let anywhere: Vec<usize> = (0..300).map(|_| used[draw.below(used.len() as u64) as usize]).collect();
@@ -204,15 +204,15 @@ fn a_row_that_is_another_one_than_was_written_is_refused() {
     let rows = TableName::new("rows");
     let (disk, _) = aged(11, true);
     let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
-    let mut held = image_rows(&store).into_iter();
+    let mut held = snapshot_rows(&store).into_iter();
     let (RowKey(key), row) = held.next().expect("it holds something");
     let (RowKey(other), _) = held.next().expect("it holds more");
     drop(store);
     // Whole pages with good checksums, as a flaw below the file system or in redb would leave them.
-    let tampered = |tamper: &dyn Fn(&mut WritingTable<'_>) -> Result<(), Fault>| {
+    let tampered = |tamper: &dyn Fn(&mut WritingTable<'_>) -> Result<(), StoreFault>| {
         let disk = disk.copy();
         let file =
-            RedbFile::open(Arc::new(disk.clone()), IMAGE, 1 << 20).expect("it opens").expect("it is there");
+            RedbFile::open(Arc::new(disk.clone()), STATE, 1 << 20).expect("it opens").expect("it is there");
         file.release().expect("the disk is good");
         file.write(|writing| tamper(&mut writing.table(rows)?)).expect("the disk is good");
         drop(file);
@@ -220,10 +220,10 @@ fn a_row_that_is_another_one_than_was_written_is_refused() {
     };
     let changed = encode(&changed(&row));
     let without = tampered(&|table| table.remove(&key));
-    refusal_of(&without, IMAGE, "the checksum of its rows is");
-    refusal_of(&tampered(&|table| table.put(&key, &changed)), IMAGE, "the checksum of its rows is");
+    refusal_of(&without, STATE, "the checksum of its rows is");
+    refusal_of(&tampered(&|table| table.put(&key, &changed)), STATE, "the checksum of its rows is");
     let moved = tampered(&|table| table.put(&other, &encode(&row)));
-    refusal_of(&moved, IMAGE, "a row lies under the name of another one");
+    refusal_of(&moved, STATE, "a row lies under the name of another one");
 }
 
 /// Another row in the same place.
@@ -239,17 +239,17 @@ fn changed(row: &Change) -> Change {
 }
 
 #[test]
-fn an_image_of_a_version_that_kept_no_checksum_gets_one_with_the_next_checkpoint() {
+fn a_checkpoint_of_a_version_that_kept_no_checksum_gets_one_with_the_next_checkpoint() {
     let marks = TableName::new("mark");
     let (disk, mut model) = aged(12, true);
     let file =
-        RedbFile::open(Arc::new(disk.clone()), IMAGE, 1 << 20).expect("it opens").expect("it is there");
+        RedbFile::open(Arc::new(disk.clone()), STATE, 1 << 20).expect("it opens").expect("it is there");
     file.release().expect("the disk is good");
     file.write(|writing| writing.table(marks)?.remove(b"checksum")).expect("the disk is good");
     drop(file);
     let (mut store, recovered) = open_disk(&disk).expect("there is nothing to compare with");
     model.explains(&store, &recovered).expect("it counts as what it is");
-    let mark = recovered.image;
+    let mark = recovered.snapshot;
     let step = Step::Checkpoint(
         mark,
         vec![Change::IndexBase(77), Change::Tombstone("new".into(), Some(LogIndex(3)))],
@@ -282,7 +282,7 @@ fn refused_or_whole(disk: &FaultyDisk, model: &Model, context: &str) -> bool {
 fn killed(seed: u64) -> (FaultyDisk, Vec<u8>, Model) {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
-    let (mut model, mut writer) = (Model::new(), Writer::new(seed));
+    let (mut model, mut writer) = (Model::new(), StoreWriter::new(seed));
     let mut run = |step: Step| {
         step.run(&mut store).expect("nothing is wrong with it");
         model.apply(&step);
@@ -344,7 +344,7 @@ fn a_log_that_never_counted_its_commits_is_read_and_counts_from_then_on() {
     assert_eq!(formats(&disk), 1);
     let (mut store, recovered) = open_disk(&disk).expect("nothing is wrong with it");
     model.explains(&store, &recovered).expect("nothing is lost");
-    Writer::new(12).vote_step().run(&mut store).expect("the disk is good");
+    StoreWriter::new(12).vote_step().run(&mut store).expect("the disk is good");
     assert!(store.log.head().commit_number > 0);
     drop(store);
     assert_eq!(formats(&disk), 2);
@@ -356,7 +356,7 @@ fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
     for seed in 40..60 {
         let disk = FaultyDisk::default();
         let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
-        for step in Writer::new(seed).steps(20) {
+        for step in StoreWriter::new(seed).steps(20) {
             step.run(&mut store).expect("nothing is wrong with it");
         }
         drop(store);
@@ -369,8 +369,8 @@ fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
         let seen = found.recovered;
         let (_, opened) = open_disk(&disk).expect("it is sound");
         assert_eq!(
-            (seen.hard_state, &seen.image, seen.base, &seen.entries),
-            (opened.hard_state, &opened.image, opened.base, &opened.entries),
+            (seen.hard_state, &seen.snapshot, seen.base, &seen.entries),
+            (opened.hard_state, &opened.snapshot, opened.base, &opened.entries),
             "seed {seed}"
         );
     }
@@ -387,9 +387,9 @@ fn a_folder_admits_one_store() {
     drop(Store::open(folder.path(), &options()).expect("it is free again"));
 
     // Somebody else may hold one of the files without knowing of the folder's lock.
-    let reader = redb::Database::open(folder.path().join(IMAGE)).expect("it is free");
+    let reader = redb::Database::open(folder.path().join(STATE)).expect("it is free");
     let error = Store::open(folder.path(), &options()).expect_err("a file is held");
-    assert!(matches!(&error, StoreError::Held(path) if path.ends_with(IMAGE)), "{error}");
+    assert!(matches!(&error, StoreError::Held(path) if path.ends_with(STATE)), "{error}");
     drop(reader);
     drop(Store::open(folder.path(), &options()).expect("it is free again"));
 }

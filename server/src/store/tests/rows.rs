@@ -1,12 +1,12 @@
 //! Dirty rows against a plain replay of the same changes.
 
-use super::script::{image_rows, open_disk, options, remove_ranges};
+use super::script::{open_disk, options, remove_ranges, snapshot_rows};
 use crate::store::DirtyRows;
 use crate::store::rows::{Effect, RowKey, effect};
 use crate::store::testing::{Draw, FaultyDisk};
 use bytes::Bytes;
 use lockmesh_core::State;
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, WallTime};
@@ -113,7 +113,7 @@ fn made(
 }
 
 #[test]
-fn an_image_holds_what_a_replay_of_all_changes_holds() {
+fn a_checkpoint_holds_what_a_replay_of_all_changes_holds() {
     for seed in 0..20 {
         let mut draw = Draw(seed);
         let disk = FaultyDisk::default();
@@ -132,10 +132,10 @@ fn an_image_holds_what_a_replay_of_all_changes_holds() {
                 }
                 dirty.absorb(later);
             }
-            let mark = ImageMark { index: LogIndex(index), ..options().first_image };
-            store.image.checkpoint(&mark, &dirty, || ()).expect("the disk is good");
+            let mark = SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
+            store.checkpoints.write(&mark, &dirty, || ()).expect("the disk is good");
         }
-        assert_eq!(image_rows(&store), replayed);
+        assert_eq!(snapshot_rows(&store), replayed);
         drop(store);
         let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
         assert_eq!(rows(&recovered.state), rows(&state), "seed {seed}");
@@ -157,7 +157,7 @@ fn the_newest_content_of_a_row_wins() {
     dirty.record(Change::Cleared);
     assert!(dirty.cleared() && !dirty.is_empty());
     dirty.record(Change::Tombstone("k".into(), None));
-    assert!(dirty.rows().is_empty(), "in an empty image there is nothing to remove");
+    assert!(dirty.rows().is_empty(), "in an empty checkpoint there is nothing to remove");
 }
 
 #[test]
@@ -177,26 +177,26 @@ fn a_deleted_tree_takes_what_came_before_it_and_nothing_else() {
 
 /// More rows than leave at once: the portions are steps within one commit.
 #[test]
-fn a_large_tree_leaves_the_image_in_portions_of_one_commit() {
+fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
     let disk = FaultyDisk::default();
     let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
-    let mark = |index| ImageMark { index: LogIndex(index), ..options().first_image };
+    let mark = |index| SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
     let keys = |prefix: &str| (0..1_700).map(|at| format!("{prefix}{at:04}")).collect::<Vec<_>>();
     let there = |key: String| Change::Entry(key.as_str().into(), Some(Arc::new(entry(&key, LogIndex(2)))));
     let mut dirty = DirtyRows::default();
     dirty.extend(keys("tree/").into_iter().chain(keys("u")).chain(keys("tre")).map(there));
-    store.image.checkpoint(&mark(2), &dirty, || panic!("nothing is removed")).expect("the disk is good");
+    store.checkpoints.write(&mark(2), &dirty, || panic!("nothing is removed")).expect("the disk is good");
     let mut dirty = DirtyRows::default();
     dirty.extend([Change::TreeDeleted("tree/".into()), there("tree/0001".into())]);
     let mut rests = 0;
     let rest = || {
         rests += 1;
-        let seen = store.image.backup().expect("the image can be read");
+        let seen = store.checkpoints.backup().expect("the checkpoint can be read");
         assert_eq!(seen.mark(), &mark(2), "nobody sees half of it");
     };
-    store.image.checkpoint(&mark(3), &dirty, rest).expect("the disk is good");
+    store.checkpoints.write(&mark(3), &dirty, rest).expect("the disk is good");
     assert_eq!(rests, 3);
-    assert_eq!(image_rows(&store).len(), 2 * 1_700 + 1);
+    assert_eq!(snapshot_rows(&store).len(), 2 * 1_700 + 1);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_row_that_came_and_went_is_not_heard_of() {
     dirty.extend([reply(true), reply(false)]);
     assert!(dirty.is_empty());
     dirty.extend([reply(false), reply(true), reply(false)]);
-    assert_eq!(dirty.row_count(), 1, "the image may hold the one that went first");
+    assert_eq!(dirty.row_count(), 1, "the checkpoint may hold the one that went first");
     let mut earlier = DirtyRows::default();
     earlier.record(reply(true));
     let mut later = DirtyRows::default();

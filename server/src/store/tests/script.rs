@@ -5,7 +5,9 @@ use crate::store::testing::{Draw, FaultyDisk};
 use crate::store::{DirtyRows, RowReader, Store, StoreError, StoreOptions, open};
 use bytes::Bytes;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, Membership, Recovered};
+use lockmesh_core::raft::log::{
+    EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta,
+};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Agent;
@@ -19,8 +21,8 @@ pub(super) enum Step {
     Write(Vec<LogWrite>),
     /// What goes before every checkpoint.
     Commit(LogIndex),
-    Checkpoint(ImageMark, Vec<Change>),
-    Cut(LogIndex),
+    Checkpoint(SnapshotMeta, Vec<Change>),
+    Compact(LogIndex),
 }
 
 /// What the store must hold.
@@ -30,14 +32,14 @@ pub(super) struct Model {
     /// The log behind the oldest base there can be.
     entries: BTreeMap<LogIndex, LogEntry>,
     base: (LogIndex, Term),
-    mark: ImageMark,
+    mark: SnapshotMeta,
     rows: BTreeMap<RowKey, Change>,
 }
 
 pub(super) fn options() -> StoreOptions {
     let membership = Membership { voters: vec![ServerId(1)], ..Membership::default() };
-    let first_image = ImageMark { index: LogIndex(1), term: Term(1), membership };
-    StoreOptions { server: ServerId(1), first_image, cache_bytes: 4 << 20, accept_loss: false }
+    let first_snapshot = SnapshotMeta { index: LogIndex(1), term: Term(1), membership };
+    StoreOptions { server: ServerId(1), first_snapshot, cache_bytes: 4 << 20, accept_loss: false }
 }
 
 pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreError> {
@@ -53,17 +55,17 @@ impl Step {
             Self::Checkpoint(mark, changes) => {
                 let mut dirty = DirtyRows::default();
                 dirty.extend(changes.clone());
-                store.image.checkpoint(mark, &dirty, || ()).map(drop)
+                store.checkpoints.write(mark, &dirty, || ()).map(drop)
             }
-            Self::Cut(up_to) => {
-                store.log.cut(*up_to);
+            Self::Compact(up_to) => {
+                store.log.compact(*up_to);
                 store.log.commit(&[], LogIndex(0))
             }
         }
     }
 
     /// Does it as the store's threads do: again, after opening the file anew, until the disk takes it.
-    pub(super) fn insist(&self, store: &mut Store) -> u64 {
+    pub(super) fn retry_until_written(&self, store: &mut Store) -> u64 {
         let mut refusals = 0;
         let mut done = self.run(store);
         while let Err(error) = done {
@@ -71,7 +73,7 @@ impl Step {
             refusals += 1;
             assert!(refusals < 1_000, "never taken: {error}");
             let file = match self {
-                Self::Checkpoint(..) => store.image.file(),
+                Self::Checkpoint(..) => store.checkpoints.file(),
                 _ => store.log.file(),
             };
             done = file.reopen();
@@ -84,7 +86,7 @@ impl Step {
 impl Model {
     /// A new store.
     pub(super) fn new() -> Self {
-        let mark = options().first_image;
+        let mark = options().first_snapshot;
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         Self { hard_state, base: (mark.index, mark.term), mark, ..Self::default() }
     }
@@ -105,7 +107,7 @@ impl Model {
                     }
                 }
             }
-            Step::Cut(_) => {}
+            Step::Compact(_) => {}
         }
     }
 
@@ -132,7 +134,7 @@ impl Model {
         self.entries.get(&index).map(|entry| entry.term)
     }
 
-    /// What opening makes of it: a log that does not lead to the image begins anew behind it.
+    /// What opening makes of it: a log that does not lead to the checkpoint begins anew behind it.
     fn opened(&self) -> Self {
         let mut opened = self.clone();
         if self.term_at(self.mark.index) == Some(self.mark.term) {
@@ -149,7 +151,7 @@ impl Model {
         opened
     }
 
-    /// Whether this is what was found; the log may have been cut anywhere up to the image.
+    /// Whether this is what was found; the log may have been cut anywhere up to the checkpoint.
     pub(super) fn explains(&self, store: &Store, recovered: &Recovered) -> Result<(), String> {
         let model = self.opened();
         let check = |right: bool, what: &str| if right { Ok(()) } else { Err(what.to_owned()) };
@@ -157,13 +159,13 @@ impl Model {
             recovered.hard_state == model.hard_state,
             &format!("hard state {:?} instead of {:?}", recovered.hard_state, model.hard_state),
         )?;
-        check(recovered.image == model.mark, "another image")?;
-        check(image_rows(store) == model.rows, "other rows")?;
+        check(recovered.snapshot == model.mark, "another checkpoint")?;
+        check(snapshot_rows(store) == model.rows, "other rows")?;
         let sum = Checksum::of(model.rows.values().cloned());
-        let kept = store.image.backup().expect("the image can be read").checksum();
+        let kept = store.checkpoints.backup().expect("the checkpoint can be read").checksum();
         check(kept == sum, "another checksum")?;
         let (base, base_term) = recovered.base;
-        check(base <= recovered.image.index, "a gap behind the image")?;
+        check(base <= recovered.snapshot.index, "a gap behind the checkpoint")?;
         check(base >= model.base.0 && model.term_at(base) == Some(base_term), "another base")?;
         let behind: Vec<_> = model.entries.range(base.next()..).map(|(_, entry)| entry.clone()).collect();
         check(
@@ -172,7 +174,7 @@ impl Model {
         )?;
         // What the engine needs at start.
         let last = recovered.entries.last().map_or(base, |entry| entry.index);
-        check(recovered.image.index <= recovered.hard_state.commit, "applied beyond the commit index")?;
+        check(recovered.snapshot.index <= recovered.hard_state.commit, "applied beyond the commit index")?;
         check(recovered.hard_state.commit <= last, "committed beyond the log")
     }
 }
@@ -182,14 +184,17 @@ pub(super) fn remove_ranges(rows: &mut BTreeMap<RowKey, Change>, ranges: &[Range
     rows.retain(|key, _| !ranges.iter().any(|range| range.contains(key)));
 }
 
-/// All rows of the image.
-pub(super) fn image_rows(store: &Store) -> BTreeMap<RowKey, Change> {
-    let mut image = store.image.backup().expect("the image can be read");
+/// All rows of the checkpoint.
+pub(super) fn snapshot_rows(store: &Store) -> BTreeMap<RowKey, Change> {
+    let mut checkpoints = store.checkpoints.backup().expect("the checkpoint can be read");
     let (mut reader, mut rows) = (RowReader::default(), BTreeMap::new());
     for number in 0.. {
-        let part = image.raw_part(number).expect("the image can be read").expect("parts follow each other");
+        let part = checkpoints
+            .raw_part(number)
+            .expect("the checkpoint can be read")
+            .expect("parts follow each other");
         for change in reader.take(&part.rows).expect("the rows are whole") {
-            let Effect::Row(key, true) = effect(&change) else { panic!("an image sets rows only") };
+            let Effect::Row(key, true) = effect(&change) else { panic!("a checkpoint sets rows only") };
             assert!(rows.insert(key, change).is_none(), "a row comes once");
         }
         if part.last {
@@ -199,8 +204,8 @@ pub(super) fn image_rows(store: &Store) -> BTreeMap<RowKey, Change> {
     rows
 }
 
-/// Makes up what a server does: appends, replaced tails, checkpoints, cuts, snapshots of another server's.
-pub(super) struct Writer {
+/// Makes up what a server does: appends, replaced tails, checkpoints, compactions, snapshots of another server's.
+pub(super) struct StoreWriter {
     draw: Draw,
     number: u64,
     term: u64,
@@ -210,7 +215,7 @@ pub(super) struct Writer {
     applied: u64,
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn new(seed: u64) -> Self {
         Self { draw: Draw(seed), number: 0, term: 1, log: vec![1], commit: 1, applied: 1 }
     }
@@ -222,7 +227,7 @@ impl Writer {
                 0..=3 => steps.push(Step::Write((0..=self.draw.below(3)).map(|_| self.append()).collect())),
                 4 => steps.push(Step::Write(vec![self.replace_tail(), self.append()])),
                 5 | 6 if self.commit > self.applied => steps.extend(self.checkpoint()),
-                7 => steps.push(Step::Cut(LogIndex(self.applied))),
+                7 => steps.push(Step::Compact(LogIndex(self.applied))),
                 8 if self.draw.below(3) == 0 => steps.extend(self.install()),
                 _ => steps.push(Step::Write(vec![self.vote()])),
             }
@@ -240,7 +245,7 @@ impl Writer {
         Step::Write(vec![self.append()])
     }
 
-    fn write(&mut self, reset: Option<ImageMark>, entries: Vec<LogEntry>, hard_state: bool) -> LogWrite {
+    fn write(&mut self, reset: Option<SnapshotMeta>, entries: Vec<LogEntry>, hard_state: bool) -> LogWrite {
         self.number += 1;
         let (term, commit) = (Term(self.term), LogIndex(self.commit));
         let hard_state = hard_state.then_some(HardState { term, vote: ServerId(1), commit });
@@ -292,9 +297,9 @@ impl Writer {
         self.write(None, Vec::new(), true)
     }
 
-    fn mark(&self, index: u64) -> ImageMark {
-        let membership = options().first_image.membership;
-        ImageMark { index: LogIndex(index), term: Term(self.log[index as usize - 1]), membership }
+    fn mark(&self, index: u64) -> SnapshotMeta {
+        let membership = options().first_snapshot.membership;
+        SnapshotMeta { index: LogIndex(index), term: Term(self.log[index as usize - 1]), membership }
     }
 
     fn checkpoint(&mut self) -> Vec<Step> {

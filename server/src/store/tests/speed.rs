@@ -3,13 +3,13 @@
 //! `cargo test --release -p lockmesh-server --lib store::tests::speed -- --ignored --nocapture`
 
 use super::script::options;
+use crate::store::checkpoint::CheckpointStore;
 use crate::store::file::TableName;
-use crate::store::image::ImageStore;
 use crate::store::rows::{self, RowKey};
 use crate::store::{DirtyRows, Store, StoreError};
 use bytes::Bytes;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite};
+use lockmesh_core::raft::log::{EntryKind, HardState, LogEntry, LogWrite, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -73,7 +73,7 @@ fn commits_checkpoints_and_opening() {
             let mut times = Vec::new();
             for round in 0..rounds {
                 if cutting && round % 500 == 0 {
-                    store.log.cut(LogIndex(last));
+                    store.log.compact(LogIndex(last));
                 }
                 let write = write(&mut last, entries);
                 let begun = Instant::now();
@@ -85,13 +85,13 @@ fn commits_checkpoints_and_opening() {
     }
     let mut dirty = DirtyRows::default();
     dirty.extend((0..200_000).map(reply));
-    // The image must not lie behind what was cut off the log.
+    // The checkpoint must not lie behind what was compacted the log.
     let mut index = last - 200;
     let mut checkpoint = |store: &Store, dirty: &DirtyRows| {
         index += 1;
-        let mark = ImageMark { index: LogIndex(index), ..options().first_image };
+        let mark = SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
         let begun = Instant::now();
-        store.image.checkpoint(&mark, dirty, || ()).expect("the disk takes it");
+        store.checkpoints.write(&mark, dirty, || ()).expect("the disk takes it");
         begun.elapsed()
     };
     println!("checkpoint of 200,000 new rows: {:?}", checkpoint(&store, &dirty));
@@ -114,15 +114,19 @@ fn commits_checkpoints_and_opening() {
 }
 
 /// A checkpoint as it would be if nobody kept a checksum.
-fn without_checksum(image: &ImageStore, mark: &ImageMark, dirty: &DirtyRows) -> Result<(), StoreError> {
-    image.file().write(|writing| {
+fn without_checksum(
+    checkpoints: &CheckpointStore,
+    mark: &SnapshotMeta,
+    dirty: &DirtyRows,
+) -> Result<(), StoreError> {
+    checkpoints.file().write(|writing| {
         let mut table = writing.table(TableName::new("rows"))?;
         for (RowKey(key), change) in dirty.rows() {
             let row = rows::encode(change.expect("no row is removed here"));
             table.replace(&key, &row, |_| ())?;
         }
         drop(table);
-        ImageStore::fill(writing, mark)
+        CheckpointStore::fill(writing, mark)
     })
 }
 
@@ -142,13 +146,13 @@ fn what_the_checksum_costs() {
             dirty.extend((0..rows).map(|row| reply((row * 7_919 + round * 104_729) % ROWS)));
             dirty.sort();
             index += 1;
-            let mark = ImageMark { index: LogIndex(index), ..options().first_image };
+            let mark = SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
             // Now this one first, now the other.
             for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                let (image, begun) = (&stores[place].image, Instant::now());
+                let (checkpoints, begun) = (&stores[place].checkpoints, Instant::now());
                 match place {
-                    0 => image.checkpoint(&mark, &dirty, || ()).map(drop),
-                    _ => without_checksum(image, &mark, &dirty),
+                    0 => checkpoints.write(&mark, &dirty, || ()).map(drop),
+                    _ => without_checksum(checkpoints, &mark, &dirty),
                 }
                 .expect("the disk takes it");
                 times[place].push(begun.elapsed());

@@ -4,10 +4,10 @@
 
 use crate::store::DirtyRows;
 use bytes::Bytes;
-use lockmesh_core::raft::Election;
+use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{HardState, Recovered};
 use lockmesh_core::write_queue::CheckpointRows;
-use lockmesh_core::{Core, CoreConfig, Formation, Input, Outbox, Proposal, Ticket, TimerConfig};
+use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, TimerConfig};
 use lockmesh_protocol::command::{
     AgentRegistration, Command, Deregistration, KvCommand, NewEntry, NewSession, Registration,
 };
@@ -36,21 +36,21 @@ struct Leader {
 
 impl Leader {
     fn new() -> Self {
-        let image = Core::bootstrap_image(&[ServerId(1)]);
+        let snapshot = Core::bootstrap_snapshot(&[ServerId(1)]);
         let config = CoreConfig {
             id: ServerId(1),
             seed: 7,
-            formation: Formation { cluster_id: "c1".into(), servers: Vec::new() },
-            election: Election::default(),
+            formation: ClusterStart { cluster_id: "c1".into(), servers: Vec::new() },
+            election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 100_000,
             log_keep_bytes: 1 << 20,
             log_keep_fetching_bytes: 1 << 20,
             corruption_check_interval: Duration::from_secs(3600),
         };
-        let hard_state = HardState { term: image.term, vote: ServerId(0), commit: image.index };
-        let base = (image.index, image.term);
-        let recovered = Recovered { hard_state, image, base, ..Recovered::default() };
+        let hard_state = HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index };
+        let base = (snapshot.index, snapshot.term);
+        let recovered = Recovered { hard_state, snapshot, base, ..Recovered::default() };
         let (outbox, dirty) = (Outbox::default(), DirtyRows::default());
         let core = Core::new(config, recovered);
         let mut leader = Self { core, outbox, dirty, sequence: 0, took: Default::default(), changes: 0 };
@@ -58,7 +58,7 @@ impl Leader {
         let node = Node { id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), ..node("n1") };
         let register = Command::RegisterAgent(AgentRegistration { node, services: Vec::new() });
         leader.turn([Input::Propose(
-            Ticket(1),
+            CallToken(1),
             Proposal { request: None, at: WallTime(1), command: register },
         )]);
         leader
@@ -72,7 +72,7 @@ impl Leader {
             sequence: self.sequence,
             lowest: self.sequence.saturating_sub(256).max(1),
         };
-        Input::Propose(Ticket(1), Proposal { request: Some(request), at: WallTime(1), command })
+        Input::Propose(CallToken(1), Proposal { request: Some(request), at: WallTime(1), command })
     }
 
     fn turn(&mut self, inputs: impl IntoIterator<Item = Input>) {
@@ -97,8 +97,8 @@ impl Leader {
 
     fn checkpoint(&mut self) {
         drop(self.dirty.take());
-        let mark = self.core.image_mark();
-        self.core.handle(Time(1_000_000), Input::ImageDurable(mark), &mut self.outbox);
+        let mark = self.core.snapshot_meta();
+        self.core.handle(Time(1_000_000), Input::CheckpointDurable(mark), &mut self.outbox);
     }
 
     /// Runs something and tells what it cost, once a checkpoint has taken everything from before.
@@ -189,5 +189,5 @@ fn puts_and_the_end_of_a_node_with_many_locks() {
     });
     let begun = Instant::now();
     leader.dirty.sort();
-    println!("{} rows sorted for the image in {:?}", leader.dirty.rows().len(), begun.elapsed());
+    println!("{} rows sorted for the snapshot in {:?}", leader.dirty.rows().len(), begun.elapsed());
 }

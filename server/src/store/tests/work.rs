@@ -1,6 +1,6 @@
-//! The store's threads at work: group commits, checkpoints, cuts, backups, trouble with the disk, the end.
+//! The store's threads at work: group commits, checkpoints, compactions, backups, trouble with the disk, the end.
 
-use super::script::{Model, Step, Writer, open_disk, options};
+use super::script::{Model, Step, StoreWriter, open_disk, options};
 use crate::store::file::RedbFile;
 use crate::store::log::LogStore;
 use crate::store::open::LOG;
@@ -8,7 +8,7 @@ use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
 use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{EntryKind, HardState, ImageMark, LogEntry, LogWrite, OwnMemory};
+use lockmesh_core::raft::log::{EntryKind, HardState, LogEntry, LogWrite, OwnMemory, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::PeerMemory;
 use lockmesh_core::write_queue::CheckpointRows;
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 /// Longer than anything here takes: only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn start(store: Store) -> (StoreHandle, Receiver<StoreEvent>) {
     let (sender, events) = sync_channel(10_000);
@@ -32,7 +32,7 @@ fn start(store: Store) -> (StoreHandle, Receiver<StoreEvent>) {
 fn wait_for(events: &Receiver<StoreEvent>, wanted: impl Fn(&StoreEvent) -> bool) -> Vec<StoreEvent> {
     let mut seen = Vec::new();
     loop {
-        let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("only {seen:?} happened"));
+        let event = events.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("only {seen:?} happened"));
         seen.push(event.clone());
         if wanted(&event) {
             return seen;
@@ -53,8 +53,8 @@ fn write(number: u64) -> LogWrite {
     LogWrite { number, reset: None, entries: vec![entry], hard_state: Some(hard_state) }
 }
 
-fn mark(index: u64) -> ImageMark {
-    ImageMark { index: LogIndex(index), ..options().first_image }
+fn mark(index: u64) -> SnapshotMeta {
+    SnapshotMeta { index: LogIndex(index), ..options().first_snapshot }
 }
 
 fn reply(sequence: u64, length: usize) -> Change {
@@ -93,7 +93,7 @@ fn writes_that_wait_together_share_a_commit() {
 fn a_server_finds_on_a_real_folder_what_it_left() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut model = Model::new();
-    let mut writer = Writer::new(77);
+    let mut writer = StoreWriter::new(77);
     for _ in 0..3 {
         let (store, recovered) = Store::open(folder.path(), &options()).expect("nothing is wrong with it");
         model.explains(&store, &recovered).expect("what was left is found");
@@ -122,9 +122,9 @@ fn run_step(store: &StoreHandle, events: &Receiver<StoreEvent>, step: Step) {
                 Some(Change::Cleared) => store.install(mark, dirty(changes)),
                 _ => store.checkpoint(mark, dirty(changes)),
             }
-            wait_for(events, |event| is_image(event, index));
+            wait_for(events, |event| is_checkpoint(event, index));
         }
-        Step::Cut(up_to) => store.cut(up_to),
+        Step::Compact(up_to) => store.compact(up_to),
         Step::Commit(_) => {}
     }
 }
@@ -139,7 +139,7 @@ fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
     store.checkpoint(mark(2), dirty([first.clone()]));
     store.checkpoint_exactly(mark(3), dirty([exact.clone()]));
     store.checkpoint(mark(4), dirty([last.clone()]));
-    let seen = wait_for(&events, |event| is_image(event, LogIndex(4)));
+    let seen = wait_for(&events, |event| is_checkpoint(event, LogIndex(4)));
     let sums: Vec<_> = seen.iter().filter(|event| matches!(event, StoreEvent::Summed(..))).collect();
     assert_eq!(sums, [&StoreEvent::Summed(LogIndex(3), Checksum::of([first, exact.clone()]))]);
     assert_eq!(store.backup().expect("it is open").checksum(), Checksum::of([last, exact]));
@@ -157,7 +157,7 @@ fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
         let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
         let mut rows = dirty(changes);
         known.into_iter().for_each(|known| rows.remember(known));
-        store.image.checkpoint(&mark(index), &rows, || ()).expect("the disk is good");
+        store.checkpoints.write(&mark(index), &rows, || ()).expect("the disk is good");
         drop(store);
         open_disk(&disk).expect("nothing is wrong with it").1.own
     };
@@ -174,7 +174,7 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
     wait_for(&events, |event| *event == StoreEvent::Persisted(5));
     // Index 6 was applied, but the newest hard state on disk knows of 5 only.
     store.checkpoint(mark(6), dirty([reply(1, 10)]));
-    wait_for(&events, |event| is_image(event, LogIndex(6)));
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(6)));
     // An older one on its way does not take it back.
     store.write([LogWrite { entries: Vec::new(), number: 6, ..write(5) }]).expect("it is open");
     wait_for(&events, |event| *event == StoreEvent::Persisted(6));
@@ -185,11 +185,11 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
     assert_eq!(log.head().hard_state.commit, LogIndex(6));
     drop(log);
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    assert_eq!(recovered.image.index, LogIndex(6));
+    assert_eq!(recovered.snapshot.index, LogIndex(6));
 }
 
 #[test]
-fn an_image_waits_for_its_commit_index() {
+fn a_checkpoint_waits_for_its_commit_index() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=5).map(write)).expect("it is open");
@@ -197,34 +197,34 @@ fn an_image_waits_for_its_commit_index() {
     disk.fail(Some(Failure::FileFull(LOG)));
     store.checkpoint(mark(6), dirty([reply(1, 10)]));
     wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
-    // Closing gives the image every chance; the disk would take it.
+    // Closing gives the checkpoint every chance; the disk would take it.
     store.close();
     disk.fail(None);
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    assert_eq!(recovered.image, mark(1));
+    assert_eq!(recovered.snapshot, mark(1));
     assert_eq!(recovered.hard_state.commit, LogIndex(5));
 }
 
 #[test]
-fn the_log_is_cut_behind_the_durable_image_only() {
+fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     for number in 1..=300 {
         store.write([write(number)]).expect("it is open");
         wait_for(&events, |event| *event == StoreEvent::Persisted(number));
     }
-    store.cut(LogIndex(200));
+    store.compact(LogIndex(200));
     store.checkpoint(mark(100), DirtyRows::default());
-    wait_for(&events, |event| is_image(event, LogIndex(100)));
-    store.cut(LogIndex(200));
-    // A little is cut off with each commit, and each entry lies in a row of its own.
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(100)));
+    store.compact(LogIndex(200));
+    // A little is compacted with each commit, and each entry lies in a row of its own.
     for number in 301..=400 {
         store.write([write(number)]).expect("it is open");
         wait_for(&events, |event| *event == StoreEvent::Persisted(number));
     }
     store.close();
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    assert_eq!(recovered.base.0, LogIndex(100), "all up to the image was cut off, and nothing beyond");
+    assert_eq!(recovered.base.0, LogIndex(100), "all up to the checkpoint was compacted, and nothing beyond");
     assert_eq!(recovered.entries.last().map(|entry| entry.index), Some(LogIndex(401)));
 }
 
@@ -236,21 +236,21 @@ fn a_checkpoint_that_joins_a_waiting_one_keeps_the_rows_of_both() {
     wait_for(&events, |event| *event == StoreEvent::Persisted(8));
     disk.fail(Some(Failure::FileFull(LOG)));
     store.checkpoint(mark(9), dirty([reply(1, 10)]));
-    // Now the image's thread waits for the log's, and what comes next waits for both.
+    // Now the checkpoint's thread waits for the log's, and what comes next waits for both.
     wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
     store.checkpoint(mark(10), dirty([reply(2, 10)]));
     store.checkpoint(mark(11), dirty([reply(3, 10)]));
     disk.fail(None);
-    wait_for(&events, |event| is_image(event, LogIndex(11)));
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(11)));
     store.close();
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    assert_eq!(recovered.image, mark(11));
+    assert_eq!(recovered.snapshot, mark(11));
     let rows: Vec<Change> = recovered.state.rows().filter(|row| matches!(row, Change::Reply(..))).collect();
     assert_eq!(rows, [reply(1, 10), reply(2, 10), reply(3, 10)]);
 }
 
 #[test]
-fn a_reset_waits_for_its_image() {
+fn a_reset_waits_for_its_checkpoint() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     let reset = LogWrite { number: 2, reset: Some(mark(50)), entries: Vec::new(), hard_state: None };
@@ -282,8 +282,8 @@ fn a_full_disk_is_told_and_outlived() {
     assert!(reason.contains("log.redb") && reason.contains("no storage space"), "{reason}");
     disk.fail(None);
     let mut seen = wait_for(&events, |event| *event == StoreEvent::Persisted(10));
-    if !seen.iter().any(|event| is_image(event, LogIndex(2))) {
-        seen.extend(wait_for(&events, |event| is_image(event, LogIndex(2))));
+    if !seen.iter().any(|event| is_checkpoint(event, LogIndex(2))) {
+        seen.extend(wait_for(&events, |event| is_checkpoint(event, LogIndex(2))));
     }
     assert!(seen.contains(&StoreEvent::Health(StoreHealth::Good)), "{seen:?}");
     assert_eq!(store.health(), StoreHealth::Good);
@@ -318,15 +318,15 @@ fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
     let gathered = Change::RestorePart(1, 0, Some(Bytes::from_static(b"rows")));
     let cluster = Change::ClusterId("of-the-test".to_owned());
     store.checkpoint(mark(5), dirty(rows(2_000).chain([gathered, cluster.clone(), reply(1, 9 << 20)])));
-    wait_for(&events, |event| is_image(event, LogIndex(5)));
-    let mut backup = store.backup().expect("the image can be read");
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(5)));
+    let mut backup = store.backup().expect("the checkpoint can be read");
     assert_eq!((backup.mark(), backup.cluster_id()), (&mark(5), "of-the-test"));
     let first = backup.part(0).expect("it can be read").expect("there is a first part");
     assert!(!first.last);
     assert_eq!(backup.part(2).expect("it can be read"), None, "parts follow each other");
 
     store.checkpoint(mark(6), dirty(rows(1)));
-    wait_for(&events, |event| is_image(event, LogIndex(6)));
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(6)));
     let mut found = Vec::new();
     for number in 0.. {
         let part = backup.part(number).expect("it can be read").expect("the part follows");
@@ -343,6 +343,6 @@ fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
     assert_eq!(found, expected);
 }
 
-fn is_image(event: &StoreEvent, index: LogIndex) -> bool {
-    matches!(event, StoreEvent::Image(mark) if mark.index == index)
+fn is_checkpoint(event: &StoreEvent, index: LogIndex) -> bool {
+    matches!(event, StoreEvent::Checkpointed(mark) if mark.index == index)
 }

@@ -65,7 +65,7 @@ use std::time::Duration;
 /// Something that happened, as the simulation sees it.
 #[derive(Debug)]
 pub enum Fact<'a> {
-    /// A process opened its disk, or an image took the place of its state.
+    /// A process opened its disk, or a checkpoint took the place of its state.
     Opened {
         /// Whose.
         server: ServerId,

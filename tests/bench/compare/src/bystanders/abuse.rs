@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::{JoinSet, LocalSet};
 
 /// After a connection that broke.
-const FAILURE_REST: Duration = Duration::from_millis(100);
+const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 
 /// How often each status was answered; 0 is for none.
 type Statuses = BTreeMap<u16, u64>;
@@ -65,7 +65,7 @@ async fn list(
                 let status = wire.ask(&request).await.map_or(0, |head| head.status);
                 *statuses.entry(status).or_default() += 1;
                 if status == 0 {
-                    tokio::time::sleep(FAILURE_REST).await;
+                    tokio::time::sleep(FAILURE_BACKOFF).await;
                     wire = Wire::connect(&socket).await?;
                 }
             }

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// A reader rests for so long between two reads: it looks, and is no load.
-const READER_REST: Duration = Duration::from_millis(2);
+const READER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// After a request that failed.
-const FAILURE_REST: Duration = Duration::from_millis(20);
+const FAILURE_BACKOFF: Duration = Duration::from_millis(20);
 
 /// What they do, in the order of the findings.
 pub(super) const WORKS: [Work; 3] = [Work::Puts, Work::Reads, Work::StaleReads];
@@ -61,10 +61,10 @@ impl Others {
                     meter.latencies.borrow_mut().record(begun.elapsed());
                     if done.is_err() {
                         meter.failures.set(meter.failures.get() + 1);
-                        tokio::time::sleep(FAILURE_REST).await;
+                        tokio::time::sleep(FAILURE_BACKOFF).await;
                         client = connect(&site, number, work).await?;
                     } else if work != Work::Puts {
-                        tokio::time::sleep(READER_REST).await;
+                        tokio::time::sleep(READER_INTERVAL).await;
                     }
                 }
                 io::Result::Ok(())
@@ -95,12 +95,12 @@ impl Others {
 
 /// Connects, also while nobody leads: a client for reads writes its key first.
 async fn connect(site: &Rc<Site>, number: usize, work: Work) -> io::Result<Worker> {
-    let deadline = Instant::now() + crate::cluster::PATIENCE;
+    let deadline = Instant::now() + crate::cluster::TIMEOUT;
     loop {
         match Worker::connect(site, number, work).await {
             Ok(client) => return Ok(client),
             Err(error) if Instant::now() > deadline => return Err(error),
-            Err(_) => tokio::time::sleep(FAILURE_REST).await,
+            Err(_) => tokio::time::sleep(FAILURE_BACKOFF).await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Three members of etcd, as Debian builds it.
 
-use super::{Cluster, PATIENCE, Targets, Tools};
+use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::etcd::{Etcd as EtcdClient, Site};
 use crate::client::grpc::Grpc;
 use crate::process::{Program, free_ports, wait_until};
@@ -105,7 +105,7 @@ impl Cluster for Etcd {
 
     async fn settle(&mut self) -> io::Result<()> {
         let mut programs = std::mem::take(&mut self.programs);
-        let settled = wait_until("etcd", PATIENCE, &mut programs, async || {
+        let settled = wait_until("etcd", TIMEOUT, &mut programs, async || {
             self.statuses().await.is_ok_and(|statuses| are_settled(&statuses))
         });
         let settled = settled.await;

@@ -18,7 +18,7 @@ const PACE: Duration = Duration::from_millis(5);
 const ATTEMPT: Duration = Duration::from_secs(3);
 
 /// How long a service may be without a leader until this is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Keys that are written, one through each of the two nodes that stay.
 const KEYS: usize = 2;
@@ -48,7 +48,7 @@ pub(crate) async fn first_write<C: Client>(site: &Rc<C::Site>, since: Instant) -
     let mut pace = tokio::time::interval(PACE);
     let mut number = 0;
     let mut last = None;
-    while since.elapsed() < PATIENCE {
+    while since.elapsed() < TIMEOUT {
         tokio::select! {
             _ = pace.tick() => {
                 let site = Rc::clone(site);
@@ -65,7 +65,7 @@ pub(crate) async fn first_write<C: Client>(site: &Rc<C::Site>, since: Instant) -
         }
     }
     let last = last.map_or_else(|| "none failed, none succeeded".into(), |error| error.to_string());
-    Err(io::Error::other(format!("no write within {PATIENCE:?} of the leader's death; the last one: {last}")))
+    Err(io::Error::other(format!("no write within {TIMEOUT:?} of the leader's death; the last one: {last}")))
 }
 
 async fn write_once<C: Client>(site: &Rc<C::Site>, number: usize) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Three Lockmesh servers and an agent, each with its certificate, from nothing.
 
-use super::{Cluster, PATIENCE, Targets, Tools};
+use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::lockmesh::{Lockmesh as LockmeshClient, Site, Wire};
 use crate::process::{Program, free_ports, wait_until};
 use crate::wire::http1::request;
@@ -166,7 +166,7 @@ impl Cluster for Lockmesh {
         // What is known of one that is away stays as it was: only news show that it is back.
         let mut news = None;
         let mut programs = std::mem::take(&mut self.programs);
-        let settled = wait_until("Lockmesh", PATIENCE, &mut programs, async || {
+        let settled = wait_until("Lockmesh", TIMEOUT, &mut programs, async || {
             let ready = async {
                 let index = match news {
                     Some(index) => index,

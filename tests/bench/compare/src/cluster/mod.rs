@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a service may take until it serves; generous, for loaded machines.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Which nodes clients speak to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

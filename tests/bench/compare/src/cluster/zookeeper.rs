@@ -1,6 +1,6 @@
 //! Three ZooKeeper servers, as Debian packages them, on Debian's Java.
 
-use super::{Cluster, PATIENCE, Targets, Tools};
+use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::zookeeper::{Site, ZooKeeper as ZooKeeperClient};
 use crate::process::{Program, free_ports, wait_until};
 use std::ffi::OsString;
@@ -154,7 +154,7 @@ impl Cluster for ZooKeeper {
 
     async fn settle(&mut self) -> io::Result<()> {
         let mut programs = std::mem::take(&mut self.programs);
-        let settled = wait_until("ZooKeeper", PATIENCE, &mut programs, async || {
+        let settled = wait_until("ZooKeeper", TIMEOUT, &mut programs, async || {
             let ready = async {
                 for server in &self.clients {
                     if mode(&ask(*server, "srvr").await?).is_empty() {

@@ -31,7 +31,7 @@ const REST: Duration = Duration::from_secs(10);
 /// How long one kind of work is done until it is the next one's turn.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// The image's thread tells at this level how long a checkpoint took.
+/// The checkpoint's thread tells at this level how long a checkpoint took.
 const LOG_LEVEL: &str = "info,lockmesh_server::store=debug";
 
 /// The most memory of a server idle, of one that has worked, and of an idle agent, in MiB.

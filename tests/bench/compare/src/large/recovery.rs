@@ -1,7 +1,7 @@
 //! Servers that are killed, restarted, emptied, and how long they take to be of use again.
 
 use crate::cluster::lockmesh::Lockmesh;
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, TIMEOUT};
 use crate::process::wait_until;
 use std::fs;
 use std::io;
@@ -53,7 +53,7 @@ pub(super) async fn restart(cluster: &mut Lockmesh, way: Way) -> io::Result<Rest
     cluster.programs()[follower].start()?;
     let mut listens = None;
     let mut programs = cluster.take_programs();
-    let caught_up = wait_until("catching up", PATIENCE, &mut programs, async || {
+    let caught_up = wait_until("catching up", TIMEOUT, &mut programs, async || {
         if listens.is_none() && fs::read_to_string(&log).is_ok_and(|text| says_listens(&text[before..])) {
             listens = Some(begun.elapsed().as_secs_f64());
         }
@@ -93,7 +93,7 @@ fn checkpoint(line: &str) -> Option<Checkpoint> {
         let (_, rest) = line.split_once(name)?;
         rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok()
     };
-    line.contains("the image is durable")
+    line.contains("the checkpoint is durable")
         .then(|| Some(Checkpoint { rows: number("rows=")?, took_ms: number("took_ms=")? }))
         .flatten()
 }
@@ -106,9 +106,9 @@ mod tests {
     fn logs_are_read() {
         assert!(says_listens("INFO lockmesh_server::server: the server listens address=127.0.0.1:1"));
         let line =
-            "DEBUG lockmesh_server::store::threads: the image is durable index=7 rows=10000 took_ms=41";
+            "DEBUG lockmesh_server::store::threads: the checkpoint is durable index=7 rows=10000 took_ms=41";
         assert_eq!(checkpoint(line), Some(Checkpoint { rows: 10_000.0, took_ms: 41.0 }));
         assert_eq!(checkpoint("INFO opened the store rows=1 took_ms=2"), None);
-        assert_eq!(checkpoint("the image is durable"), None);
+        assert_eq!(checkpoint("the checkpoint is durable"), None);
     }
 }

@@ -11,8 +11,8 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// The way from the driver to one other server.
 #[derive(Debug)]
-pub(super) struct Line {
-    waiting: Mutex<Waiting>,
+pub(super) struct PeerQueue {
+    waiting: Mutex<Queued>,
     news: Notify,
     address: watch::Sender<String>,
     /// The other server was heard: it is worth a call at once.
@@ -20,20 +20,20 @@ pub(super) struct Line {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queued {
     messages: Vec<PeerMessage>,
     bytes: usize,
     is_down: bool,
 }
 
-impl Line {
+impl PeerQueue {
     pub(super) fn new(address: String) -> Self {
         let (waiting, news, heard) = (Mutex::default(), Notify::new(), Notify::new());
         Self { waiting, news, address: watch::Sender::new(address), heard }
     }
 
     /// Takes a message; false when it is lost, because the other server cannot be reached or too much waits.
-    /// Nobody is woken: see [`Line::wake`].
+    /// Nobody is woken: see [`PeerQueue::wake`].
     pub(super) fn push(&self, message: PeerMessage) -> bool {
         let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
         let mut waiting = self.waiting();
@@ -75,7 +75,7 @@ impl Line {
 
     /// The other server cannot be reached: what waits is lost, and what comes.
     pub(super) fn down(&self) {
-        *self.waiting() = Waiting { is_down: true, ..Waiting::default() };
+        *self.waiting() = Queued { is_down: true, ..Queued::default() };
     }
 
     /// Where the other server is now.
@@ -100,21 +100,21 @@ impl Line {
     }
 
     /// Waits until the other server is heard, or moves.
-    pub(super) async fn worth_a_call(&self, address: &mut watch::Receiver<String>) {
+    pub(super) async fn reconnect_hint(&self, address: &mut watch::Receiver<String>) {
         tokio::select! {
             () = self.heard.notified() => {}
             _ = address.changed() => {}
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, Queued> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, MAX_BYTES, MAX_MESSAGES};
+    use super::{MAX_BYTES, MAX_MESSAGES, PeerQueue};
     use bytes::Bytes;
     use lockmesh_core::raft::log::{EntryKind, LogEntry};
     use lockmesh_core::raft::message::{MessageKind, PeerMessage};
@@ -138,27 +138,27 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_too_much_is_lost_and_room_comes_back() {
-        let line = Line::new(String::new());
-        assert!((0..MAX_MESSAGES).all(|_| line.push(message(1))));
-        assert!(!line.push(message(1)));
-        line.wake();
+        let queue = PeerQueue::new(String::new());
+        assert!((0..MAX_MESSAGES).all(|_| queue.push(message(1))));
+        assert!(!queue.push(message(1)));
+        queue.wake();
         let mut messages = Vec::new();
-        line.take(&mut messages).await;
+        queue.take(&mut messages).await;
         assert_eq!(messages.len(), MAX_MESSAGES);
-        assert!(line.push(message(MAX_BYTES)));
-        assert!(!line.push(message(1)));
+        assert!(queue.push(message(MAX_BYTES)));
+        assert!(!queue.push(message(1)));
     }
 
     #[tokio::test]
     async fn nothing_waits_for_a_server_that_is_down() {
-        let line = Line::new(String::new());
-        assert!(line.push(message(1)));
-        line.down();
-        assert!(!line.push(message(1)));
-        line.up();
-        assert!(line.push(message(7)));
+        let queue = PeerQueue::new(String::new());
+        assert!(queue.push(message(1)));
+        queue.down();
+        assert!(!queue.push(message(1)));
+        queue.up();
+        assert!(queue.push(message(7)));
         let mut messages = Vec::new();
-        line.take(&mut messages).await;
+        queue.take(&mut messages).await;
         assert_eq!(messages, [message(7)]);
     }
 }

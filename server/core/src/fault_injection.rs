@@ -1,6 +1,6 @@
 //! Rules that can be broken on purpose, so that the simulator can show that it would find it.
 //!
-//! **Invariant:** without the feature `sabotage` every question here is answered *no* when it is compiled, so nothing of
+//! **Invariant:** without the feature `fault_injection` every question here is answered *no* when it is compiled, so nothing of
 //! it is in the program. With it nothing is broken either, unless somebody calls `Core::break_rule`.
 
 /// A rule of the core.
@@ -12,8 +12,8 @@ pub enum Rule {
     AnswersWaitForOlderWrites,
     /// The engine is told that a write is durable before its messages leave.
     EngineIsToldFirst,
-    /// Time stands still while an image is installed.
-    TimeStandsStillForImages,
+    /// Time stands still while a checkpoint is installed.
+    TimeStandsStillForSnapshots,
     /// A leader that was taken out leads no more.
     RemovedLeaderSteps,
     /// Entries are joined to no message of the same turn.
@@ -31,7 +31,7 @@ pub enum Rule {
     /// Whoever waits longest for a lock is granted it.
     FirstComeFirstServed,
     /// A session that ended waits for nothing.
-    TheDeadDoNotWait,
+    EndedSessionsLeaveQueues,
     /// A blocking read is parked only after a look at what is there.
     ParkedReadsAreLookedAtFirst,
     /// A checkpoint is written behind the durable commit index that it stands on.
@@ -46,25 +46,25 @@ pub enum Rule {
 
 /// Which rule is broken, if any.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seam {
-    #[cfg(feature = "sabotage")]
+pub(crate) struct FaultPoint {
+    #[cfg(feature = "fault-injection")]
     broken: Option<Rule>,
     /// What the engine was not told yet.
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "fault-injection")]
     untold: Option<u64>,
 }
 
 /// Values that differ in what is broken only are the same: it is no part of any value.
-impl PartialEq for Seam {
+impl PartialEq for FaultPoint {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Seam {}
+impl Eq for FaultPoint {}
 
-#[cfg(feature = "sabotage")]
-impl Seam {
+#[cfg(feature = "fault-injection")]
+impl FaultPoint {
     pub(crate) fn break_rule(&mut self, rule: Rule) {
         self.broken = Some(rule);
     }
@@ -83,8 +83,8 @@ impl Seam {
     }
 }
 
-#[cfg(not(feature = "sabotage"))]
-impl Seam {
+#[cfg(not(feature = "fault-injection"))]
+impl FaultPoint {
     pub(crate) const fn breaks(&self, _: Rule) -> bool {
         false
     }

@@ -1,12 +1,12 @@
 //! The tasks that look for other servers: one a name that is looked up again and again, one an address that is
 //! called again and again. Both go on for ever and say what is wrong once for each change.
 
-use super::News;
+use super::BootstrapEvent;
 use crate::asker::{Asker, resolve};
-use crate::mailbox::{Mail, Mailbox};
+use crate::event_queue::{DriverEvent, EventSender};
 use crate::said::{Backoff, Said};
 use lockmesh_net::Endpoint;
-use lockmesh_protocol::forming::Introduction;
+use lockmesh_protocol::bootstrap::Introduction;
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,51 +17,51 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// How often a server that answers is asked again.
-const PERIOD: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(100);
 /// How long to wait before one that does not answer is called again: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a name is looked up that was found.
-const LOOK_UP_PERIOD: Duration = Duration::from_secs(2);
+const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
 /// How many names, and how many addresses, are tried.
 const MAX_PLACES: usize = 64;
 
 /// All such tasks; they end with this value.
 #[derive(Debug)]
-pub(super) struct Callers {
+pub(super) struct Discovery {
     endpoint: Arc<Endpoint>,
-    mailbox: Mailbox,
+    sender: EventSender,
     runtime: Handle,
     introduction: watch::Sender<Introduction>,
-    names: BTreeMap<String, Name>,
+    names: BTreeMap<String, KnownName>,
     calls: BTreeMap<SocketAddr, AbortHandle>,
 }
 
 #[derive(Debug)]
-struct Name {
+struct KnownName {
     addresses: Vec<SocketAddr>,
     task: AbortHandle,
 }
 
-impl Callers {
+impl Discovery {
     pub(super) fn new(
         endpoint: Arc<Endpoint>,
-        mailbox: Mailbox,
+        sender: EventSender,
         runtime: Handle,
         introduction: Introduction,
     ) -> Self {
         let introduction = watch::Sender::new(introduction);
-        Self { endpoint, mailbox, runtime, introduction, names: BTreeMap::new(), calls: BTreeMap::new() }
+        Self { endpoint, sender, runtime, introduction, names: BTreeMap::new(), calls: BTreeMap::new() }
     }
 
     /// Looks for servers there from now on.
     pub(super) fn look_at(&mut self, name: &str) {
         let is_me = name == self.introduction.borrow().server.address;
         if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_PLACES {
-            let task = look_up(name.to_owned(), self.mailbox.clone());
+            let task = look_up(name.to_owned(), self.sender.clone());
             let task = self.runtime.spawn(task).abort_handle();
-            self.names.insert(name.to_owned(), Name { addresses: Vec::new(), task });
+            self.names.insert(name.to_owned(), KnownName { addresses: Vec::new(), task });
         }
     }
 
@@ -80,10 +80,10 @@ impl Callers {
         });
         for address in wanted.into_iter().take(MAX_PLACES) {
             self.calls.entry(address).or_insert_with(|| {
-                let call = Caller {
+                let call = KnownAddress {
                     address,
                     endpoint: Arc::clone(&self.endpoint),
-                    mailbox: self.mailbox.clone(),
+                    sender: self.sender.clone(),
                     introduction: self.introduction.subscribe(),
                 };
                 self.runtime.spawn(call.go_on()).abort_handle()
@@ -103,15 +103,15 @@ impl Callers {
     }
 }
 
-impl Drop for Callers {
+impl Drop for Discovery {
     fn drop(&mut self) {
         let tasks = self.names.values().map(|name| &name.task).chain(self.calls.values());
         tasks.for_each(AbortHandle::abort);
     }
 }
 
-async fn look_up(name: String, mailbox: Mailbox) {
-    let mut backoff = Backoff::new(PAUSE.0, LOOK_UP_PERIOD);
+async fn look_up(name: String, sender: EventSender) {
+    let mut backoff = Backoff::new(BACKOFF.0, LOOK_UP_INTERVAL);
     let mut said = Said::default();
     let mut known = Vec::new();
     loop {
@@ -121,9 +121,9 @@ async fn look_up(name: String, mailbox: Mailbox) {
                 said.forget();
                 if addresses != known {
                     known.clone_from(&addresses);
-                    post(&mailbox, News::Resolved(name.clone(), addresses));
+                    post(&sender, BootstrapEvent::Resolved(name.clone(), addresses));
                 }
-                tokio::time::sleep(LOOK_UP_PERIOD).await;
+                tokio::time::sleep(LOOK_UP_INTERVAL).await;
             }
             Err(reason) => {
                 if said.is_new(&reason) {
@@ -135,16 +135,16 @@ async fn look_up(name: String, mailbox: Mailbox) {
     }
 }
 
-struct Caller {
+struct KnownAddress {
     address: SocketAddr,
     endpoint: Arc<Endpoint>,
-    mailbox: Mailbox,
+    sender: EventSender,
     introduction: watch::Receiver<Introduction>,
 }
 
-impl Caller {
+impl KnownAddress {
     async fn go_on(mut self) {
-        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         let mut said = Said::default();
         loop {
             let reason = match Asker::connect(&self.endpoint, self.address).await {
@@ -162,7 +162,7 @@ impl Caller {
     async fn introduce(&mut self, mut asker: Asker, backoff: &mut Backoff, said: &mut Said) -> String {
         loop {
             let request = Request::Introduce(self.introduction.borrow_and_update().clone());
-            let other = match asker.ask(request, PATIENCE).await {
+            let other = match asker.ask(request, TIMEOUT).await {
                 Ok(Response::Introduced(other)) => other,
                 Ok(Response::Unavailable(reason)) => return reason.to_string(),
                 Ok(other) => return format!("it answered something else: {other:?}"),
@@ -177,16 +177,16 @@ impl Caller {
             }
             backoff.reset();
             said.forget();
-            post(&self.mailbox, News::Met(other));
+            post(&self.sender, BootstrapEvent::Introduced(other));
             tokio::select! {
-                () = tokio::time::sleep(PERIOD) => {}
+                () = tokio::time::sleep(INTERVAL) => {}
                 _ = self.introduction.changed() => {}
             }
         }
     }
 }
 
-/// News always gets in; a driver that is gone needs none.
-fn post(mailbox: &Mailbox, news: News) {
-    let _ = mailbox.post(Mail::Forming(news));
+/// BootstrapEvent always gets in; a driver that is gone needs none.
+fn post(sender: &EventSender, news: BootstrapEvent) {
+    let _ = sender.post(DriverEvent::Bootstrap(news));
 }

@@ -6,7 +6,7 @@
 //! takes long, none would come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
 //! asked may ask the leader.
 
-use crate::input::Ticket;
+use crate::input::CallToken;
 use lockmesh_protocol::id::{LogIndex, SessionId};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
@@ -22,15 +22,15 @@ const FOLLOWERS_READER_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// Wants to look at the state.
-    Query(Ticket),
+    Query(CallToken),
     /// Wants to know that the session lives, and that the leader who says so is one.
-    Renewal(Ticket, SessionId),
+    Renewal(CallToken, SessionId),
 }
 
 impl Reader {
-    pub(crate) fn ticket(&self) -> Ticket {
+    pub(crate) fn token(&self) -> CallToken {
         match self {
-            Self::Query(ticket) | Self::Renewal(ticket, _) => *ticket,
+            Self::Query(token) | Self::Renewal(token, _) => *token,
         }
     }
 }
@@ -39,7 +39,7 @@ impl Reader {
 type Arrived = (Time, Reader);
 
 #[derive(Debug)]
-struct Round {
+struct ReadIndexRound {
     number: u64,
     began: Time,
     readers: Vec<Arrived>,
@@ -47,11 +47,11 @@ struct Round {
 
 /// Readers by how far they are.
 #[derive(Debug, Default)]
-pub(crate) struct Readers {
+pub(crate) struct ReadIndex {
     /// Those for whom no round has begun.
     arrived: Vec<Arrived>,
     /// Rounds that are under way, oldest first.
-    rounds: VecDeque<Round>,
+    rounds: VecDeque<ReadIndexRound>,
     /// Confirmed, but not everything that was committed is applied.
     confirmed: Vec<(LogIndex, Vec<Arrived>)>,
     last_number: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Readers {
     is_late: bool,
 }
 
-impl Readers {
+impl ReadIndex {
     pub(crate) fn arrive(&mut self, now: Time, reader: Reader) {
         self.arrived.push((now, reader));
     }
@@ -72,7 +72,7 @@ impl Readers {
         }
         self.last_number += 1;
         let readers = std::mem::take(&mut self.arrived);
-        self.rounds.push_back(Round { number: self.last_number, began: now, readers });
+        self.rounds.push_back(ReadIndexRound { number: self.last_number, began: now, readers });
         Some(self.last_number)
     }
 
@@ -109,7 +109,7 @@ impl Readers {
     /// time that one takes, and those before it that nobody waits for are forgotten.
     pub(crate) fn retry(&mut self, now: Time) {
         self.rounds.retain(|round| !round.readers.is_empty());
-        let is_late = |round: &Round| now.since(round.began) >= ROUND_TIMEOUT;
+        let is_late = |round: &ReadIndexRound| now.since(round.began) >= ROUND_TIMEOUT;
         for round in self.rounds.iter_mut().filter(|round| is_late(round)) {
             round.began = now;
             self.is_late = true;

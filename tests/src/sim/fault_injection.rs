@@ -1,22 +1,22 @@
 //! What can be broken on purpose, to show that the simulator would find it.
 //!
 //! Rules of the disk and of the shell are broken here, in the simulation's own disk and shell. Rules of the core are
-//! broken inside the core, which takes that order only under its feature `sabotage`.
+//! broken inside the core, which takes that order only under its feature `fault_injection`.
 
 use super::plan::Plan;
-use lockmesh_core::sabotage::Rule;
+use lockmesh_core::fault_injection::Rule;
 use lockmesh_protocol::change::Change;
 use std::time::Duration;
 
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sabotage {
+pub enum FaultInjection {
     /// None: everything is as it should be.
     #[default]
     None,
     /// A rule of the core.
     Core(Rule),
-    /// A log that does not lead to its image is kept at start.
+    /// A log that does not lead to its checkpoint is kept at start.
     KeepLogThatParts,
     /// A power cut takes the vote with it.
     ForgetVote,
@@ -28,14 +28,14 @@ pub enum Sabotage {
     HalfTheWindow,
 }
 
-impl Sabotage {
+impl FaultInjection {
     /// All of them.
-    pub const ALL: &'static [Sabotage] = &[
+    pub const ALL: &'static [FaultInjection] = &[
         Self::Core(Rule::AnswersWaitForTheirWrite),
         Self::Core(Rule::AnswersWaitForOlderWrites),
         Self::Core(Rule::EngineIsToldFirst),
         Self::Core(Rule::CheckpointsWaitForTheirCommit),
-        Self::Core(Rule::TimeStandsStillForImages),
+        Self::Core(Rule::TimeStandsStillForSnapshots),
         Self::Core(Rule::RemovedLeaderSteps),
         Self::Core(Rule::MessagesAreWhole),
         Self::Core(Rule::DelaysOutliveElections),
@@ -44,7 +44,7 @@ impl Sabotage {
         Self::Core(Rule::ReadsWaitForTheirRound),
         Self::Core(Rule::RenewalsWaitForTheirRound),
         Self::Core(Rule::FirstComeFirstServed),
-        Self::Core(Rule::TheDeadDoNotWait),
+        Self::Core(Rule::EndedSessionsLeaveQueues),
         Self::Core(Rule::ResetsWaitForTheirCheckpoint),
         Self::Core(Rule::CompactionStaysBehindTheCheckpoint),
         Self::Core(Rule::InstalledRowsStandAlone),
@@ -66,7 +66,7 @@ impl Sabotage {
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
+        Self::ALL.iter().copied().find(|fault_injection| fault_injection.name() == name)
     }
 
     /// The rule of the core that is broken.
@@ -88,11 +88,11 @@ impl Sabotage {
             }
             // A server must stand for election while it installs a snapshot: it lags behind the others' logs often, it is
             // slow to install, and quick to miss its leader.
-            Self::Core(Rule::TimeStandsStillForImages) => {
+            Self::Core(Rule::TimeStandsStillForSnapshots) => {
                 plan.faults.crash = often;
                 plan.faults.split = often;
                 plan.faults.fetch = Duration::from_millis(20);
-                plan.disk.image = (Duration::from_millis(200), Duration::from_millis(800));
+                plan.disk.checkpoint = (Duration::from_millis(200), Duration::from_millis(800));
                 plan.core.log_keep_bytes = 0;
                 plan.core.checkpoint_changes = 10;
                 plan.core.election_ticks = 5;

@@ -1,8 +1,8 @@
 //! Asking a quorum for something, wherever its leader is: to take this server in, or to note where it is now.
 
-use super::News;
+use super::BootstrapEvent;
 use crate::asker::Asker;
-use crate::mailbox::{Mail, Mailbox};
+use crate::event_queue::{DriverEvent, EventSender};
 use crate::said::{Backoff, Said};
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::record::{NewServer, Server};
@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long an answer may take: it waits for two commits.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before the next attempt: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How often a leader may be passed on to another one.
 const MAX_HINTS: usize = 4;
 
 /// Asks until a cluster takes this server in, then tells the driver.
 pub(super) async fn join(
     endpoint: Arc<Endpoint>,
-    mailbox: Mailbox,
+    sender: EventSender,
     me: NewServer,
     addresses: watch::Receiver<Vec<String>>,
 ) {
@@ -31,9 +31,10 @@ pub(super) async fn join(
         _ => None,
     };
     let joined =
-        insist(&endpoint, &addresses, Request::AddServer(me), "joins the cluster", is_admitted).await;
+        call_until_done(&endpoint, &addresses, Request::AddServer(me), "joins the cluster", is_admitted)
+            .await;
     // It always gets in; a driver that is gone needs it no more.
-    let _ = mailbox.post(Mail::Forming(News::Joined(joined)));
+    let _ = sender.post(DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)));
 }
 
 /// Whether the id that was given belongs to the server of this birth.
@@ -44,18 +45,18 @@ fn is_of(joined: &Joined, birth: &str) -> bool {
 /// Tells the leader where this server is now, until it knows.
 pub(crate) async fn announce(endpoint: Arc<Endpoint>, me: Server, addresses: watch::Receiver<Vec<String>>) {
     let done = |response| matches!(response, Response::Done).then_some(());
-    insist(&endpoint, &addresses, Request::Announce(me), "tells where it is now", done).await;
+    call_until_done(&endpoint, &addresses, Request::Announce(me), "tells where it is now", done).await;
     tracing::info!("the quorum knows where this server is now");
 }
 
-async fn insist<T>(
+async fn call_until_done<T>(
     endpoint: &Endpoint,
     addresses: &watch::Receiver<Vec<String>>,
     request: Request,
     what: &str,
     mut wanted: impl FnMut(Response) -> Option<T>,
 ) -> T {
-    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     let mut said = Said::default();
     loop {
         let now = addresses.borrow().clone();
@@ -80,7 +81,7 @@ async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Re
     let mut address = address.to_owned();
     for _ in 0..MAX_HINTS {
         let mut asker = Asker::connect_to(endpoint, &address).await?;
-        match asker.ask(request.clone(), PATIENCE).await? {
+        match asker.ask(request.clone(), TIMEOUT).await? {
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
                 address = leader;
             }

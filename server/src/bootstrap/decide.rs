@@ -1,15 +1,15 @@
 //! Who is here, and what follows from it: the decisions of a server that belongs to nothing yet. Pure.
 //!
 //! A cluster begins once. Its first servers find each other, and the one with the lowest node id proposes a
-//! [`Formation`]: the cluster's id and the voters. Each voter writes down that it promises this formation, and promises
+//! [`BootstrapPlan`]: the cluster's id and the voters. Each voter writes down that it promises this plan, and promises
 //! no other, ever. Raft begins only where all are known to have promised. So two clusters never begin with one voter
-//! in common, whoever crashes when; and any server that has promised can bring the same formation to its end.
+//! in common, whoever crashes when; and any server that has promised can bring the same plan to its end.
 //!
 //! **Invariants:** a server is taken for what its birth says, which its data folder keeps: one that was emptied is
 //! another server and is bound by nothing, and nothing that it promised counts. A server that belongs to nothing and
 //! hears a member of a cluster founds none: it joins.
 
-use lockmesh_protocol::forming::{Formation, Introduction, Standing};
+use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::time::Time;
@@ -17,24 +17,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A server that was not heard for so long is not here.
-const PRESENT_TIME: Duration = Duration::from_secs(2);
+const PRESENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many servers are listened to.
 const MAX_SERVERS: usize = 64;
 
 /// A server among others.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct Bootstrap {
     me: NewServer,
     expect: u32,
     standing: Standing,
     /// Whether this server asked a cluster to take it in: then it founds none.
     is_joining: bool,
     /// The others, by their births.
-    met: BTreeMap<String, Met>,
+    met: BTreeMap<String, Heard>,
 }
 
 #[derive(Debug)]
-struct Met {
+struct Heard {
     introduction: Introduction,
     at: Time,
 }
@@ -46,15 +46,15 @@ pub(crate) enum Decision {
     Wait(String),
     /// It will come to nothing until somebody does what is said here.
     Trouble(String),
-    /// Write down that this formation is promised, then say so with [`Meeting::promised`].
-    Promise(Formation),
+    /// Write down that this plan is promised, then say so with [`Bootstrap::promised`].
+    Promise(BootstrapPlan),
     /// All have promised: Raft may begin.
-    Begin(Formation),
+    Begin(BootstrapPlan),
     /// There is a cluster: ask it to be taken in, at one of these addresses.
     Join(Vec<String>),
 }
 
-impl Meeting {
+impl Bootstrap {
     /// `standing` is what was written down: free, or promised.
     pub(crate) fn new(me: NewServer, expect: u32, standing: Standing) -> Self {
         Self { me, expect, standing, is_joining: false, met: BTreeMap::new() }
@@ -74,19 +74,19 @@ impl Meeting {
             return;
         }
         // A server that came back emptied is here instead of its earlier life.
-        let replaced = |met: &Met| {
+        let replaced = |met: &Heard| {
             let other = &met.introduction.server;
             other.address == server.address && other.node.folded() == server.node.folded()
         };
-        self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIME * 30 && !replaced(met));
+        self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIMEOUT * 30 && !replaced(met));
         if self.met.len() < MAX_SERVERS {
-            self.met.insert(server.birth.clone(), Met { introduction, at: now });
+            self.met.insert(server.birth.clone(), Heard { introduction, at: now });
         }
     }
 
     /// What was decided was written down.
-    pub(crate) fn promised(&mut self, formation: Formation) {
-        self.standing = Standing::Promised(formation);
+    pub(crate) fn promised(&mut self, plan: BootstrapPlan) {
+        self.standing = Standing::Promised(plan);
     }
 
     /// A cluster was asked to take this server in.
@@ -102,7 +102,7 @@ impl Meeting {
     /// What follows now.
     pub(crate) fn decide(&self, now: Time) -> Decision {
         match &self.standing {
-            Standing::Promised(formation) => self.decide_promised(now, formation),
+            Standing::Promised(plan) => self.decide_promised(now, plan),
             Standing::Free | Standing::Member { .. } => self.decide_free(now),
         }
     }
@@ -129,23 +129,23 @@ impl Meeting {
         self.gather(now)
     }
 
-    /// Somebody has promised a formation with this server in it.
+    /// Somebody has promised a plan with this server in it.
     fn asked_to_promise(&self, now: Time) -> Option<Decision> {
-        let mut formations = self.present(now).filter_map(|other| match &other.standing {
-            Standing::Promised(formation) => Some((formation, &other.server)),
+        let mut plans = self.present(now).filter_map(|other| match &other.standing {
+            Standing::Promised(plan) => Some((plan, &other.server)),
             _ => None,
         });
-        let (formation, other) = formations.next()?;
-        Some(if formation.servers.len() != self.expect as usize {
+        let (plan, other) = plans.next()?;
+        Some(if plan.servers.len() != self.expect as usize {
             Decision::Trouble(format!(
                 "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set it alike",
                 named(other),
-                formation.servers.len(),
+                plan.servers.len(),
                 self.expect
             ))
-        } else if formation.server(&self.me.birth).is_some() {
-            Decision::Promise(formation.clone())
-        } else if formation.node(&self.me.node).is_some() {
+        } else if plan.server(&self.me.birth).is_some() {
+            Decision::Promise(plan.clone())
+        } else if plan.node(&self.me.node).is_some() {
             Decision::Trouble(format!(
                 "{} has promised to found a cluster with this server as it was before its data folder was emptied. That \
                  cluster never began: stop the servers that have promised and empty their data folders too",
@@ -194,38 +194,38 @@ impl Meeting {
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
-        Decision::Promise(Formation { cluster_id: self.me.birth.clone(), servers })
+        Decision::Promise(BootstrapPlan { cluster_id: self.me.birth.clone(), servers })
     }
 
-    fn decide_promised(&self, now: Time, formation: &Formation) -> Decision {
-        let begun = |met: &Met| match &met.introduction.standing {
-            Standing::Member { cluster_id, .. } => *cluster_id == formation.cluster_id,
+    fn decide_promised(&self, now: Time, plan: &BootstrapPlan) -> Decision {
+        let begun = |met: &Heard| match &met.introduction.standing {
+            Standing::Member { cluster_id, .. } => *cluster_id == plan.cluster_id,
             _ => false,
         };
         if self.met.values().any(begun) {
-            return Decision::Begin(formation.clone());
+            return Decision::Begin(plan.clone());
         }
         let mut missing = Vec::new();
-        for voter in formation.servers.iter().filter(|voter| voter.birth != self.me.birth) {
+        for voter in plan.servers.iter().filter(|voter| voter.birth != self.me.birth) {
             // A promise is for ever, so it counts however long ago it was heard.
             let met = self.met.get(&voter.birth).map(|met| &met.introduction.standing);
             match met {
-                Some(Standing::Promised(theirs)) if theirs == formation => {}
+                Some(Standing::Promised(theirs)) if theirs == plan => {}
                 Some(Standing::Free) | None => missing.push(voter),
                 Some(_) => {
                     return Decision::Trouble(format!(
                         "this server has promised to found the cluster {}, but node {} has promised another one: stop \
                          this server and empty its data folder, so that it joins that one",
-                        formation.cluster_id, voter.node
+                        plan.cluster_id, voter.node
                     ));
                 }
             }
         }
         if missing.is_empty() {
-            return Decision::Begin(formation.clone());
+            return Decision::Begin(plan.clone());
         }
         for other in self.present(now) {
-            if let Some(trouble) = contradiction(formation, other) {
+            if let Some(trouble) = contradiction(plan, other) {
                 return Decision::Trouble(trouble);
             }
         }
@@ -271,30 +271,30 @@ impl Meeting {
 
     fn present(&self, now: Time) -> impl Iterator<Item = &Introduction> {
         let met = self.met.values();
-        met.filter(move |met| now.since(met.at) <= PRESENT_TIME).map(|met| &met.introduction)
+        met.filter(move |met| now.since(met.at) <= PRESENT_TIMEOUT).map(|met| &met.introduction)
     }
 }
 
-/// Why a formation cannot come to its end, as another server's introduction shows.
-fn contradiction(formation: &Formation, other: &Introduction) -> Option<String> {
+/// Why a plan cannot come to its end, as another server's introduction shows.
+fn contradiction(plan: &BootstrapPlan, other: &Introduction) -> Option<String> {
     let server = &other.server;
     if let Standing::Member { cluster_id, .. } = &other.standing
-        && *cluster_id != formation.cluster_id
+        && *cluster_id != plan.cluster_id
     {
         return Some(format!(
             "this server has promised to found the cluster {}, but {} belongs to the cluster {cluster_id}: to join that \
              one, stop this server and empty its data folder",
-            formation.cluster_id,
+            plan.cluster_id,
             named(server)
         ));
     }
-    let voter = formation.node(&server.node)?;
+    let voter = plan.node(&server.node)?;
     (voter.birth != server.birth).then(|| {
         format!(
             "{} was emptied before the cluster began that this server has promised to found. Unless another server of \
              {} has begun: stop all that have promised and empty their data folders too",
             named(server),
-            formation.servers.iter().map(|voter| voter.node.as_str()).collect::<Vec<_>>().join(", ")
+            plan.servers.iter().map(|voter| voter.node.as_str()).collect::<Vec<_>>().join(", ")
         )
     })
 }

@@ -1,7 +1,7 @@
 //! Stories of servers that meet, and storms in which they crash, come back and are emptied at any moment.
 
-use super::{Decision, Meeting};
-use lockmesh_protocol::forming::{Formation, Introduction, Standing};
+use super::{Bootstrap, Decision};
+use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::time::Time;
@@ -14,33 +14,33 @@ fn server(name: &str) -> NewServer {
     NewServer { node: name.into(), node_id: format!("id-{name}"), address: format!("{name}:8300"), birth }
 }
 
-fn free(name: &str, expect: u32) -> Meeting {
-    Meeting::new(server(name), expect, Standing::Free)
+fn free(name: &str, expect: u32) -> Bootstrap {
+    Bootstrap::new(server(name), expect, Standing::Free)
 }
 
 fn introduction(name: &str, expect: u32, standing: Standing) -> Introduction {
     Introduction { server: server(name), expect, standing, knows: Vec::new() }
 }
 
-fn formation(names: &[&str]) -> Formation {
+fn plan(names: &[&str]) -> BootstrapPlan {
     let ids = (1..).map(ServerId);
     let servers = ids.zip(names).map(|(id, name)| server(name).with_id(id)).collect();
-    Formation { cluster_id: format!("birth of {}", names[0]), servers }
+    BootstrapPlan { cluster_id: format!("birth of {}", names[0]), servers }
 }
 
-fn hear(meeting: &mut Meeting, name: &str, expect: u32, standing: Standing) {
-    meeting.hear(NOW, introduction(name, expect, standing));
+fn hear(bootstrap: &mut Bootstrap, name: &str, expect: u32, standing: Standing) {
+    bootstrap.hear(NOW, introduction(name, expect, standing));
 }
 
-fn trouble(meeting: &Meeting) -> String {
-    match meeting.decide(NOW) {
+fn trouble(bootstrap: &Bootstrap) -> String {
+    match bootstrap.decide(NOW) {
         Decision::Trouble(what) => what,
         other => panic!("no trouble: {other:?}"),
     }
 }
 
-fn wait(meeting: &Meeting) -> String {
-    match meeting.decide(NOW) {
+fn wait(bootstrap: &Bootstrap) -> String {
+    match bootstrap.decide(NOW) {
         Decision::Wait(what) => what,
         other => panic!("it does not wait: {other:?}"),
     }
@@ -51,12 +51,12 @@ fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
     let (mut a, mut b) = (free("a", 3), free("b", 3));
     hear(&mut a, "b", 3, Standing::Free);
     assert_eq!(wait(&a), "waiting for 1 more of 3 servers; here are a at a:8300, b at b:8300");
-    for (meeting, other) in [(&mut a, "b"), (&mut b, "a")] {
-        hear(meeting, other, 3, Standing::Free);
-        hear(meeting, "c", 3, Standing::Free);
+    for (bootstrap, other) in [(&mut a, "b"), (&mut b, "a")] {
+        hear(bootstrap, other, 3, Standing::Free);
+        hear(bootstrap, "c", 3, Standing::Free);
     }
     assert!(wait(&b).ends_with("a at a:8300 begins"));
-    let wanted = formation(&["a", "b", "c"]);
+    let wanted = plan(&["a", "b", "c"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     a.promised(wanted.clone());
     assert_eq!(wait(&a), "waiting until b at b:8300 and c at c:8300 has promised to found the cluster too");
@@ -70,7 +70,7 @@ fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
 #[test]
 fn a_server_alone_needs_nobody() {
     let mut a = free("a", 1);
-    let wanted = formation(&["a"]);
+    let wanted = plan(&["a"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     a.promised(wanted.clone());
     assert_eq!(a.decide(NOW), Decision::Begin(wanted));
@@ -78,8 +78,8 @@ fn a_server_alone_needs_nobody() {
 
 #[test]
 fn one_that_has_begun_speaks_for_all() {
-    let wanted = formation(&["a", "b", "c"]);
-    let mut a = Meeting::new(server("a"), 3, Standing::Promised(wanted.clone()));
+    let wanted = plan(&["a", "b", "c"]);
+    let mut a = Bootstrap::new(server("a"), 3, Standing::Promised(wanted.clone()));
     hear(&mut a, "x", 0, Standing::Member { cluster_id: wanted.cluster_id.clone(), server: ServerId(9) });
     assert_eq!(a.decide(NOW), Decision::Begin(wanted));
 }
@@ -95,7 +95,7 @@ fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
     }
     let mut joiner = free("a", 3);
     joiner.joins();
-    hear(&mut joiner, "b", 2, Standing::Promised(formation(&["a", "b"])));
+    hear(&mut joiner, "b", 2, Standing::Promised(plan(&["a", "b"])));
     assert!(wait(&joiner).starts_with("waiting for a server that belongs"));
 }
 
@@ -109,10 +109,10 @@ fn what_cannot_come_to_an_end_is_said() {
         hear(&mut a, name, 2, Standing::Free);
     }
     assert!(trouble(&a).starts_with("3 servers want to found a cluster of 2: a at a:8300, b at b:8300, c"));
-    hear(&mut a, "b", 2, Standing::Promised(formation(&["b", "c"])));
+    hear(&mut a, "b", 2, Standing::Promised(plan(&["b", "c"])));
     assert_eq!(wait(&a), "b at b:8300 founds a cluster without this server, which will join it");
     let mut a = free("a", 3);
-    hear(&mut a, "b", 2, Standing::Promised(formation(&["a", "b"])));
+    hear(&mut a, "b", 2, Standing::Promised(plan(&["a", "b"])));
     assert!(trouble(&a).contains("founds a cluster of 2 servers, but `quorum.bootstrap_expect` is 3 here"));
 }
 
@@ -131,15 +131,15 @@ fn servers_that_cannot_be_told_apart_are_said() {
 
 #[test]
 fn an_emptied_server_is_another_one_and_its_promise_is_void() {
-    let wanted = formation(&["a", "b", "c"]);
-    let mut b = Meeting::new(server("b"), 3, Standing::Promised(wanted.clone()));
+    let wanted = plan(&["a", "b", "c"]);
+    let mut b = Bootstrap::new(server("b"), 3, Standing::Promised(wanted.clone()));
     hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
     hear(&mut b, "c", 3, Standing::Free);
     let mut emptied = introduction("a", 3, Standing::Free);
     emptied.server.birth = "another".into();
     b.hear(NOW, emptied.clone());
     assert!(trouble(&b).contains("was emptied before the cluster began"));
-    let mut a = Meeting::new(emptied.server, 3, Standing::Free);
+    let mut a = Bootstrap::new(emptied.server, 3, Standing::Free);
     hear(&mut a, "b", 3, Standing::Promised(wanted));
     assert!(trouble(&a).contains("as it was before its data folder was emptied"));
 }
@@ -151,7 +151,7 @@ fn who_is_silent_is_not_here_but_its_promise_stands() {
     hear(&mut a, "b", 2, Standing::Free);
     assert!(matches!(a.decide(NOW), Decision::Promise(_)));
     assert!(matches!(a.decide(later), Decision::Wait(_)));
-    let wanted = formation(&["a", "b"]);
+    let wanted = plan(&["a", "b"]);
     a.promised(wanted.clone());
     hear(&mut a, "b", 2, Standing::Promised(wanted.clone()));
     assert_eq!(a.decide(later), Decision::Begin(wanted));
@@ -160,7 +160,7 @@ fn who_is_silent_is_not_here_but_its_promise_stands() {
 /// A server with its disk.
 struct Node {
     disk: (NewServer, Standing),
-    meeting: Meeting,
+    bootstrap: Bootstrap,
     has_begun: bool,
 }
 
@@ -169,7 +169,7 @@ impl Node {
         let mut me = server(&format!("s{name}"));
         me.birth = format!("{name}/{life}");
         Self {
-            meeting: Meeting::new(me.clone(), expect, Standing::Free),
+            bootstrap: Bootstrap::new(me.clone(), expect, Standing::Free),
             disk: (me, Standing::Free),
             has_begun: false,
         }
@@ -177,13 +177,13 @@ impl Node {
 
     fn restart(&mut self, expect: u32) {
         let (me, standing) = self.disk.clone();
-        self.meeting = Meeting::new(me, expect, standing);
+        self.bootstrap = Bootstrap::new(me, expect, standing);
     }
 
     fn introduction(&self, now: Time) -> Introduction {
-        let mut introduction = self.meeting.introduction(now);
-        if let (true, Standing::Promised(formation)) = (self.has_begun, &self.disk.1) {
-            let cluster_id = formation.cluster_id.clone();
+        let mut introduction = self.bootstrap.introduction(now);
+        if let (true, Standing::Promised(plan)) = (self.has_begun, &self.disk.1) {
+            let cluster_id = plan.cluster_id.clone();
             introduction.standing = Standing::Member { cluster_id, server: ServerId(1) };
         }
         introduction
@@ -203,7 +203,7 @@ impl Draws {
 fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut draws = Draws(seed);
     let mut nodes: Vec<_> = (0..count).map(|name| Node::new(name, 0, expect)).collect();
-    let mut promises: BTreeMap<String, Formation> = BTreeMap::new();
+    let mut promises: BTreeMap<String, BootstrapPlan> = BTreeMap::new();
     let mut begun: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for step in 0..600 {
         let now = Time(step * 50_000);
@@ -213,29 +213,29 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
             1 if emptying && step < 300 => nodes[one] = Node::new(one, step + 1, expect),
             _ => {
                 let introduction = nodes[other].introduction(now);
-                nodes[one].meeting.hear(now, introduction);
+                nodes[one].bootstrap.hear(now, introduction);
             }
         }
         let node = &mut nodes[one];
         let birth = node.disk.0.birth.clone();
-        match node.meeting.decide(now) {
-            Decision::Promise(formation) => {
-                let known = promises.entry(birth).or_insert_with(|| formation.clone());
-                assert_eq!(*known, formation, "a server promises once");
-                node.disk.1 = Standing::Promised(formation.clone());
+        match node.bootstrap.decide(now) {
+            Decision::Promise(plan) => {
+                let known = promises.entry(birth).or_insert_with(|| plan.clone());
+                assert_eq!(*known, plan, "a server promises once");
+                node.disk.1 = Standing::Promised(plan.clone());
                 match draws.below(3) {
                     0 => node.restart(expect),
-                    _ => node.meeting.promised(formation),
+                    _ => node.bootstrap.promised(plan),
                 }
             }
-            Decision::Begin(formation) => {
-                for voter in &formation.servers {
-                    assert_eq!(promises.get(&voter.birth), Some(&formation), "all have promised");
+            Decision::Begin(plan) => {
+                for voter in &plan.servers {
+                    assert_eq!(promises.get(&voter.birth), Some(&plan), "all have promised");
                 }
                 node.has_begun = true;
-                begun.entry(formation.cluster_id).or_default().insert(birth);
+                begun.entry(plan.cluster_id).or_default().insert(birth);
             }
-            Decision::Join(_) => node.meeting.joins(),
+            Decision::Join(_) => node.bootstrap.joins(),
             Decision::Wait(_) | Decision::Trouble(_) => {}
         }
     }

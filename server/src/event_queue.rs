@@ -1,12 +1,12 @@
-//! The driver's bounded mailbox, and the way its answers go back to each connection.
+//! The driver's bounded event queue, and the way its answers go back to each connection.
 //!
 //! Many tasks and threads post, one task takes; until there is a quorum, one plain thread. **Invariants:** posting
 //! never blocks; calls beyond the limit come back to whoever posted them, while everything that frees something (a
 //! cancel, a vanished connection, a finished write) always gets in; an answer to a call that was cancelled is dropped
 //! here.
 
-use crate::forming::News;
-use crate::images::Fetched;
+use crate::bootstrap::BootstrapEvent;
+use crate::snapshot::Fetched;
 use crate::store::StoreEvent;
 use lockmesh_core::frontend::CallRef;
 pub use lockmesh_core::frontend::Caller;
@@ -26,14 +26,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Sleep;
 
 /// How many calls may wait for the driver, and as many messages of other servers: neither keeps the other out.
-pub const MAILBOX_LIMIT: usize = 16_384;
+pub const EVENT_QUEUE_LIMIT: usize = 16_384;
 
 /// How many calls of one connection may be unanswered, or answered and not yet sent, unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
 /// What the driver is told.
 #[derive(Debug)]
-pub enum Mail {
+pub enum DriverEvent {
     /// Somebody asks. Every call is answered once through `replies`, unless it is cancelled before.
     Call {
         /// Which of the connection's calls.
@@ -58,14 +58,14 @@ pub enum Mail {
     Version(ServerId, String),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
-    /// An image was fetched from another server; none if it could not be.
-    Image(Option<Box<Fetched>>),
+    /// A checkpoint was fetched from another server; none if it could not be.
+    SnapshotFetched(Option<Box<Fetched>>),
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.
     ReaderClosed,
     /// Something was heard of other servers while there is no quorum yet.
-    Forming(News),
+    Bootstrap(BootstrapEvent),
     /// Something happened in the store.
     Store(StoreEvent),
     /// This server is about to stop: if it leads, another one shall. Answered when there is nothing left to do about it.
@@ -74,8 +74,8 @@ pub enum Mail {
     Stop,
 }
 
-impl Mail {
-    /// What it counts against [`MAILBOX_LIMIT`] as, if it does.
+impl DriverEvent {
+    /// What it counts against [`EVENT_QUEUE_LIMIT`] as, if it does.
     fn limited(&self) -> Option<Limited> {
         match self {
             Self::Call { .. } => Some(Limited::Call),
@@ -94,60 +94,60 @@ enum Limited {
 
 /// Posts to the driver; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Mailbox(Arc<Shared>);
+pub struct EventSender(Arc<QueueShared>);
 
 /// Takes what was posted; there is one.
 #[derive(Debug)]
-pub struct Inbox(Arc<Shared>);
+pub struct EventReceiver(Arc<QueueShared>);
 
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct QueueShared {
+    queue: Mutex<EventQueue>,
     news: Condvar,
     limit: usize,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    mails: VecDeque<Mail>,
+struct EventQueue {
+    events: VecDeque<DriverEvent>,
     /// How many calls wait, and how many messages of other servers.
     limited: [usize; 2],
-    /// Whether a thread waits for the first mail.
+    /// Whether a thread waits for the first event.
     thread_waits: bool,
     /// The task that waits for it.
     task: Option<Waker>,
 }
 
-/// Makes a mailbox that takes up to `limit` calls and as many peer messages ([`MAILBOX_LIMIT`] in service).
-pub fn mailbox(limit: usize) -> (Mailbox, Inbox) {
-    let shared = Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), limit });
-    (Mailbox(shared.clone()), Inbox(shared))
+/// Makes an event queue that takes up to `limit` calls and as many peer messages ([`EVENT_QUEUE_LIMIT`] in service).
+pub fn event_queue(limit: usize) -> (EventSender, EventReceiver) {
+    let shared = Arc::new(QueueShared { queue: Mutex::default(), news: Condvar::new(), limit });
+    (EventSender(shared.clone()), EventReceiver(shared))
 }
 
-impl Mailbox {
-    /// Posts one mail. It comes back when the mailbox is full, which happens to calls and peer messages only.
-    pub fn post(&self, mail: Mail) -> Result<(), Mail> {
+impl EventSender {
+    /// Posts one event. It comes back when the event queue is full, which happens to calls and peer messages only.
+    pub fn post(&self, event: DriverEvent) -> Result<(), DriverEvent> {
         let mut queue = lock(&self.0.queue);
-        let posted = queue.push(mail, self.0.limit);
+        let posted = queue.push(event, self.0.limit);
         self.wake(queue);
         posted
     }
 
     /// Posts many under one lock and with one wake-up; gives back those that found no room.
-    pub fn post_all(&self, mails: impl IntoIterator<Item = Mail>) -> Vec<Mail> {
+    pub fn post_all(&self, events: impl IntoIterator<Item = DriverEvent>) -> Vec<DriverEvent> {
         let mut queue = lock(&self.0.queue);
-        let refused = mails.into_iter().filter_map(|mail| queue.push(mail, self.0.limit).err()).collect();
+        let refused = events.into_iter().filter_map(|event| queue.push(event, self.0.limit).err()).collect();
         self.wake(queue);
         refused
     }
 
-    /// How many mails wait, for a gauge.
+    /// How many events wait, for a gauge.
     pub fn waiting(&self) -> usize {
-        lock(&self.0.queue).mails.len()
+        lock(&self.0.queue).events.len()
     }
 
-    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        if queue.mails.is_empty() {
+    fn wake(&self, mut queue: MutexGuard<'_, EventQueue>) {
+        if queue.events.is_empty() {
             return;
         }
         let (thread_waits, task) = (std::mem::take(&mut queue.thread_waits), queue.task.take());
@@ -161,43 +161,43 @@ impl Mailbox {
     }
 }
 
-impl Queue {
-    fn push(&mut self, mail: Mail, limit: usize) -> Result<(), Mail> {
-        if let Some(kind) = mail.limited() {
+impl EventQueue {
+    fn push(&mut self, event: DriverEvent, limit: usize) -> Result<(), DriverEvent> {
+        if let Some(kind) = event.limited() {
             let waiting = &mut self.limited[kind as usize];
             if *waiting >= limit {
-                return Err(mail);
+                return Err(event);
             }
             *waiting += 1;
         }
-        self.mails.push_back(mail);
+        self.events.push_back(event);
         Ok(())
     }
 
-    fn take(&mut self, mails: &mut Vec<Mail>, at_most: usize) {
-        let count = at_most.min(self.mails.len());
-        let before = mails.len();
-        mails.extend(self.mails.drain(..count));
-        for kind in mails[before..].iter().filter_map(Mail::limited) {
+    fn take(&mut self, events: &mut Vec<DriverEvent>, at_most: usize) {
+        let count = at_most.min(self.events.len());
+        let before = events.len();
+        events.extend(self.events.drain(..count));
+        for kind in events[before..].iter().filter_map(DriverEvent::limited) {
             self.limited[kind as usize] -= 1;
         }
     }
 }
 
-impl Inbox {
-    /// Appends up to `at_most` mails to `mails`, in the order of their posting. Waits for the first one until
+impl EventReceiver {
+    /// Appends up to `at_most` events to `events`, in the order of their posting. Waits for the first one until
     /// `deadline` is over, and in any case until the other tasks of this thread have had their turn.
-    pub async fn arrive(&self, mails: &mut Vec<Mail>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
+    pub async fn arrive(&self, events: &mut Vec<DriverEvent>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
         let mut gave_way = false;
         poll_fn(|context| {
             let gives_way = !std::mem::replace(&mut gave_way, true);
             let mut queue = lock(&self.0.queue);
-            if !queue.mails.is_empty() && gives_way {
+            if !queue.events.is_empty() && gives_way {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if !queue.mails.is_empty() {
-                queue.take(mails, at_most);
+            if !queue.events.is_empty() {
+                queue.take(events, at_most);
                 return Poll::Ready(());
             }
             if !queue.task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
@@ -209,15 +209,15 @@ impl Inbox {
         .await;
     }
 
-    /// Appends up to `at_most` mails that are there.
-    pub fn take_now(&self, mails: &mut Vec<Mail>, at_most: usize) {
-        lock(&self.0.queue).take(mails, at_most);
+    /// Appends up to `at_most` events that are there.
+    pub fn take_now(&self, events: &mut Vec<DriverEvent>, at_most: usize) {
+        lock(&self.0.queue).take(events, at_most);
     }
 
-    /// The same as [`Inbox::arrive`] for a thread, which it blocks until `deadline`.
-    pub fn take(&self, mails: &mut Vec<Mail>, at_most: usize, deadline: Instant) {
+    /// The same as [`EventReceiver::arrive`] for a thread, which it blocks until `deadline`.
+    pub fn take(&self, events: &mut Vec<DriverEvent>, at_most: usize, deadline: Instant) {
         let mut queue = lock(&self.0.queue);
-        while queue.mails.is_empty() {
+        while queue.events.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left == Duration::ZERO {
                 return;
@@ -227,16 +227,16 @@ impl Inbox {
             queue = woken;
             queue.thread_waits = false;
         }
-        queue.take(mails, at_most);
+        queue.take(events, at_most);
     }
 }
 
 /// Where the answers to one connection's calls go; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ReplySink(Arc<Connection>);
+pub struct ReplySink(Arc<ReplyQueue>);
 
 #[derive(Debug)]
-struct Connection {
+struct ReplyQueue {
     caller: Caller,
     peer: Arc<Peer>,
     call_limit: usize,
@@ -282,7 +282,7 @@ impl ReplySink {
     /// Makes the sink of a new connection, which may have up to `call_limit` calls unanswered.
     pub fn new(caller: Caller, peer: Peer, call_limit: usize) -> Self {
         let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
-        Self(Arc::new(Connection { caller, peer: Arc::new(peer), call_limit, state, ready, room }))
+        Self(Arc::new(ReplyQueue { caller, peer: Arc::new(peer), call_limit, state, ready, room }))
     }
 
     /// Which connection.
@@ -410,7 +410,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Caller, Mail, ReplySink, WakeList, mailbox};
+    use super::{Begun, Caller, DriverEvent, ReplySink, WakeList, event_queue};
     use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::rpc::{CallId, Request, Response};
     use std::pin::pin;
@@ -420,60 +420,60 @@ mod tests {
         ReplySink::new(Caller(1), Peer { role: Role::Agent, node: "web-1".into() }, call_limit)
     }
 
-    fn call(id: u64) -> Mail {
-        Mail::Call { call: CallId(id), request: Request::Status, replies: sink(1) }
+    fn call(id: u64) -> DriverEvent {
+        DriverEvent::Call { call: CallId(id), request: Request::Status, replies: sink(1) }
     }
 
-    fn is_call(mail: &Mail, id: u64) -> bool {
-        matches!(mail, Mail::Call { call, .. } if call.0 == id)
+    fn is_call(event: &DriverEvent, id: u64) -> bool {
+        matches!(event, DriverEvent::Call { call, .. } if call.0 == id)
     }
 
     #[test]
     fn calls_beyond_the_limit_come_back_and_what_frees_gets_in() {
-        let (mailbox, inbox) = mailbox(2);
-        let refused = mailbox.post_all([call(1), call(2), call(3)]);
-        assert!(matches!(&refused[..], [mail] if is_call(mail, 3)));
-        assert!(mailbox.post(Mail::Gone { from: Caller(1) }).is_ok());
-        assert_eq!(mailbox.waiting(), 3);
-        let mut mails = Vec::new();
-        inbox.take(&mut mails, 1, Instant::now());
-        assert!(mailbox.post(call(4)).is_ok());
-        inbox.take(&mut mails, 10, Instant::now());
+        let (sender, receiver) = event_queue(2);
+        let refused = sender.post_all([call(1), call(2), call(3)]);
+        assert!(matches!(&refused[..], [event] if is_call(event, 3)));
+        assert!(sender.post(DriverEvent::Gone { from: Caller(1) }).is_ok());
+        assert_eq!(sender.waiting(), 3);
+        let mut events = Vec::new();
+        receiver.take(&mut events, 1, Instant::now());
+        assert!(sender.post(call(4)).is_ok());
+        receiver.take(&mut events, 10, Instant::now());
         assert!(
-            matches!(&mails[..], [a, b, Mail::Gone { .. }, c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
+            matches!(&events[..], [a, b, DriverEvent::Gone { .. }, c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
         );
     }
 
     #[test]
-    fn a_driver_that_sleeps_is_woken_and_one_without_mail_goes_on() {
-        let (mailbox, inbox) = mailbox(10);
-        let mut mails = Vec::new();
-        inbox.take(&mut mails, 10, Instant::now() + Duration::from_millis(1));
-        assert!(mails.is_empty());
+    fn a_driver_that_sleeps_is_woken_and_one_without_events_goes_on() {
+        let (sender, receiver) = event_queue(10);
+        let mut events = Vec::new();
+        receiver.take(&mut events, 10, Instant::now() + Duration::from_millis(1));
+        assert!(events.is_empty());
         let driver = std::thread::spawn(move || {
-            inbox.take(&mut mails, 10, Instant::now() + Duration::from_secs(3600));
-            mails.len()
+            receiver.take(&mut events, 10, Instant::now() + Duration::from_secs(3600));
+            events.len()
         });
-        assert!(mailbox.post(Mail::Stop).is_ok());
+        assert!(sender.post(DriverEvent::Stop).is_ok());
         assert_eq!(driver.join().expect("it only waits"), 1);
     }
 
     #[tokio::test]
-    async fn a_task_that_waits_is_woken_by_mail_and_by_its_deadline_and_gives_way_before_it_takes() {
-        let (mailbox, inbox) = mailbox(10);
-        let mut mails = Vec::new();
+    async fn a_task_that_waits_is_woken_by_an_event_and_by_its_deadline_and_gives_way_before_it_takes() {
+        let (sender, receiver) = event_queue(10);
+        let mut events = Vec::new();
         let after = |time: Duration| tokio::time::sleep_until((Instant::now() + time).into());
         let mut soon = pin!(after(Duration::from_millis(1)));
-        inbox.arrive(&mut mails, 10, soon.as_mut()).await;
-        assert!(mails.is_empty());
+        receiver.arrive(&mut events, 10, soon.as_mut()).await;
+        assert!(events.is_empty());
         let mut never = pin!(after(Duration::from_secs(3600)));
-        let poster = async { assert!(mailbox.post(call(1)).is_ok()) };
-        tokio::join!(inbox.arrive(&mut mails, 10, never.as_mut()), poster);
-        assert!(matches!(&mails[..], [mail] if is_call(mail, 1)));
-        assert!(mailbox.post(call(2)).is_ok());
-        let poster = async { assert!(mailbox.post(call(3)).is_ok()) };
-        tokio::join!(inbox.arrive(&mut mails, 10, never.as_mut()), poster);
-        assert!(matches!(&mails[1..], [a, b] if is_call(a, 2) && is_call(b, 3)), "both share a turn");
+        let poster = async { assert!(sender.post(call(1)).is_ok()) };
+        tokio::join!(receiver.arrive(&mut events, 10, never.as_mut()), poster);
+        assert!(matches!(&events[..], [event] if is_call(event, 1)));
+        assert!(sender.post(call(2)).is_ok());
+        let poster = async { assert!(sender.post(call(3)).is_ok()) };
+        tokio::join!(receiver.arrive(&mut events, 10, never.as_mut()), poster);
+        assert!(matches!(&events[1..], [a, b] if is_call(a, 2) && is_call(b, 3)), "both share a turn");
     }
 
     #[tokio::test]

@@ -1,16 +1,16 @@
 //! What a member of a quorum begins with: its store, its core, and the driver that owns them.
 
+use crate::bootstrap::{BootstrapState, Membership, Record, RecordError};
 use crate::config::ServerConfig;
 use crate::driver::{Driver, DriverLimits, DriverParts};
-use crate::forming::{Membership, Place, Record, RecordError};
-use crate::mailbox::{Inbox, Mail, Mailbox};
+use crate::event_queue::{DriverEvent, EventReceiver, EventSender};
 use crate::peers::{Me, Peers};
 use crate::recover::begin_anew;
 use crate::stopped::FolderError;
 use crate::store::{HeldFolder, Origins, StoreError, StoreOptions};
-use lockmesh_core::raft::log::{self, ImageMark};
-use lockmesh_core::raft::{Election, membership_after};
-use lockmesh_core::{Core, CoreConfig, Formation, TimerConfig};
+use lockmesh_core::raft::log::{self, SnapshotMeta};
+use lockmesh_core::raft::{ElectionTimeout, membership_after};
+use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::{NewServer, Server};
 use std::io;
@@ -22,18 +22,18 @@ const MAX_PENDING_PROPOSALS: usize = 65_536;
 
 /// Everything that must be known beside the record.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct ServerStart {
     pub(crate) config: ServerConfig,
     pub(crate) folder: HeldFolder,
     pub(crate) me: NewServer,
     pub(crate) seed: u64,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) sender: EventSender,
     pub(crate) peers: Arc<Peers>,
 }
 
 /// Why a member could not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum OpeningError {
+pub enum StartError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -115,18 +115,18 @@ pub enum OpeningError {
     Thread(io::Error),
 }
 
-impl Opening {
+impl ServerStart {
     /// Opens the store, or makes it where this server has just become a member, and notes that it is one.
     ///
     /// # Panics
     /// Where the record says that this server belongs to nothing.
-    pub(crate) fn open(self, mut record: Record, inbox: Inbox) -> Result<Driver, OpeningError> {
-        let membership = record.membership().expect("the lobby ends with a membership");
+    pub(crate) fn open(self, mut record: Record, receiver: EventReceiver) -> Result<Driver, StartError> {
+        let membership = record.membership().expect("the bootstrap ends with a membership");
         let path = self.config.data_dir.clone();
-        let first_image = self.first_image(&record, &membership)?;
+        let first_snapshot = self.first_snapshot(&record, &membership)?;
         let cache_bytes = usize::try_from(self.config.storage.cache_bytes).unwrap_or(usize::MAX);
         let options =
-            StoreOptions { server: membership.server, first_image, cache_bytes, accept_loss: false };
+            StoreOptions { server: membership.server, first_snapshot, cache_bytes, accept_loss: false };
         if let Some(files) = record.copied(self.folder.origins()?) {
             self.take_copy(&membership, &options, files)?;
         }
@@ -135,18 +135,18 @@ impl Opening {
         let found = recovered.state.cluster_id();
         if !found.is_empty() && found != cluster_id {
             let found = found.to_owned();
-            return Err(OpeningError::OtherCluster { folder: path, found, expected: cluster_id });
+            return Err(StartError::OtherCluster { folder: path, found, expected: cluster_id });
         }
         // A crash before this line finds a store in which nothing has happened yet.
-        record.place = Place::Member(membership);
+        record.place = BootstrapState::Member(membership);
         record.files = self.folder.origins()?;
         record.write(&path)?;
-        let post = self.mailbox.clone();
+        let post = self.sender.clone();
         let store = store.start(move |event| {
             // Events always get in; when the driver is gone nobody is left to hear them.
-            let _ = post.post(Mail::Store(event));
+            let _ = post.post(DriverEvent::Store(event));
         });
-        let store = store.map_err(OpeningError::Thread)?;
+        let store = store.map_err(StartError::Thread)?;
         if record.corrupt {
             tracing::error!(
                 folder = %path.display(), server = %id,
@@ -158,12 +158,12 @@ impl Opening {
             CoreConfig {
                 id,
                 seed: self.seed,
-                formation: Formation { cluster_id: cluster_id.clone(), servers: servers.clone() },
+                formation: ClusterStart { cluster_id: cluster_id.clone(), servers: servers.clone() },
                 timers: timers(&self.config),
                 max_pending_proposals: MAX_PENDING_PROPOSALS,
                 log_keep_bytes: self.config.storage.log_keep_bytes,
                 log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
-                election: Election::with_timeout(self.config.quorum.election_timeout),
+                election: ElectionTimeout::with_timeout(self.config.quorum.election_timeout),
                 corruption_check_interval: self.config.storage.corruption_check_interval,
             },
             recovered,
@@ -176,7 +176,7 @@ impl Opening {
         let (storage, peers) = (self.config.storage, self.peers);
         Ok(Driver::new(DriverParts {
             core,
-            inbox,
+            receiver,
             store,
             own_record,
             cluster_id,
@@ -197,14 +197,14 @@ impl Opening {
         membership: &Membership,
         options: &StoreOptions,
         files: (Origins, Origins),
-    ) -> Result<(), OpeningError> {
+    ) -> Result<(), StartError> {
         let folder = &self.config.data_dir;
         let found = self.folder.inspect(options)?;
         let voters = found.map(|found| membership_after(&found.recovered));
         if voters != Some(log::Membership::of_voters(&[membership.server])) {
             let Membership { server, cluster_id, .. } = membership.clone();
             let (folder, files) = (folder.clone(), Box::new(files));
-            return Err(OpeningError::Copied { folder, server, cluster_id, files });
+            return Err(StartError::Copied { folder, server, cluster_id, files });
         }
         tracing::warn!(
             folder = %folder.display(),
@@ -212,23 +212,23 @@ impl Opening {
              a server still runs on the original, stop it"
         );
         begin_anew(&self.folder, folder, membership, false)
-            .map_err(|error| OpeningError::Copy(Box::new(error)))?;
+            .map_err(|error| StartError::Copy(Box::new(error)))?;
         Ok(())
     }
 
     /// What a new store begins with.
-    fn first_image(&self, record: &Record, membership: &Membership) -> Result<ImageMark, OpeningError> {
+    fn first_snapshot(&self, record: &Record, membership: &Membership) -> Result<SnapshotMeta, StartError> {
         match &record.place {
-            Place::Member(_) if !self.folder.has_store()? => Err(OpeningError::Emptied {
+            BootstrapState::Member(_) if !self.folder.has_store()? => Err(StartError::Emptied {
                 folder: self.config.data_dir.clone(),
                 server: membership.server,
                 cluster_id: membership.cluster_id.clone(),
             }),
-            Place::Promised(formation) => {
+            BootstrapState::Promised(formation) => {
                 let voters: Vec<_> = formation.servers.iter().map(|server| server.id).collect();
-                Ok(Core::bootstrap_image(&voters))
+                Ok(Core::bootstrap_snapshot(&voters))
             }
-            _ => Ok(ImageMark::default()),
+            _ => Ok(SnapshotMeta::default()),
         }
     }
 }

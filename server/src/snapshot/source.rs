@@ -7,7 +7,7 @@ use crate::store::{Backup, Part, RawPart, StoreError};
 use bytes::Bytes;
 use lockmesh_core::checksum::FORMAT;
 use lockmesh_core::frontend::CheckpointReader;
-use lockmesh_protocol::rpc::{BackupPart, ImagePart, Response, Unavailable};
+use lockmesh_protocol::rpc::{BackupPart, Response, SnapshotPart, Unavailable};
 use lockmesh_protocol::wire::encode_into;
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A checkpoint that is read by parts.
-pub struct Source {
-    rows: Rows,
+pub struct CheckpointSource {
+    rows: SourceKind,
     /// Whether the last part was read.
     is_finished: bool,
     /// Whether its asker gave up, and has not asked again since.
@@ -30,7 +30,7 @@ pub struct Source {
 }
 
 /// For whom.
-enum Rows {
+enum SourceKind {
     /// For an operator.
     Backup(Backup),
     /// For another server.
@@ -44,12 +44,12 @@ struct Snapshot {
     digests: Vec<Digest>,
 }
 
-impl Source {
+impl CheckpointSource {
     /// Reads a checkpoint for whoever wants it.
     pub fn new(reader: CheckpointReader, checkpoint: Backup) -> Self {
         let rows = match reader {
-            CheckpointReader::Backup => Rows::Backup(checkpoint),
-            CheckpointReader::Snapshot => Rows::Snapshot(Snapshot::new(checkpoint)),
+            CheckpointReader::Backup => SourceKind::Backup(checkpoint),
+            CheckpointReader::Snapshot => SourceKind::Snapshot(Snapshot::new(checkpoint)),
         };
         Self { rows, is_finished: false, is_abandoned: false }
     }
@@ -59,23 +59,23 @@ impl Source {
     pub fn timeout(&self) -> Duration {
         match &self.rows {
             _ if self.is_finished || self.is_abandoned => LAST_TIMEOUT,
-            Rows::Backup(_) => BACKUP_TIMEOUT,
-            Rows::Snapshot(_) => SNAPSHOT_TIMEOUT,
+            SourceKind::Backup(_) => BACKUP_TIMEOUT,
+            SourceKind::Snapshot(_) => SNAPSHOT_TIMEOUT,
         }
     }
 
     /// Whoever asked last gave up his question, or lost his connection. A server that fetches a snapshot comes back for what
     /// it lacks; an operator who has hung up does not.
     pub fn abandon(&mut self) {
-        self.is_abandoned = matches!(self.rows, Rows::Backup(_));
+        self.is_abandoned = matches!(self.rows, SourceKind::Backup(_));
     }
 
     /// Answers with a part: any that was read before, or the one that follows. The number is the reader's.
     pub fn answer(&mut self, reader: u64, number: u32) -> Response {
         self.is_abandoned = false;
         let answer = match &mut self.rows {
-            Rows::Backup(backup) => backup_part(reader, backup, number),
-            Rows::Snapshot(snapshot) => snapshot.part(reader, number),
+            SourceKind::Backup(backup) => backup_part(reader, backup, number),
+            SourceKind::Snapshot(snapshot) => snapshot.part(reader, number),
         };
         match answer {
             Ok(Some((part, is_last))) => {
@@ -104,7 +104,7 @@ impl Snapshot {
         Self { checkpoint, mark: mark.into(), digests: Vec::new() }
     }
 
-    fn part(&mut self, image: u64, number: u32) -> Result<Option<(Response, bool)>, StoreError> {
+    fn part(&mut self, snapshot: u64, number: u32) -> Result<Option<(Response, bool)>, StoreError> {
         let Some(RawPart { rows, last }) = self.checkpoint.raw_part(number)? else { return Ok(None) };
         let digest = of_part(number, &self.mark, &rows);
         if self.digests.len() == number as usize {
@@ -112,8 +112,8 @@ impl Snapshot {
         }
         let whole = last.then(|| of_all(&self.digests));
         let (mark, rows) = (self.mark.clone(), rows.into());
-        let part = ImagePart { image, number, mark, rows, digest, whole };
-        Ok(Some((Response::ImagePart(part), last)))
+        let part = SnapshotPart { snapshot, number, mark, rows, digest, whole };
+        Ok(Some((Response::SnapshotPart(part), last)))
     }
 }
 
@@ -130,11 +130,11 @@ fn backup_part(
 
 #[cfg(test)]
 mod tests {
-    use super::{BACKUP_TIMEOUT, LAST_TIMEOUT, SNAPSHOT_TIMEOUT, Source};
+    use super::{BACKUP_TIMEOUT, CheckpointSource, LAST_TIMEOUT, SNAPSHOT_TIMEOUT};
     use crate::store::testing::backup_of;
     use lockmesh_core::State;
     use lockmesh_core::frontend::CheckpointReader;
-    use lockmesh_core::raft::log::ImageMark;
+    use lockmesh_core::raft::log::SnapshotMeta;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
     use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -147,8 +147,8 @@ mod tests {
         for (reader, usual) in
             [(CheckpointReader::Backup, BACKUP_TIMEOUT), (CheckpointReader::Snapshot, SNAPSHOT_TIMEOUT)]
         {
-            let checkpoint = backup_of(ImageMark::default(), &state).in_parts_of(1);
-            let mut source = Source::new(reader, checkpoint);
+            let checkpoint = backup_of(SnapshotMeta::default(), &state).in_parts_of(1);
+            let mut source = CheckpointSource::new(reader, checkpoint);
             let mut answers = (0..).map(|number| (source.answer(7, number), source.timeout()));
             let is_part = |answer: &Response| !matches!(answer, Response::Unavailable(_));
             let parts: Vec<_> = answers.by_ref().take_while(|(answer, _)| is_part(answer)).collect();
@@ -167,8 +167,8 @@ mod tests {
         state.load(Change::Fence(Fence(3)));
         state.load(Change::ClusterId("c".into()));
         let source = |reader| {
-            let checkpoint = backup_of(ImageMark::default(), &state).in_parts_of(1);
-            let mut source = Source::new(reader, checkpoint);
+            let checkpoint = backup_of(SnapshotMeta::default(), &state).in_parts_of(1);
+            let mut source = CheckpointSource::new(reader, checkpoint);
             source.answer(7, 0);
             source.abandon();
             source

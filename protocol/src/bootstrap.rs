@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 /// A cluster's id and first servers. Each of these promises it once, durably, before any of them votes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Formation {
+pub struct BootstrapPlan {
     /// The cluster's id, a UUID.
     pub cluster_id: String,
     /// The servers that vote at first, in order of their ids.
     pub servers: Vec<Server>,
 }
 
-impl Formation {
+impl BootstrapPlan {
     /// A server by its birth.
     pub fn server(&self, birth: &str) -> Option<&Server> {
         self.servers.iter().find(|server| server.birth == birth)
@@ -45,7 +45,7 @@ pub enum Standing {
     /// It belongs to nothing.
     Free,
     /// It has promised to found this cluster and no other.
-    Promised(Formation),
+    Promised(BootstrapPlan),
     /// It belongs to a cluster.
     Member {
         /// The cluster.

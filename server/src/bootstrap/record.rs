@@ -6,7 +6,7 @@
 use crate::store::Origins;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
-use lockmesh_protocol::forming::Formation;
+use lockmesh_protocol::bootstrap::BootstrapPlan;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Joined;
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     version: u32,
     /// The server's birth: drawn with the data folder.
     pub(crate) birth: String,
-    pub(crate) place: Place,
+    pub(crate) place: BootstrapState,
     /// The store's files, as this server made or last used them: others are copies. None until it was first a member,
     /// and in folders of versions that did not look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,11 +41,11 @@ pub(crate) struct Record {
 /// Where a server stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Place {
+pub(crate) enum BootstrapState {
     /// It belongs to nothing.
     Free,
     /// It founds this cluster, or none. Its store may have been made, but Raft has not begun.
-    Promised(Formation),
+    Promised(BootstrapPlan),
     /// A cluster has taken it in. Its store may have been made, but Raft has not begun.
     Admitted(Membership),
     /// It belongs to a cluster, and its store is there.
@@ -97,7 +97,14 @@ impl Record {
 
     /// The record of a new data folder.
     pub(crate) fn fresh(birth: String) -> Self {
-        Self { version: VERSION, birth, place: Place::Free, files: None, removed: false, corrupt: false }
+        Self {
+            version: VERSION,
+            birth,
+            place: BootstrapState::Free,
+            files: None,
+            removed: false,
+            corrupt: false,
+        }
     }
 
     /// The version of the file's format.
@@ -136,16 +143,18 @@ impl Record {
 
     /// What the store's files should be and are, where they are others than this server left: copies.
     pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
-        let pair = matches!(self.place, Place::Member(_)).then_some(self.files?).zip(found)?;
+        let pair = matches!(self.place, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
         (pair.0 != pair.1).then_some(pair)
     }
 
     /// Who this server is in its cluster, as soon as it has promised to found it or was taken in.
     pub(crate) fn membership(&self) -> Option<Membership> {
         match &self.place {
-            Place::Free => None,
-            Place::Promised(formation) => Membership::of_founder(formation, &self.birth),
-            Place::Admitted(membership) | Place::Member(membership) => Some(membership.clone()),
+            BootstrapState::Free => None,
+            BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.birth),
+            BootstrapState::Admitted(membership) | BootstrapState::Member(membership) => {
+                Some(membership.clone())
+            }
         }
     }
 
@@ -163,10 +172,10 @@ impl Record {
 }
 
 impl Membership {
-    /// The membership of a founder; none if it is not in the formation.
-    fn of_founder(formation: &Formation, birth: &str) -> Option<Self> {
-        let server = formation.server(birth)?.id;
-        let Formation { cluster_id, servers } = formation.clone();
+    /// The membership of a founder; none if it is not in the plan.
+    fn of_founder(plan: &BootstrapPlan, birth: &str) -> Option<Self> {
+        let server = plan.server(birth)?.id;
+        let BootstrapPlan { cluster_id, servers } = plan.clone();
         Some(Self { server, cluster_id, servers })
     }
 }
@@ -180,7 +189,7 @@ impl From<Joined> for Membership {
 
 #[cfg(test)]
 mod tests {
-    use super::{Membership, Place, Record, RecordError};
+    use super::{BootstrapState, Membership, Record, RecordError};
     use crate::store::{Origin, Origins};
     use lockmesh_protocol::id::ServerId;
 
@@ -193,7 +202,7 @@ mod tests {
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
-        record.place = Place::Member(membership);
+        record.place = BootstrapState::Member(membership);
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
         record.files = Some(files(1));
@@ -211,9 +220,9 @@ mod tests {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         let mut record = Record::fresh("b".into());
         // Files are made before the record says that their server is a member: a crash between the two is no copy.
-        record.place = Place::Admitted(membership.clone());
+        record.place = BootstrapState::Admitted(membership.clone());
         assert_eq!(record.copied(Some(files(2))), None);
-        record.place = Place::Member(membership);
+        record.place = BootstrapState::Member(membership);
         assert_eq!(record.copied(Some(files(2))), None, "an older version noted nothing");
         record.files = Some(files(1));
         assert_eq!(record.copied(Some(files(1))), None);

@@ -1,4 +1,4 @@
-//! The checksums of an image: the one file of this crate that names sha2.
+//! The checksums of a snapshot: the one file of this crate that names sha2.
 
 use sha2::{Digest as _, Sha256};
 

@@ -7,34 +7,34 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `meeting.rs` | what follows from who is here; start with it |
+//! | `decide.rs` | what follows from who is here; start with it |
 //! | `record.rs` | what is never forgotten of that |
-//! | `lobby.rs` | the driver's stand-in until there is a quorum |
-//! | `callers.rs` | the tasks that look for other servers and introduce this one |
-//! | `joining.rs` | the tasks that ask a quorum for something: to take this server in, or to note where it is |
+//! | `run.rs` | the driver's stand-in until there is a quorum |
+//! | `discovery.rs` | the tasks that look for other servers and introduce this one |
+//! | `join.rs` | the tasks that ask a quorum for something: to take this server in, or to note where it is |
 
-mod callers;
-mod joining;
-mod lobby;
-mod meeting;
+mod decide;
+mod discovery;
+mod join;
 mod record;
+mod run;
 
-pub(crate) use joining::announce;
-pub(crate) use lobby::Lobby;
+pub(crate) use join::announce;
 pub use record::RecordError;
-pub(crate) use record::{Membership, Place, Record};
+pub(crate) use record::{BootstrapState, Membership, Record};
+pub(crate) use run::BootstrapLoop;
 
-use lockmesh_protocol::forming::Introduction;
+use lockmesh_protocol::bootstrap::Introduction;
 use lockmesh_protocol::rpc::Joined;
 use std::net::SocketAddr;
 
 /// What was heard while there is no quorum yet.
 #[derive(Debug)]
-pub enum News {
+pub enum BootstrapEvent {
     /// A name stands for these addresses now.
     Resolved(String, Vec<SocketAddr>),
     /// A server said who it is.
-    Met(Introduction),
+    Introduced(Introduction),
     /// A cluster took this server in.
     Joined(Joined),
 }

@@ -1,15 +1,15 @@
-//! `state.redb`: the image of the state, one commit a checkpoint.
+//! `state.redb`: the checkpoint of the state, one commit a checkpoint.
 //!
 //! **Invariant:** one commit holds the rows, their checksum, the index they stand for, its term and the membership of
-//! exactly that index. Nothing else writes the image.
+//! exactly that index. Nothing else writes the checkpoint.
 
 use super::error::StoreError;
-use super::file::{Fault, Reading, RedbFile, TableName, Writing, WritingTable};
+use super::file::{Reading, RedbFile, StoreFault, TableName, Writing, WritingTable};
 use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
 use lockmesh_core::checksum::{self, Checksum};
-use lockmesh_core::raft::log::{ImageMark, OwnMemory};
+use lockmesh_core::raft::log::{OwnMemory, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::wire;
 use serde::Serialize;
@@ -21,34 +21,34 @@ const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
 /// How far other servers had come; absent where none was ever heard.
 const PEERS_KEY: &[u8] = b"peers";
-/// The snapshot that the rows are a copy of; absent in images of versions that did not keep it.
+/// The snapshot that the rows are a copy of; absent in checkpoints of versions that did not keep it.
 const COPY_KEY: &[u8] = b"copy of";
 
-/// The checksum of the rows, and its format; absent in images of versions that kept none.
+/// The checksum of the rows, and its format; absent in checkpoints of versions that kept none.
 const CHECKSUM_KEY: &[u8] = b"checksum";
 
-/// So many rows of a deleted tree leave the image in one portion.
+/// So many rows of a deleted tree leave the checkpoint in one portion.
 const PORTION_ROWS: usize = 500;
 
 /// A part of a backup is closed when its rows reach this many bytes. One row may be longer.
 pub(super) const PART_BYTES: usize = 1 << 20;
 
-/// The image on disk. One thread writes it, any may read it.
+/// The checkpoint on disk. One thread writes it, any may read it.
 #[derive(Debug)]
-pub(super) struct ImageStore {
+pub(super) struct CheckpointStore {
     file: RedbFile,
-    /// The checksum of the rows when it was opened: for an image that does not hold it yet.
+    /// The checksum of the rows when it was opened: for a checkpoint that does not hold it yet.
     opened_with: Checksum,
 }
 
-impl ImageStore {
-    /// What a new image begins with.
-    pub(super) fn fill(writing: &mut Writing<'_>, mark: &ImageMark) -> Result<(), Fault> {
+impl CheckpointStore {
+    /// What a new checkpoint begins with.
+    pub(super) fn fill(writing: &mut Writing<'_>, mark: &SnapshotMeta) -> Result<(), StoreFault> {
         writing.table(MARKS)?.put(MARK_KEY, &encode(mark))
     }
 
-    /// Reads an image that was opened, with the state that it holds, and compares it with its checksum.
-    pub(super) fn load(file: RedbFile) -> Result<(Self, ImageMark, State), StoreError> {
+    /// Reads a checkpoint that was opened, with the state that it holds, and compares it with its checksum.
+    pub(super) fn load(file: RedbFile) -> Result<(Self, SnapshotMeta, State), StoreError> {
         let reading = file.read()?;
         let mark = mark_of(&reading).map_err(|fault| file.fault(fault))?;
         let (mut state, mut sum) = (State::default(), Checksum::default());
@@ -56,7 +56,7 @@ impl ImageStore {
             .each(ROWS, &[], |key, value| {
                 let row = decode(value)?;
                 if !rows::is_key_of(key, &row) {
-                    return Err(Fault::Damaged("a row lies under the name of another one".to_owned()));
+                    return Err(StoreFault::Damaged("a row lies under the name of another one".to_owned()));
                 }
                 sum.add(value);
                 state.load(row);
@@ -73,19 +73,19 @@ impl ImageStore {
         Ok((Self { file, opened_with: sum }, mark, state))
     }
 
-    /// The file behind the image.
+    /// The file behind the checkpoint.
     pub(super) fn file(&self) -> &RedbFile {
         &self.file
     }
 
-    /// Makes the image stand for `mark`, durably; the checksum of all its rows. May be called again with the same after an
+    /// Makes the checkpoint stand for `mark`, durably; the checksum of all its rows. May be called again with the same after an
     /// error.
     ///
     /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called between two of them, so
     /// that processor and disk are there for others too.
-    pub(super) fn checkpoint(
+    pub(super) fn write(
         &self,
-        mark: &ImageMark,
+        mark: &SnapshotMeta,
         dirty: &DirtyRows,
         mut rest: impl FnMut(),
     ) -> Result<Checksum, StoreError> {
@@ -111,7 +111,7 @@ impl ImageStore {
         Ok(sum)
     }
 
-    /// What the server knew for itself when the image was made.
+    /// What the server knew for itself when the checkpoint was made.
     pub(super) fn own(&self) -> Result<OwnMemory, StoreError> {
         Ok(OwnMemory { peers: self.kept(PEERS_KEY)?, copy_of: self.kept(COPY_KEY)? })
     }
@@ -129,11 +129,11 @@ impl ImageStore {
             self.file.read().and_then(|reading| mark_of(&reading).map_err(|fault| self.file.fault(fault)));
         match mark {
             Ok(mark) => self.file.finish(|writing| Self::fill(writing, &mark)),
-            Err(error) => tracing::warn!(%error, "cannot read the image any more"),
+            Err(error) => tracing::warn!(%error, "cannot read the checkpoint any more"),
         }
     }
 
-    /// Begins a backup of what the image holds now.
+    /// Begins a backup of what the checkpoint holds now.
     pub(super) fn backup(&self) -> Result<Backup, StoreError> {
         let reading = self.file.read()?;
         let fault = |fault| self.file.fault(fault);
@@ -152,20 +152,21 @@ impl ImageStore {
     }
 }
 
-fn mark_of(reading: &Reading) -> Result<ImageMark, Fault> {
+fn mark_of(reading: &Reading) -> Result<SnapshotMeta, StoreFault> {
     let bytes = reading.get(MARKS, MARK_KEY)?;
-    let bytes = bytes.ok_or_else(|| Fault::Damaged("it does not say what index it stands for".to_owned()))?;
-    wire::decode_stored(&bytes).map_err(|error| Fault::Damaged(error.to_string()))
+    let bytes =
+        bytes.ok_or_else(|| StoreFault::Damaged("it does not say what index it stands for".to_owned()))?;
+    wire::decode_stored(&bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 
 /// The checksum that was kept with the rows; none where there is none that this build could compare.
-fn checksum_of(reading: &Reading) -> Result<Option<Checksum>, Fault> {
+fn checksum_of(reading: &Reading) -> Result<Option<Checksum>, StoreFault> {
     decode_checksum(reading.get(MARKS, CHECKSUM_KEY)?)
 }
 
-fn decode_checksum(bytes: Option<Vec<u8>>) -> Result<Option<Checksum>, Fault> {
+fn decode_checksum(bytes: Option<Vec<u8>>) -> Result<Option<Checksum>, StoreFault> {
     let kept = bytes.map(|bytes| wire::decode_stored::<(u32, Checksum)>(&bytes)).transpose();
-    let kept = kept.map_err(|error| Fault::Damaged(error.to_string()))?;
+    let kept = kept.map_err(|error| StoreFault::Damaged(error.to_string()))?;
     Ok(kept.filter(|(format, _)| *format == checksum::FORMAT).map(|(_, sum)| sum))
 }
 
@@ -175,7 +176,7 @@ fn write_rows(
     dirty: &DirtyRows,
     sum: &mut Checksum,
     mut rest: impl FnMut(),
-) -> Result<(), Fault> {
+) -> Result<(), StoreFault> {
     for Range { start: RowKey(start), end: RowKey(end) } in dirty.ranges() {
         while table.remove_some(&start, &end, PORTION_ROWS, |row| sum.remove(row))? == PORTION_ROWS {
             rest();
@@ -200,32 +201,32 @@ fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<Change, Fault> {
-    wire::decode_stored(bytes).map_err(|error| Fault::Damaged(error.to_string()))
+fn decode(bytes: &[u8]) -> Result<Change, StoreFault> {
+    wire::decode_stored(bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 
 /// Looks at a row's key and content; false where it has seen enough.
-pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, Fault> + 'a;
+pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StoreFault> + 'a;
 
-/// Rows of an image as they were at one moment, in the order of their keys.
+/// Rows of a checkpoint as they were at one moment, in the order of their keys.
 pub(super) trait RowSource: Send {
     /// Calls `visit` with each row from a key on, until it says `false`.
-    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreFault>;
 }
 
 impl RowSource for Reading {
-    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+    fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreFault> {
         Reading::each(self, ROWS, from, visit)
     }
 }
 
-/// A backup under way: the image as it was at one moment, in parts. Later checkpoints do not disturb it.
+/// A backup under way: the checkpoint as it was at one moment, in parts. Later checkpoints do not disturb it.
 ///
 /// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks any more.
 pub struct Backup {
     path: std::path::PathBuf,
     rows: Box<dyn RowSource>,
-    mark: ImageMark,
+    mark: SnapshotMeta,
     checksum: Checksum,
     cluster_id: String,
     /// A part is closed when its rows reach this many bytes. One row may be longer.
@@ -258,7 +259,7 @@ impl Backup {
     pub(super) fn new(
         path: std::path::PathBuf,
         rows: Box<dyn RowSource>,
-        (mark, checksum): (ImageMark, Checksum),
+        (mark, checksum): (SnapshotMeta, Checksum),
         cluster_id: String,
         part_bytes: usize,
     ) -> Self {
@@ -273,7 +274,7 @@ impl Backup {
     }
 
     /// What the backup stands for.
-    pub fn mark(&self) -> &ImageMark {
+    pub fn mark(&self) -> &SnapshotMeta {
         &self.mark
     }
 
@@ -338,13 +339,13 @@ impl Backup {
         Ok(Some(RawPart { rows: part.into_bytes(), last }))
     }
 
-    fn fault(&self, fault: Fault) -> StoreError {
+    fn fault(&self, fault: StoreFault) -> StoreError {
         let path = self.path.clone();
         match fault {
-            Fault::Io(source) => {
+            StoreFault::Io(source) => {
                 StoreError::Io { path, doing: "cannot read the backup: begin a new one", source }
             }
-            Fault::Damaged(reason) => StoreError::Damaged { path, reason },
+            StoreFault::Damaged(reason) => StoreError::Damaged { path, reason },
         }
     }
 }

@@ -16,10 +16,10 @@ use crate::said::Backoff;
 use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
 use lockmesh_core::checksum::{Checksum, FORMAT};
-use lockmesh_core::raft::log::ImageMark;
+use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::rpc::{ImagePart, MAX_FRAME_BYTES, Request, Response};
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, SnapshotPart};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use std::time::Duration;
@@ -35,7 +35,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Fetched {
     /// What it stands for.
-    pub mark: ImageMark,
+    pub mark: SnapshotMeta,
     /// The state that it holds.
     pub state: Box<State>,
     /// The same as rows that take the place of all others.
@@ -46,7 +46,7 @@ pub struct Fetched {
 
 /// What follows from an answer, or from there being none.
 #[derive(Debug)]
-pub enum Step {
+pub enum DownloadStep {
     /// The next part may be asked for at once.
     Ask,
     /// It is asked for again on another connection, after so long, for this reason.
@@ -59,7 +59,7 @@ pub enum Step {
 
 /// A snapshot on its way.
 #[derive(Debug)]
-pub struct Download {
+pub struct SnapshotDownload {
     /// It must stand for this index or a later one.
     least: LogIndex,
     parts: Parts,
@@ -74,7 +74,7 @@ pub struct Download {
 #[derive(Debug)]
 struct Parts {
     reader: Option<u64>,
-    mark: Option<ImageMark>,
+    mark: Option<SnapshotMeta>,
     digests: Vec<Digest>,
     rows: RowReader,
     state: Box<State>,
@@ -82,7 +82,7 @@ struct Parts {
     bytes: usize,
 }
 
-impl Download {
+impl SnapshotDownload {
     /// Begins to fetch a snapshot of at least an index.
     pub fn new(now: Time, least: LogIndex) -> Self {
         let backoff = Backoff::new(RECONNECT_BACKOFF.0, RECONNECT_BACKOFF.1);
@@ -91,8 +91,8 @@ impl Download {
 
     /// What is to be asked next.
     pub fn request(&self) -> Request {
-        let (image, number) = (self.parts.reader, self.part_count());
-        Request::ImagePart { image, number, least: self.least }
+        let (snapshot, number) = (self.parts.reader, self.part_count());
+        Request::SnapshotPart { snapshot, number, least: self.least }
     }
 
     /// How many parts have arrived.
@@ -105,26 +105,26 @@ impl Download {
         self.parts.bytes
     }
 
-    /// The other server has answered [`Download::request`].
-    pub fn answered(&mut self, now: Time, response: Response) -> Step {
+    /// The other server has answered [`SnapshotDownload::request`].
+    pub fn answered(&mut self, now: Time, response: Response) -> DownloadStep {
         let taken = match response {
-            Response::ImagePart(part) => self.parts.take(&part),
+            Response::SnapshotPart(part) => self.parts.take(&part),
             Response::Unavailable(reason) => Err(reason.to_string()),
             other => Err(format!("an answer that fits no snapshot: {other:?}")),
         };
         match taken {
             Ok(None) => {
                 self.last_part = Some(now);
-                Step::Ask
+                DownloadStep::Ask
             }
-            Ok(Some(mark)) if mark.index >= self.least => Step::Done(Box::new(self.finish(mark))),
+            Ok(Some(mark)) if mark.index >= self.least => DownloadStep::Done(Box::new(self.finish(mark))),
             Ok(Some(_)) => self.begin_anew(now, "it is too old".into()),
             Err(reason) => self.begin_anew(now, reason),
         }
     }
 
     /// No answer came: what has arrived stays.
-    pub fn lost(&mut self, now: Time, reason: String) -> Step {
+    pub fn lost(&mut self, now: Time, reason: String) -> DownloadStep {
         if let Some(at) = self.last_part.take() {
             self.heard = at;
             self.backoff.reset();
@@ -133,19 +133,19 @@ impl Download {
     }
 
     /// What has arrived is of no more use.
-    fn begin_anew(&mut self, now: Time, reason: String) -> Step {
+    fn begin_anew(&mut self, now: Time, reason: String) -> DownloadStep {
         (self.parts, self.last_part) = (Parts::new(), None);
         self.ask_again(now, reason)
     }
 
-    fn ask_again(&mut self, now: Time, reason: String) -> Step {
+    fn ask_again(&mut self, now: Time, reason: String) -> DownloadStep {
         if now.since(self.heard) > GIVE_UP_AFTER {
-            return Step::GiveUp(reason);
+            return DownloadStep::GiveUp(reason);
         }
-        Step::AskAgain(self.backoff.next(), reason)
+        DownloadStep::AskAgain(self.backoff.next(), reason)
     }
 
-    fn finish(&mut self, mark: ImageMark) -> Fetched {
+    fn finish(&mut self, mark: SnapshotMeta) -> Fetched {
         let Parts { state, dirty: rows, bytes, .. } = std::mem::replace(&mut self.parts, Parts::new());
         Fetched { mark, state, rows, bytes }
     }
@@ -160,15 +160,15 @@ impl Parts {
     }
 
     /// Takes a part; gives what the snapshot stands for when it is whole.
-    fn take(&mut self, part: &ImagePart) -> Result<Option<ImageMark>, String> {
+    fn take(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
         let number = self.digests.len() as u32;
-        if part.number != number || self.reader.is_some_and(|reader| reader != part.image) {
+        if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
             return Err("it is another part than the one that was asked for".into());
         }
         if part.digest != of_part(number, &part.mark, &part.rows) {
             return Err(format!("part {number} has another checksum than it should"));
         }
-        let mark = wire::decode_bare::<(ImageMark, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
+        let mark = wire::decode_bare::<(SnapshotMeta, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
         let (mark, (format, checksum)) =
             mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
@@ -178,7 +178,7 @@ impl Parts {
             self.state.load(row.clone());
             self.dirty.record(row);
         }
-        self.reader = Some(part.image);
+        self.reader = Some(part.snapshot);
         self.mark = Some(mark.clone());
         self.bytes += part.rows.len();
         self.digests.push(part.digest);
@@ -199,24 +199,31 @@ impl Parts {
 
 /// A small snapshot in two parts.
 #[cfg(test)]
-pub(super) fn sample_parts() -> Vec<ImagePart> {
+pub(super) fn sample_parts() -> Vec<SnapshotPart> {
     let rows = [Change::ClusterId("c".into()), Change::Fence(lockmesh_protocol::id::Fence(3))];
     parts_of(rows.clone(), Checksum::of(rows))
 }
 
 /// A small snapshot whose rows had this checksum when they were written.
 #[cfg(test)]
-fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<ImagePart> {
+fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<SnapshotPart> {
     let mut mark = Vec::new();
     let index = LogIndex(7);
-    wire::encode_into(&(ImageMark { index, ..ImageMark::default() }, (FORMAT, checksum)), &mut mark);
+    wire::encode_into(&(SnapshotMeta { index, ..SnapshotMeta::default() }, (FORMAT, checksum)), &mut mark);
     let part = |(number, row): (u32, Change)| {
         let mut bytes = Vec::new();
         wire::encode_into(&row, &mut bytes);
         let mut rows = (bytes.len() as u32).to_be_bytes().to_vec();
         rows.extend(bytes);
         let digest = of_part(number, &mark, &rows);
-        ImagePart { image: 5, number, mark: mark.clone().into(), rows: rows.into(), digest, whole: None }
+        SnapshotPart {
+            snapshot: 5,
+            number,
+            mark: mark.clone().into(),
+            rows: rows.into(),
+            digest,
+            whole: None,
+        }
     };
     let mut parts: Vec<_> = (0..).zip(rows).map(part).collect();
     parts[1].whole = Some(of_all(&[parts[0].digest, parts[1].digest]));
@@ -225,44 +232,44 @@ fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<ImagePart> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Download, GIVE_UP_AFTER, Parts, Step, of_part, parts_of, sample_parts};
+    use super::{DownloadStep, GIVE_UP_AFTER, Parts, SnapshotDownload, of_part, parts_of, sample_parts};
     use bytes::Bytes;
     use lockmesh_core::checksum::Checksum;
     use lockmesh_core::write_queue::CheckpointRows;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::{Fence, LogIndex};
-    use lockmesh_protocol::rpc::{ImagePart, Request, Response, Unavailable};
+    use lockmesh_protocol::rpc::{Request, Response, SnapshotPart, Unavailable};
     use lockmesh_protocol::time::Time;
     use std::time::Duration;
 
     /// How a part is damaged, and what is said of it then.
-    type Damage = (fn(&mut ImagePart), &'static str);
+    type Damage = (fn(&mut SnapshotPart), &'static str);
 
     const START: Time = Time(1_000_000);
 
-    fn download() -> Download {
-        Download::new(START, LogIndex(7))
+    fn download() -> SnapshotDownload {
+        SnapshotDownload::new(START, LogIndex(7))
     }
 
     /// Which part of which reader is asked for.
-    fn wanted(download: &Download) -> (Option<u64>, u32) {
+    fn wanted(download: &SnapshotDownload) -> (Option<u64>, u32) {
         match download.request() {
-            Request::ImagePart { image, number, least: LogIndex(7) } => (image, number),
+            Request::SnapshotPart { snapshot, number, least: LogIndex(7) } => (snapshot, number),
             other => panic!("not what a download asks: {other:?}"),
         }
     }
 
     fn part(number: usize) -> Response {
-        Response::ImagePart(sample_parts()[number].clone())
+        Response::SnapshotPart(sample_parts()[number].clone())
     }
 
     #[test]
     fn what_arrives_whole_is_the_state_that_was_sent() {
         let mut download = download();
         assert_eq!(wanted(&download), (None, 0));
-        assert!(matches!(download.answered(START, part(0)), Step::Ask));
+        assert!(matches!(download.answered(START, part(0)), DownloadStep::Ask));
         assert_eq!(wanted(&download), (Some(5), 1), "of the same reader");
-        let Step::Done(fetched) = download.answered(START, part(1)) else { panic!("it is whole") };
+        let DownloadStep::Done(fetched) = download.answered(START, part(1)) else { panic!("it is whole") };
         let state = &fetched.state;
         assert_eq!((fetched.mark.index, state.cluster_id(), state.fence()), (LogIndex(7), "c", Fence(3)));
         assert_eq!(fetched.rows.row_count(), 2);
@@ -282,7 +289,7 @@ mod tests {
         let damages: [Damage; 6] = [
             (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has another checksum"),
             (|part| part.mark = Bytes::from_static(b"x"), "has another checksum"),
-            (|part| part.image = 6, "another part"),
+            (|part| part.snapshot = 6, "another part"),
             (|part| part.number = 0, "another part"),
             (|part| part.whole = Some([0; 32]), "the whole has another checksum"),
             (
@@ -306,10 +313,10 @@ mod tests {
     fn a_lost_answer_costs_no_part_and_a_refusal_costs_all() {
         let mut download = download();
         let _ = download.answered(START, part(0));
-        assert!(matches!(download.lost(START, "gone".into()), Step::AskAgain(..)));
+        assert!(matches!(download.lost(START, "gone".into()), DownloadStep::AskAgain(..)));
         assert_eq!(wanted(&download), (Some(5), 1));
         let refused = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
-        assert!(matches!(download.answered(START, refused), Step::AskAgain(..)));
+        assert!(matches!(download.answered(START, refused), DownloadStep::AskAgain(..)));
         assert_eq!(wanted(&download), (None, 0), "it begins anew");
     }
 
@@ -318,27 +325,30 @@ mod tests {
         let later = START + GIVE_UP_AFTER;
         let tick = Duration::from_millis(1);
         let mut silent = download();
-        assert!(matches!(silent.lost(later, "gone".into()), Step::AskAgain(..)), "not yet");
-        assert!(matches!(silent.lost(later + tick, "gone".into()), Step::GiveUp(_)));
+        assert!(matches!(silent.lost(later, "gone".into()), DownloadStep::AskAgain(..)), "not yet");
+        assert!(matches!(silent.lost(later + tick, "gone".into()), DownloadStep::GiveUp(_)));
 
         let mut served = download();
         let _ = served.answered(START + tick, part(0));
         assert!(
-            matches!(served.lost(later + tick, "gone".into()), Step::AskAgain(..)),
+            matches!(served.lost(later + tick, "gone".into()), DownloadStep::AskAgain(..)),
             "a part has come since"
         );
 
         let mut refused = download();
         let _ = refused.answered(START + tick, part(0));
         let refusal = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
-        assert!(matches!(refused.answered(later + tick, refusal), Step::GiveUp(_)), "that part is of no use");
+        assert!(
+            matches!(refused.answered(later + tick, refusal), DownloadStep::GiveUp(_)),
+            "that part is of no use"
+        );
     }
 
     #[test]
     fn a_snapshot_that_is_too_old_is_asked_for_anew() {
-        let mut download = Download::new(START, LogIndex(8));
+        let mut download = SnapshotDownload::new(START, LogIndex(8));
         let _ = download.answered(START, part(0));
-        assert!(matches!(download.answered(START, part(1)), Step::AskAgain(..)));
+        assert!(matches!(download.answered(START, part(1)), DownloadStep::AskAgain(..)));
         assert_eq!(download.part_count(), 0);
     }
 }

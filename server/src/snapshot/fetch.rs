@@ -1,8 +1,8 @@
-//! The task that asks another server for the parts of its snapshot: the connection and the clock of a [`Download`].
+//! The task that asks another server for the parts of its snapshot: the connection and the clock of a [`SnapshotDownload`].
 
-use super::download::{Download, Fetched, PART_TIMEOUT, Step};
+use super::download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
 use crate::asker::Asker;
-use crate::mailbox::{Mail, Mailbox};
+use crate::event_queue::{DriverEvent, EventSender};
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often progress is told.
-const TELL_PERIOD: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A snapshot to be fetched.
 pub(crate) struct Fetch {
@@ -25,25 +25,25 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     /// Fetches the snapshot and tells the driver, also when it is given up.
-    pub(crate) async fn run(self, mailbox: Mailbox) {
+    pub(crate) async fn run(self, sender: EventSender) {
         let began = Instant::now();
-        tracing::info!(from = %self.from, address = self.address, "this server is too far behind: it fetches an image");
+        tracing::info!(from = %self.from, address = self.address, "this server is too far behind: it fetches a snapshot");
         let fetched = self.fetch().await;
         match &fetched {
             Ok(fetched) => tracing::info!(
                 index = %fetched.mark.index, bytes = fetched.bytes, rows = fetched.rows.row_count(), took = ?began.elapsed(),
-                "fetched the image"
+                "fetched the snapshot"
             ),
-            Err(reason) => tracing::warn!(from = %self.from, "the image was not fetched: {reason}"),
+            Err(reason) => tracing::warn!(from = %self.from, "the snapshot was not fetched: {reason}"),
         }
         // It always gets in; a driver that is gone needs it no more.
-        let _ = mailbox.post(Mail::Image(fetched.ok()));
+        let _ = sender.post(DriverEvent::SnapshotFetched(fetched.ok()));
     }
 
     async fn fetch(&self) -> Result<Box<Fetched>, String> {
         let began = Instant::now();
         let now = || Time(began.elapsed().as_micros() as u64);
-        let mut download = Download::new(now(), self.least);
+        let mut download = SnapshotDownload::new(now(), self.least);
         let (mut asker, mut told) = (None, Instant::now());
         loop {
             let step = match self.ask(&mut asker, &download).await {
@@ -51,21 +51,21 @@ impl Fetch {
                 Err(reason) => download.lost(now(), reason),
             };
             match step {
-                Step::Ask => self.tell_progress(&mut told, &download),
-                Step::AskAgain(after, reason) => {
+                DownloadStep::Ask => self.tell_progress(&mut told, &download),
+                DownloadStep::AskAgain(after, reason) => {
                     asker = None;
                     let parts = download.part_count();
-                    tracing::info!(from = %self.from, parts, "the image is asked for again: {reason}");
+                    tracing::info!(from = %self.from, parts, "the snapshot is asked for again: {reason}");
                     tokio::time::sleep(after).await;
                 }
-                Step::Done(fetched) => return Ok(fetched),
-                Step::GiveUp(reason) => return Err(reason),
+                DownloadStep::Done(fetched) => return Ok(fetched),
+                DownloadStep::GiveUp(reason) => return Err(reason),
             }
         }
     }
 
     /// Asks what the download wants next, on the connection that there is or on a new one.
-    async fn ask(&self, asker: &mut Option<Asker>, download: &Download) -> Result<Response, String> {
+    async fn ask(&self, asker: &mut Option<Asker>, download: &SnapshotDownload) -> Result<Response, String> {
         let mut connected = match asker.take() {
             Some(connected) => connected,
             None => Asker::connect_to(&self.endpoint, &self.address).await?,
@@ -75,11 +75,11 @@ impl Fetch {
         Ok(response)
     }
 
-    fn tell_progress(&self, told: &mut Instant, download: &Download) {
-        if told.elapsed() > TELL_PERIOD {
+    fn tell_progress(&self, told: &mut Instant, download: &SnapshotDownload) {
+        if told.elapsed() > PROGRESS_INTERVAL {
             *told = Instant::now();
             let (parts, bytes) = (download.part_count(), download.byte_count());
-            tracing::info!(from = %self.from, parts, bytes, "fetching the image");
+            tracing::info!(from = %self.from, parts, bytes, "fetching the snapshot");
         }
     }
 }
@@ -87,28 +87,31 @@ impl Fetch {
 #[cfg(test)]
 mod tests {
     use super::Fetch;
-    use crate::images::download::sample_parts;
+    use crate::snapshot::download::sample_parts;
     use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::id::{LogIndex, ServerId};
-    use lockmesh_protocol::rpc::{Call, CallFrame, ImagePart, Request, Response};
+    use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, SnapshotPart};
     use std::sync::Arc;
 
     /// Serves parts, one a connection, and tells which were asked for.
-    async fn one_part_a_connection(endpoint: Endpoint, parts: Vec<ImagePart>) -> Vec<u32> {
+    async fn one_part_a_connection(endpoint: Endpoint, parts: Vec<SnapshotPart>) -> Vec<u32> {
         let mut asked = Vec::new();
         while asked.len() < parts.len() {
             let connection =
                 endpoint.accept().await.expect("it is open").handshake().await.expect("a server");
             let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
             let frame = receiver.receive::<CallFrame>().await.expect("a call").expect("a frame");
-            let [Call::Begin(call, Request::ImagePart { image, number, .. })] = frame.0.as_slice() else {
+            let [Call::Begin(call, Request::SnapshotPart { snapshot, number, .. })] = frame.0.as_slice()
+            else {
                 panic!("not what a fetch asks: {frame:?}")
             };
-            assert_eq!(*image, (*number > 0).then_some(5), "it asks on for the same image");
+            assert_eq!(*snapshot, (*number > 0).then_some(5), "it asks on for the same snapshot");
             asked.push(*number);
             let mut queue = FrameQueue::default();
-            queue.push(&(*call, Response::ImagePart(parts[*number as usize].clone()))).expect("it is short");
+            queue
+                .push(&(*call, Response::SnapshotPart(parts[*number as usize].clone())))
+                .expect("it is short");
             sender.send(queue.take()).await.expect("it listens");
             // The next question comes in vain.
             let _ = receiver.receive::<CallFrame>().await;
@@ -128,7 +131,7 @@ mod tests {
         let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap());
         let serving = tokio::spawn(one_part_a_connection(server, sample_parts()));
         let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7) };
-        let fetched = fetch.fetch().await.expect("the image");
+        let fetched = fetch.fetch().await.expect("the snapshot");
         assert_eq!(fetched.state.cluster_id(), "c");
         assert_eq!(serving.await.unwrap(), [0, 1]);
     }

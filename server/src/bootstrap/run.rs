@@ -1,0 +1,210 @@
+//! The driver's stand-in until this server belongs to a quorum: answers who asks, and brings the bootstrap to its end.
+
+use super::decide::{Bootstrap, Decision};
+use super::discovery::Discovery;
+use super::join::join;
+use super::{BootstrapEvent, BootstrapState, Record, RecordError};
+use crate::event_queue::{DriverEvent, EventReceiver, EventSender, ReplySink, WakeList};
+use crate::said::Said;
+use lockmesh_net::Endpoint;
+use lockmesh_protocol::bootstrap::{Introduction, Standing};
+use lockmesh_protocol::record::NewServer;
+use lockmesh_protocol::rpc::{CallId, Request, Response, Status, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// How long nothing may be heard before it is looked again who is still here.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How many events are taken at once.
+const EVENTS_PER_TURN: usize = 1_024;
+
+/// What a server needs to find others.
+#[derive(Debug)]
+pub(crate) struct BootstrapLoop {
+    pub(crate) folder: PathBuf,
+    pub(crate) record: Record,
+    pub(crate) me: NewServer,
+    pub(crate) expect: u32,
+    /// Where others may be.
+    pub(crate) join: Vec<String>,
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) sender: EventSender,
+    pub(crate) runtime: Handle,
+}
+
+/// The bootstrap loop at work.
+struct RunningLoop<'a> {
+    bootstrap_loop: &'a mut BootstrapLoop,
+    bootstrap: Bootstrap,
+    discovery: Discovery,
+    wakes: WakeList,
+    /// The task that asks a cluster, and where it asks.
+    joining: Option<(watch::Sender<Vec<String>>, AbortHandle)>,
+    said: Said,
+    began: Instant,
+}
+
+impl BootstrapLoop {
+    /// Waits until this server belongs to a quorum, and keeps in the record that it does; its store is to be made next.
+    /// None when the server was told to stop.
+    pub(crate) fn wait(mut self, receiver: &EventReceiver) -> Result<Option<Record>, RecordError> {
+        let standing = match &self.record.place {
+            BootstrapState::Promised(plan) => Standing::Promised(plan.clone()),
+            BootstrapState::Admitted(_) | BootstrapState::Member(_) => return Ok(Some(self.record)),
+            BootstrapState::Free => Standing::Free,
+        };
+        let bootstrap = Bootstrap::new(self.me.clone(), self.expect, standing);
+        let introduction = bootstrap.introduction(Time(0));
+        let (endpoint, sender, runtime) =
+            (Arc::clone(&self.endpoint), self.sender.clone(), self.runtime.clone());
+        let mut discovery = Discovery::new(endpoint, sender, runtime, introduction);
+        self.join.iter().for_each(|name| discovery.look_at(name));
+        if let BootstrapState::Promised(plan) = &self.record.place {
+            plan.servers.iter().for_each(|server| discovery.look_at(&server.address));
+        }
+        let (wakes, said, began) = (WakeList::default(), Said::default(), Instant::now());
+        let waiting = RunningLoop {
+            bootstrap_loop: &mut self,
+            bootstrap,
+            discovery,
+            wakes,
+            joining: None,
+            said,
+            began,
+        };
+        Ok(waiting.run(receiver)?.then_some(self.record))
+    }
+}
+
+impl RunningLoop<'_> {
+    /// True at the end of the bootstrap, false when told to stop.
+    fn run(mut self, receiver: &EventReceiver) -> Result<bool, RecordError> {
+        let mut events = Vec::new();
+        loop {
+            if self.decide()? {
+                return Ok(true);
+            }
+            self.discovery.say(self.bootstrap.introduction(self.now()));
+            receiver.take(&mut events, EVENTS_PER_TURN, Instant::now() + INTERVAL);
+            for event in events.drain(..) {
+                match event {
+                    DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
+                    DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
+                        self.keep(BootstrapState::Admitted(joined.into()))?;
+                        self.wakes.deliver();
+                        return Ok(true);
+                    }
+                    DriverEvent::Bootstrap(BootstrapEvent::Introduced(introduction)) => {
+                        self.hear(introduction)
+                    }
+                    DriverEvent::Bootstrap(BootstrapEvent::Resolved(name, addresses)) => {
+                        self.discovery.resolved(&name, addresses)
+                    }
+                    // A server that belongs to nothing leads nobody; a dropped sender says so.
+                    DriverEvent::Leave(_) => {}
+                    DriverEvent::Stop => return Ok(false),
+                    _ => {}
+                }
+            }
+            self.wakes.deliver();
+        }
+    }
+
+    /// Does what follows from who is here; true when the quorum can begin.
+    fn decide(&mut self) -> Result<bool, RecordError> {
+        loop {
+            match self.bootstrap.decide(self.now()) {
+                Decision::Promise(plan) => {
+                    tracing::info!(cluster = plan.cluster_id, "this server promises to found the cluster");
+                    self.keep(BootstrapState::Promised(plan.clone()))?;
+                    for server in &plan.servers {
+                        self.discovery.look_at(&server.address);
+                    }
+                    self.bootstrap.promised(plan);
+                }
+                Decision::Begin(plan) => {
+                    tracing::info!(cluster = plan.cluster_id, "all have promised: the cluster begins");
+                    return Ok(true);
+                }
+                Decision::Join(addresses) => {
+                    self.begin_to_join(addresses);
+                    return Ok(false);
+                }
+                Decision::Wait(what) => {
+                    if self.said.is_new(&what) {
+                        tracing::info!("{what}");
+                    }
+                    return Ok(false);
+                }
+                Decision::Trouble(what) => {
+                    if self.said.is_new(&what) {
+                        tracing::error!("no cluster comes to be: {what}");
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn begin_to_join(&mut self, addresses: Vec<String>) {
+        self.bootstrap.joins();
+        if let Some((known, _)) = &self.joining {
+            known.send_replace(addresses);
+            return;
+        }
+        tracing::info!("there is a cluster: this server asks to be taken in");
+        let BootstrapLoop { endpoint, sender, me, runtime, .. } = &*self.bootstrap_loop;
+        let (known, addresses) = watch::channel(addresses);
+        let task = runtime.spawn(join(Arc::clone(endpoint), sender.clone(), me.clone(), addresses));
+        self.joining = Some((known, task.abort_handle()));
+    }
+
+    fn hear(&mut self, introduction: Introduction) {
+        self.discovery.look_at(&introduction.server.address);
+        introduction.knows.iter().for_each(|address| self.discovery.look_at(address));
+        self.bootstrap.hear(self.now(), introduction);
+    }
+
+    fn answer(&mut self, call: CallId, request: Request, replies: &ReplySink) {
+        let response = match request {
+            Request::Introduce(introduction) => {
+                self.hear(introduction);
+                Response::Introduced(self.bootstrap.introduction(self.now()))
+            }
+            Request::Invite(addresses) if self.bootstrap.is_free() => {
+                tracing::info!(?addresses, "this server is told whom to join");
+                addresses.iter().for_each(|address| self.discovery.look_at(address));
+                Response::Done
+            }
+            Request::Invite(_) => {
+                let why = "this server founds a cluster: it cannot join another one";
+                Response::Unavailable(Unavailable::Denied(why.into()))
+            }
+            Request::Status => Response::Status(Status::default()),
+            _ => Response::Unavailable(Unavailable::NotLeader { leader: None }),
+        };
+        self.wakes.answer(replies, call, response);
+    }
+
+    fn keep(&mut self, place: BootstrapState) -> Result<(), RecordError> {
+        self.bootstrap_loop.record.place = place;
+        self.bootstrap_loop.record.write(&self.bootstrap_loop.folder)
+    }
+
+    fn now(&self) -> Time {
+        Time(self.began.elapsed().as_micros() as u64)
+    }
+}
+
+impl Drop for RunningLoop<'_> {
+    fn drop(&mut self) {
+        if let Some((_, joining)) = &self.joining {
+            joining.abort();
+        }
+    }
+}
