@@ -478,15 +478,15 @@ mod tests {
 
     #[tokio::test]
     async fn answers_go_to_calls_that_began_and_were_not_cancelled() {
-        let (sink, mut postman) = (sink(3), WakeList::default());
+        let (sink, mut wakes) = (sink(3), WakeList::default());
         assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id))), {
             [Begun::Yes, Begun::Yes, Begun::Duplicate, Begun::Yes, Begun::TooMany]
         });
         assert!(sink.cancel(CallId(2)) && !sink.cancel(CallId(2)));
         for id in [1, 1, 2, 9, 3] {
-            postman.answer(&sink, CallId(id), Response::Done);
+            wakes.answer(&sink, CallId(id), Response::Done);
         }
-        postman.deliver();
+        wakes.deliver();
         let answered = sink.ready().await.into_iter().map(|(call, _)| call);
         assert!(answered.eq([CallId(1), CallId(3)]));
         assert_eq!(sink.begin(CallId(1)), Begun::Yes);

@@ -55,8 +55,8 @@ impl Network {
     /// A network in which everything passes.
     pub fn new(seed: u64) -> Arc<Self> {
         let network = Arc::new(Self { random: AtomicU64::new(seed | 1), ..Self::default() });
-        let postman = Arc::clone(&network);
-        thread::spawn(move || postman.post.deliver(&postman.ended));
+        let delivery = Arc::clone(&network);
+        thread::spawn(move || delivery.post.deliver(&delivery.ended));
         network
     }
 

@@ -176,7 +176,7 @@ pub struct CorePlan {
     pub checkpoint_interval: Duration,
     /// Or so many changes.
     pub checkpoint_changes: usize,
-    /// How long a turn lets mail gather, at most.
+    /// How long a turn lets events gather, at most.
     pub turn: Duration,
     /// See `FrontendConfig`.
     pub max_watches: usize,

@@ -1,6 +1,6 @@
 //! A server's process in virtual time: the real frontend and core, driven as the real driver drives them.
 //!
-//! One turn takes all the mail, lets time go on, and carries out what the frontend wants.
+//! One turn takes all that was posted, lets time go on, and carries out what the frontend wants.
 
 use super::clock::Clock;
 use super::disk::{Checkpoint, Told};
@@ -135,7 +135,7 @@ pub struct Process {
     /// When it said hello last to each server.
     pub hellos: BTreeMap<ServerId, Time>,
     frontend: Frontend,
-    mail: Vec<DriverEvent>,
+    events: Vec<DriverEvent>,
     /// Calls that are not answered, as connections keep them.
     calls: BTreeMap<CallRef, Asked>,
     last_call: u64,
@@ -265,7 +265,7 @@ impl Process {
             readers: Readers::default(),
             links: BTreeMap::new(),
             hellos: BTreeMap::new(),
-            mail: Vec::new(),
+            events: Vec::new(),
             calls: BTreeMap::new(),
             last_call: 0,
             unwritten: Unwritten::default(),
@@ -301,8 +301,8 @@ impl Process {
     }
 
     /// Puts something into the event queue.
-    pub fn post(&mut self, stage: &mut Stage, mail: DriverEvent) {
-        self.mail.push(mail);
+    pub fn post(&mut self, stage: &mut Stage, event: DriverEvent) {
+        self.events.push(event);
         let turn = stage.plan.core.turn;
         let wait = stage.draw.duration(Duration::from_micros(1), turn);
         self.wake(stage, stage.now + wait);
@@ -352,10 +352,10 @@ impl Process {
         let now = self.clock.at(stage.now);
         let mut turn = Turn::default();
         let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
-        let mail = std::mem::take(&mut self.mail);
-        let brings_snapshot = mail.iter().any(|mail| matches!(mail, DriverEvent::Snapshot(Some(_))));
-        for mail in mail {
-            self.take(now, mail);
+        let events = std::mem::take(&mut self.events);
+        let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
+        for event in events {
+            self.take(now, event);
         }
         for _ in 0..self.readers.close_silent(stage.now) {
             self.frontend.handle(now, Input::ReaderClosed, &mut self.actions);
@@ -386,8 +386,8 @@ impl Process {
         Some(turn)
     }
 
-    fn take(&mut self, now: Time, mail: DriverEvent) {
-        let event = match mail {
+    fn take(&mut self, now: Time, event: DriverEvent) {
+        let event = match event {
             DriverEvent::Ask(ask, came) => self.call(Asked { ask, came }),
             DriverEvent::Cancelled(by, call) => {
                 let is_it = |(_, asked): &(&CallRef, &Asked)| asked.ask.by == by && asked.ask.call == call;

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Something that happens at one moment.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A process takes its mail; the number is its life.
+    /// A process takes its events; the number is its life.
     Turn(ServerId, u64),
     /// A process that stood still goes on.
     Resume(ServerId, u64),

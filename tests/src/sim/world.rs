@@ -226,9 +226,9 @@ impl World {
     }
 
     /// Puts something into the event queue of a server, if it runs.
-    pub(super) fn post(&mut self, id: ServerId, mail: DriverEvent) {
+    pub(super) fn post(&mut self, id: ServerId, event: DriverEvent) {
         if let Some(process) = self.machines.get_mut(&id).and_then(|machine| machine.process.as_mut()) {
-            process.post(&mut self.stage, mail);
+            process.post(&mut self.stage, event);
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct One {
 pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, One>,
     pub(crate) down: BTreeSet<ServerId>,
-    mail: VecDeque<(ServerId, PeerMessage)>,
+    in_flight: VecDeque<(ServerId, PeerMessage)>,
     now: Time,
     last_call: u64,
     sequence: u64,
@@ -216,7 +216,7 @@ impl Cluster {
         let mut cluster = Self {
             servers,
             down: BTreeSet::new(),
-            mail: VecDeque::new(),
+            in_flight: VecDeque::new(),
             now: Time(0),
             last_call: 0,
             sequence: 0,
@@ -260,7 +260,7 @@ impl Cluster {
 
     /// Delivers the oldest message; false where there is none.
     pub(crate) fn deliver_one(&mut self) -> bool {
-        let Some((to, message)) = self.mail.pop_front() else { return false };
+        let Some((to, message)) = self.in_flight.pop_front() else { return false };
         if !self.down.contains(&message.from) {
             self.turn(to, Some(Event::Peer(message.from, message)));
         }
@@ -280,7 +280,7 @@ impl Cluster {
     /// Cuts the power of all servers, and starts those again that are not down. One that knows that it was removed does
     /// not start.
     pub(crate) fn power_failure(&mut self) {
-        self.mail.clear();
+        self.in_flight.clear();
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
             if self.servers[&id].is_removed {
                 self.down.insert(id);
@@ -296,7 +296,7 @@ impl Cluster {
         let snapshots = self.servers.iter().map(|(id, one)| (*id, one.disk.snapshot())).collect();
         let one = self.servers.get_mut(&id).expect("it was just seen");
         one.turn(self.now, event, &snapshots);
-        self.mail.extend(one.actions.messages.drain(..));
+        self.in_flight.extend(one.actions.messages.drain(..));
     }
 
     /// Sends a request and does not wait for anything.

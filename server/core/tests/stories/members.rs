@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, Server>,
     /// Servers that do not run.
     pub(crate) down: BTreeSet<ServerId>,
-    mail: Vec<(ServerId, PeerMessage)>,
+    in_flight: Vec<(ServerId, PeerMessage)>,
     now: Time,
     last_ticket: u64,
     snapshots_fetched: usize,
@@ -47,11 +47,11 @@ impl Cluster {
         let voters: Vec<_> = (1..=voters).map(ServerId).collect();
         let disk = Disk::new(Core::bootstrap_snapshot(&voters));
         let servers = voters.iter().map(|id| (*id, Server::open(*id, disk.clone()))).collect();
-        let (down, mail) = (BTreeSet::new(), Vec::new());
+        let (down, in_flight) = (BTreeSet::new(), Vec::new());
         let mut cluster = Self {
             servers,
             down,
-            mail,
+            in_flight,
             now: Time(0),
             last_ticket: 0,
             snapshots_fetched: 0,
@@ -79,14 +79,14 @@ impl Cluster {
     }
 
     fn deliver(&mut self) {
-        while !self.mail.is_empty() {
+        while !self.in_flight.is_empty() {
             self.deliver_once();
         }
     }
 
     /// Delivers what was said so far, and not what is said because of it.
     fn deliver_once(&mut self) {
-        for (to, message) in std::mem::take(&mut self.mail) {
+        for (to, message) in std::mem::take(&mut self.in_flight) {
             if self.down.contains(&to) || self.down.contains(&message.from) || !self.servers.contains_key(&to)
             {
                 continue;
@@ -141,7 +141,7 @@ impl Cluster {
         let server = self.servers.get_mut(&id).expect("the server exists");
         server.input(self.now, input);
         let messages = std::mem::take(&mut server.outbox.messages);
-        self.mail.extend(messages);
+        self.in_flight.extend(messages);
     }
 
     pub(crate) fn leader(&self) -> ServerId {
@@ -213,8 +213,8 @@ impl Cluster {
 
     /// Delivers everything but what a follower lacks.
     fn deliver_no_entries_to(&mut self, follower: ServerId) {
-        while !self.mail.is_empty() {
-            self.mail.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
+        while !self.in_flight.is_empty() {
+            self.in_flight.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
             self.deliver_once();
         }
     }
@@ -523,7 +523,7 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     let mut cluster = Cluster::start(3);
     let follower = cluster.follower();
     let token = cluster.begin_read(follower);
-    cluster.mail.clear();
+    cluster.in_flight.clear();
     cluster.run(SECOND);
     assert!(cluster.servers[&follower].readable.contains(&token), "it was asked for once more");
 }
@@ -541,11 +541,11 @@ fn where_every_answer_takes_long_readers_are_answered_all_the_same() {
         cluster.now = cluster.now + TICK;
         cluster.input(leader, Input::Tick(WallTime(cluster.now.0)));
         let arrives_at = cluster.now + Duration::from_millis(110);
-        on_their_way.push_back((arrives_at, std::mem::take(&mut cluster.mail)));
-        while let Some((_, mail)) = on_their_way.pop_front_if(|(at, _)| *at <= cluster.now) {
-            let others = std::mem::replace(&mut cluster.mail, mail);
+        on_their_way.push_back((arrives_at, std::mem::take(&mut cluster.in_flight)));
+        while let Some((_, in_flight)) = on_their_way.pop_front_if(|(at, _)| *at <= cluster.now) {
+            let others = std::mem::replace(&mut cluster.in_flight, in_flight);
             cluster.deliver_once();
-            cluster.mail.extend(others);
+            cluster.in_flight.extend(others);
         }
     }
 }
@@ -557,7 +557,7 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
     let goes = cluster.follower();
     cluster.input(leader, Input::RemoveServer(CallToken(77), goes));
     while cluster.voters().contains(&goes.0) || cluster.servers[&leader].core.membership().is_joint() {
-        assert!(!cluster.mail.is_empty(), "it goes by messages alone");
+        assert!(!cluster.in_flight.is_empty(), "it goes by messages alone");
         cluster.deliver_once();
     }
     assert!(cluster.roster().contains(&goes.0), "its row is still to be forgotten");

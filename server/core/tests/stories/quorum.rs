@@ -26,7 +26,7 @@ struct Server {
 struct Quorum {
     servers: BTreeMap<ServerId, Server>,
     now: Time,
-    mail: Vec<(Time, ServerId, ServerId, PeerMessage)>,
+    in_flight: Vec<(Time, ServerId, ServerId, PeerMessage)>,
     cut_off: BTreeSet<ServerId>,
     draw: u64,
     answered: BTreeMap<String, LogIndex>,
@@ -46,7 +46,7 @@ impl Quorum {
         Self {
             servers,
             now: Time(0),
-            mail: Vec::new(),
+            in_flight: Vec::new(),
             cut_off: BTreeSet::new(),
             draw: seed,
             answered: BTreeMap::new(),
@@ -88,8 +88,8 @@ impl Quorum {
 
     fn deliver(&mut self, faults: bool) {
         let (due, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.mail).into_iter().partition(|(at, ..)| *at <= self.now);
-        self.mail = later;
+            std::mem::take(&mut self.in_flight).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.in_flight = later;
         for (_, from, to, message) in due {
             if !self.cut_off.contains(&from) && !self.cut_off.contains(&to) {
                 self.input(to, Input::Peer(from, message), faults);
@@ -141,7 +141,7 @@ impl Quorum {
             for _ in 0..copies {
                 let delay = if faults && self.below(4) == 0 { self.below(8) } else { 0 };
                 let at = Time(self.now.0 + delay * TICK.as_micros() as u64);
-                self.mail.push((at, id, to, message.clone()));
+                self.in_flight.push((at, id, to, message.clone()));
             }
         }
     }
