@@ -47,7 +47,7 @@ pub enum Command {
     EndWait {
         /// Which key.
         key: Key,
-        /// The place in its queue.
+        /// The position in its queue.
         ticket: LogIndex,
         /// The wait that came to its end; no other one ever has the same.
         mark: LogIndex,
@@ -87,8 +87,8 @@ pub enum KvCommand {
     Cas(NewEntry, LogIndex),
     /// Takes the lock, or updates the value if the session holds it already.
     Acquire(NewEntry, SessionId),
-    /// Takes the lock, or a place in the key's queue: [`crate::reply::Reply::Queued`]. Whoever frees the lock grants
-    /// it to the first in the queue by the same command. A session that is queued already keeps its place.
+    /// Takes the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. Whoever frees the lock grants
+    /// it to the first in the queue by the same command. A session that is queued already keeps its position.
     Enqueue {
         /// What the grant writes.
         new: NewEntry,
@@ -97,9 +97,9 @@ pub enum KvCommand {
         /// How long it waits.
         wait: Duration,
     },
-    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at `mark`: its place is given up, or the
+    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at `mark`: its position is given up, or the
     /// lock that it was granted given back, unless the session has acquired it again since. Answered with
-    /// [`crate::reply::Reply::Flag`] for a place, true where there was one, and with `Done` for a lock.
+    /// [`crate::reply::Reply::Flag`] for a position, true where there was one, and with `Done` for a lock.
     Leave {
         /// Which key.
         key: Key,
@@ -108,7 +108,7 @@ pub enum KvCommand {
         /// The index of the request that nobody waits for.
         mark: LogIndex,
     },
-    /// Gives the lock back, or the session's place in its queue. Answered with whether it held the lock.
+    /// Gives the lock back, or the session's position in its queue. Answered with whether it held the lock.
     Release(NewEntry, SessionId),
     /// Deletes one key.
     Delete(Key),
@@ -116,8 +116,8 @@ pub enum KvCommand {
     DeleteCas(Key, LogIndex),
     /// Deletes every key that starts with this.
     DeleteTree(Key),
-    /// The [`KvCommand::Enqueue`] at `mark` has waited long enough: its place is given up, if it has one still. What it was
-    /// granted stays. Answered with whether there was a place.
+    /// The [`KvCommand::Enqueue`] at `mark` has waited long enough: its position is given up, if it has one still. What it was
+    /// granted stays. Answered with whether there was one.
     StopWaiting {
         /// Which key.
         key: Key,
@@ -375,7 +375,7 @@ pub enum RestoreStep {
     Part {
         /// Which restore.
         id: u64,
-        /// Its place, from 0.
+        /// Its number, from 0.
         number: u32,
         /// A sequence of [`crate::change::Change`] that sets every row.
         rows: Vec<crate::change::Change>,

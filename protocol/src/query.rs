@@ -50,14 +50,14 @@ pub enum Query {
     Losses,
     /// The agents that registered.
     Agents,
-    /// What became of a place in a key's queue. Its index exceeds the ticket as soon as the place is given up or
+    /// What became of a position in a key's queue. Its index exceeds the ticket as soon as the position is given up or
     /// granted, which nothing undoes: any server that has applied the ticket may answer.
-    Place {
+    QueuePosition {
         /// Which key.
         key: Key,
         /// Who waits, or waited.
         session: SessionId,
-        /// Its place.
+        /// Its position.
         ticket: LogIndex,
         /// The index of the request that is asked about.
         mark: LogIndex,
@@ -125,8 +125,8 @@ pub enum Rows {
     Losses(Vec<Arc<Loss>>),
     /// Agents.
     Agents(Vec<Arc<Agent>>),
-    /// What an acquire would have answered in that place; [`Reply::Queued`] as long as it is kept.
-    Place(Reply),
+    /// What an acquire would have answered in that position; [`Reply::Queued`] as long as it is kept.
+    QueuePosition(Reply),
 }
 
 /// An instance of a service.

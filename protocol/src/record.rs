@@ -241,7 +241,7 @@ pub struct LockDelay {
     pub duration: Duration,
 }
 
-/// A session that waits for a lock: one place in a key's queue.
+/// A session that waits for a lock: one position in a key's queue.
 ///
 /// The state knows no time: the leader counts `wait` from when it applied `mark`, then commits the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

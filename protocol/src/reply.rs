@@ -37,7 +37,7 @@ pub enum Reply {
     },
     /// The lock is another session's, or closed: the session is in the key's queue.
     Queued {
-        /// Its place there: the log index of the first request that asked for it.
+        /// Its position there: the log index of the first request that asked for it.
         ticket: LogIndex,
     },
     /// A new session.
@@ -75,7 +75,7 @@ pub enum TxnResult {
 /// Why one operation of a transaction failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxnError {
-    /// The operation's place in the list, from 0.
+    /// The operation's position in the list, from 0.
     pub op_index: u32,
     /// In Consul's words.
     pub what: String,

@@ -332,12 +332,12 @@ impl QuorumConfig {
         check_range("quorum.bootstrap_expect", self.bootstrap_expect.into(), 0, 9)?;
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
         check_length("quorum.election_timeout", self.election_timeout, least, most)?;
-        let is_place = |place: &String| {
-            place.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_address = |address: &String| {
+            address.rsplit_once(':').is_some_and(|(host, port)| {
                 !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
             })
         };
-        match self.join.iter().find(|place| !is_place(place)) {
+        match self.join.iter().find(|address| !is_address(address)) {
             None => Ok(()),
             Some(wrong) => {
                 let problem = format!("holds {wrong:?}, but must hold host:port, such as \"10.0.0.5:8300\"");

@@ -27,7 +27,7 @@ pub fn moved(folder: &Path) -> Result<Moved, FolderError> {
     stopped::record(folder)?;
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;
-    let BootstrapState::Member(Membership { server, cluster_id, .. }) = record.place.clone() else {
+    let BootstrapState::Member(Membership { server, cluster_id, .. }) = record.state.clone() else {
         return Err(FolderError::never_a_member(folder));
     };
     let found = held.origins()?.ok_or_else(|| FolderError::no_store(folder))?;

@@ -50,7 +50,7 @@ pub struct Recovery {
 pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError> {
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;
-    let BootstrapState::Member(membership) = &mut record.place else {
+    let BootstrapState::Member(membership) = &mut record.state else {
         return Err(FolderError::never_a_member(folder));
     };
     if !held.has_store()? {

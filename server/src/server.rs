@@ -234,7 +234,7 @@ fn start_driver(
     receiver: EventReceiver,
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (guard, ended) = watch::channel(());
-    let must_wait = match &bootstrap_loop.record.place {
+    let must_wait = match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,
         BootstrapState::Promised(formation) => formation.servers.len() > 1,
         BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,

@@ -138,7 +138,7 @@ impl ServerStart {
             return Err(StartError::OtherCluster { folder: path, found, expected: cluster_id });
         }
         // A crash before this line finds a store in which nothing has happened yet.
-        record.place = BootstrapState::Member(membership);
+        record.state = BootstrapState::Member(membership);
         record.files = self.folder.origins()?;
         record.write(&path)?;
         let post = self.sender.clone();
@@ -218,7 +218,7 @@ impl ServerStart {
 
     /// What a new store begins with.
     fn first_snapshot(&self, record: &Record, membership: &Membership) -> Result<SnapshotMeta, StartError> {
-        match &record.place {
+        match &record.state {
             BootstrapState::Member(_) if !self.folder.has_store()? => Err(StartError::Emptied {
                 folder: self.config.data_dir.clone(),
                 server: membership.server,

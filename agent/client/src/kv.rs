@@ -130,7 +130,7 @@ impl Kv<'_> {
     }
 
     /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is first. To drop the
-    /// future gives up the place. An agent that knows no queues answers at once.
+    /// future gives up its position. An agent that knows no queues answers at once.
     pub async fn acquire_waiting(
         &self,
         key: &str,

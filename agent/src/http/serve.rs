@@ -101,7 +101,7 @@ enum Excess {
     InAll,
 }
 
-/// A connection's place; given back when dropped.
+/// A connection's permit; given back when dropped.
 struct ConnectionPermit {
     gate: Arc<Gate>,
     listener: &'static str,

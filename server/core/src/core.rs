@@ -242,7 +242,9 @@ impl Core {
     /// Answers a query from the state, with what only the leader knows of its delays.
     pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
         let (index, mut rows) = self.state.query(query);
-        if let (Rows::Place(Reply::Delayed { remaining }), Query::Place { key, .. }) = (&mut rows, query) {
+        if let (Rows::QueuePosition(Reply::Delayed { remaining }), Query::QueuePosition { key, .. }) =
+            (&mut rows, query)
+        {
             *remaining = self.left_of_delay(now, key, *remaining);
         }
         (index, rows)
@@ -251,7 +253,7 @@ impl Core {
     /// The same for a query that may be about very many rows: of no more than `limit` bytes, or to be built elsewhere.
     pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
         match query {
-            Query::Place { .. } => {
+            Query::QueuePosition { .. } => {
                 let (index, rows) = self.query(now, query);
                 (index, Listing::Rows(rows))
             }
@@ -259,9 +261,9 @@ impl Core {
         }
     }
 
-    /// Whether what became of a place in a queue can be told at once: it is a fact of the log's beginning, which no
+    /// Whether what became of a position in a queue can be told at once: it is a fact of the log's beginning, which no
     /// other leader can undo, and this one has applied that much.
-    pub fn knows_place(&self, token: LogIndex) -> bool {
+    pub fn knows_queue_position(&self, token: LogIndex) -> bool {
         self.is_serving() && token.0 <= self.applied.0.0 + self.state.index_base()
     }
 

@@ -41,21 +41,21 @@ pub(crate) enum Subject {
     Session(SessionId),
     /// The key's lock-delay is over.
     LockDelay(Key),
-    /// The wait in this place of the key's queue is over.
+    /// The wait at this position of the key's queue is over.
     Wait(Key, LogIndex),
     /// The tombstones up to this index are old.
     Tombstones(LogIndex),
 }
 
-/// A deadline's place in the queue: among those of one time, the one that was set first comes first.
-type Place = (Time, u64);
+/// A deadline's key in the queue: among those of one time, the one that was set first comes first.
+type TimerKey = (Time, u64);
 
 /// Deadlines by time and by subject.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     config: TimerConfig,
-    deadlines: BTreeMap<Subject, Place>,
-    queue: BTreeMap<Place, Subject>,
+    deadlines: BTreeMap<Subject, TimerKey>,
+    queue: BTreeMap<TimerKey, Subject>,
     /// How many deadlines were ever set.
     armed: u64,
     /// Subjects whose end was proposed and is not yet known, with the deadline that passed.
@@ -195,13 +195,13 @@ impl Timers {
 
     /// Takes this subject, if its time has come: then it is being decided.
     pub(crate) fn take_due(&mut self, now: Time, subject: &Subject) -> bool {
-        let place = self.deadlines.get(subject).copied();
-        let Some(place) = place.filter(|(deadline, _)| *deadline <= now && self.behind.is_empty()) else {
+        let key = self.deadlines.get(subject).copied();
+        let Some(key) = key.filter(|(deadline, _)| *deadline <= now && self.behind.is_empty()) else {
             return false;
         };
-        self.queue.remove(&place);
+        self.queue.remove(&key);
         self.deadlines.remove(subject);
-        self.deciding.insert(subject.clone(), place.0);
+        self.deciding.insert(subject.clone(), key.0);
         true
     }
 
@@ -254,18 +254,18 @@ impl Timers {
 
     fn arm(&mut self, subject: Subject, deadline: Time) {
         self.armed += 1;
-        let place = (deadline, self.armed);
+        let key = (deadline, self.armed);
         self.decided(&subject);
-        if let Some(before) = self.deadlines.insert(subject.clone(), place) {
+        if let Some(before) = self.deadlines.insert(subject.clone(), key) {
             self.queue.remove(&before);
         }
-        self.queue.insert(place, subject);
+        self.queue.insert(key, subject);
     }
 
     fn disarm(&mut self, subject: &Subject) {
         self.decided(subject);
-        if let Some(place) = self.deadlines.remove(subject) {
-            self.queue.remove(&place);
+        if let Some(key) = self.deadlines.remove(subject) {
+            self.queue.remove(&key);
         }
     }
 }

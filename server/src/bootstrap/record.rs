@@ -25,7 +25,7 @@ pub(crate) struct Record {
     version: u32,
     /// The server's birth: drawn with the data folder.
     pub(crate) birth: String,
-    pub(crate) place: BootstrapState,
+    pub(crate) state: BootstrapState,
     /// The store's files, as this server made or last used them: others are copies. None until it was first a member,
     /// and in folders of versions that did not look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ impl Record {
         Self {
             version: VERSION,
             birth,
-            place: BootstrapState::Free,
+            state: BootstrapState::Free,
             files: None,
             removed: false,
             corrupt: false,
@@ -143,13 +143,13 @@ impl Record {
 
     /// What the store's files should be and are, where they are others than this server left: copies.
     pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
-        let pair = matches!(self.place, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
+        let pair = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
         (pair.0 != pair.1).then_some(pair)
     }
 
     /// Who this server is in its cluster, as soon as it has promised to found it or was taken in.
     pub(crate) fn membership(&self) -> Option<Membership> {
-        match &self.place {
+        match &self.state {
             BootstrapState::Free => None,
             BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.birth),
             BootstrapState::Admitted(membership) | BootstrapState::Member(membership) => {
@@ -202,7 +202,7 @@ mod tests {
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
-        record.place = BootstrapState::Member(membership);
+        record.state = BootstrapState::Member(membership);
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
         record.files = Some(files(1));
@@ -220,9 +220,9 @@ mod tests {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         let mut record = Record::fresh("b".into());
         // Files are made before the record says that their server is a member: a crash between the two is no copy.
-        record.place = BootstrapState::Admitted(membership.clone());
+        record.state = BootstrapState::Admitted(membership.clone());
         assert_eq!(record.copied(Some(files(2))), None);
-        record.place = BootstrapState::Member(membership);
+        record.state = BootstrapState::Member(membership);
         assert_eq!(record.copied(Some(files(2))), None, "an older version noted nothing");
         record.files = Some(files(1));
         assert_eq!(record.copied(Some(files(1))), None);
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        for text in ["", "{}", r#"{"version": 2, "birth": "b", "place": "free"}"#, r#"{"version": 1}"#] {
+        for text in ["", "{}", r#"{"version": 2, "birth": "b", "state": "free"}"#, r#"{"version": 1}"#] {
             std::fs::write(folder.path().join(Record::FILE), text).unwrap();
             assert!(matches!(Record::read(folder.path()), Err(RecordError::Damaged { .. })), "{text}");
         }

@@ -53,7 +53,7 @@ impl BootstrapLoop {
     /// Waits until this server belongs to a quorum, and keeps in the record that it does; its store is to be made next.
     /// None when the server was told to stop.
     pub(crate) fn wait(mut self, receiver: &EventReceiver) -> Result<Option<Record>, RecordError> {
-        let standing = match &self.record.place {
+        let standing = match &self.record.state {
             BootstrapState::Promised(plan) => Standing::Promised(plan.clone()),
             BootstrapState::Admitted(_) | BootstrapState::Member(_) => return Ok(Some(self.record)),
             BootstrapState::Free => Standing::Free,
@@ -64,7 +64,7 @@ impl BootstrapLoop {
             (Arc::clone(&self.endpoint), self.sender.clone(), self.runtime.clone());
         let mut discovery = Discovery::new(endpoint, sender, runtime, introduction);
         self.join.iter().for_each(|name| discovery.look_at(name));
-        if let BootstrapState::Promised(plan) = &self.record.place {
+        if let BootstrapState::Promised(plan) = &self.record.state {
             plan.servers.iter().for_each(|server| discovery.look_at(&server.address));
         }
         let (wakes, said, began) = (WakeList::default(), Said::default(), Instant::now());
@@ -191,8 +191,8 @@ impl RunningLoop<'_> {
         self.wakes.answer(replies, call, response);
     }
 
-    fn keep(&mut self, place: BootstrapState) -> Result<(), RecordError> {
-        self.bootstrap_loop.record.place = place;
+    fn keep(&mut self, state: BootstrapState) -> Result<(), RecordError> {
+        self.bootstrap_loop.record.state = state;
         self.bootstrap_loop.record.write(&self.bootstrap_loop.folder)
     }
 

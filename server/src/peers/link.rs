@@ -48,16 +48,16 @@ impl PeerLink {
         let mut address = self.queue.address();
         let server = self.server;
         loop {
-            let place = address.borrow_and_update().clone();
+            let dialled = address.borrow_and_update().clone();
             let began = Instant::now();
             let connected = tokio::select! {
-                connected = self.connect(&place) => connected,
+                connected = self.connect(&dialled) => connected,
                 // It has just come back: what was sent to it before is lost, so it is called anew.
                 () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
-                    tracing::info!(%server, node = %self.node, address = place, "reached the other server");
+                    tracing::info!(%server, node = %self.node, address = dialled, "reached the other server");
                     said.forget();
                     self.queue.up();
                     let reason = tokio::select! {
@@ -74,7 +74,7 @@ impl PeerLink {
             self.queue.down();
             self.tell_driver(server);
             if said.is_new(&reason) {
-                tracing::warn!(%server, node = %self.node, address = place, "the other server is not reached: {reason}");
+                tracing::warn!(%server, node = %self.node, address = dialled, "the other server is not reached: {reason}");
             }
             if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
@@ -98,9 +98,9 @@ impl PeerLink {
         }
     }
 
-    async fn connect(&self, place: &str) -> Result<Stream, String> {
+    async fn connect(&self, dialled: &str) -> Result<Stream, String> {
         let mut reason = String::new();
-        for address in resolve(place).await? {
+        for address in resolve(dialled).await? {
             match tokio::time::timeout(CONNECT_TIMEOUT, self.say_hello(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => reason = error.to_string(),

@@ -18,7 +18,7 @@ const WAITING_MAX: usize = 64;
 const PROCESSORS_FOR_ONE: usize = 2;
 
 /// How many answers a server builds at once.
-pub(super) fn places() -> Semaphore {
+pub(super) fn permits() -> Semaphore {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((processors / PROCESSORS_FOR_ONE).max(1))
 }
@@ -26,7 +26,7 @@ pub(super) fn places() -> Semaphore {
 /// What one connection has to build.
 #[derive(Debug)]
 pub(super) struct LongReads {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     waiting: VecDeque<(CallId, LongRead)>,
     building: Option<JoinHandle<Built>>,
 }
@@ -40,8 +40,8 @@ pub(super) struct Built {
 
 impl LongReads {
     /// Nothing yet.
-    pub(super) fn new(places: Arc<Semaphore>) -> Self {
-        Self { places, waiting: VecDeque::new(), building: None }
+    pub(super) fn new(permits: Arc<Semaphore>) -> Self {
+        Self { permits, waiting: VecDeque::new(), building: None }
     }
 
     /// Takes one; what to answer instead where too many wait.
@@ -71,12 +71,12 @@ impl LongReads {
             return;
         }
         self.building = self.waiting.pop_front().map(|(call, read)| {
-            let places = Arc::clone(&self.places);
+            let permits = Arc::clone(&self.permits);
             tokio::spawn(async move {
                 // Nobody closes it.
-                let place = places.acquire_owned().await;
+                let permit = permits.acquire_owned().await;
                 let built = tokio::task::spawn_blocking(move || build(call, read)).await;
-                drop(place);
+                drop(permit);
                 built.unwrap_or_else(|_| refusal(call))
             })
         });

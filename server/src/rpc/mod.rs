@@ -62,7 +62,7 @@ pub struct RpcService {
 impl RpcService {
     /// Makes the service in front of this event queue.
     pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
-        let long_reads = Arc::new(long::places());
+        let long_reads = Arc::new(long::permits());
         Self {
             sender,
             options: Arc::new(options),
@@ -81,9 +81,9 @@ impl RpcService {
 
     /// Takes connections until the endpoint is closed.
     pub async fn run(self, endpoint: Arc<Endpoint>) {
-        let places = Arc::new(Semaphore::new(self.options.connections));
+        let permits = Arc::new(Semaphore::new(self.options.connections));
         while let Some(arrival) = endpoint.accept().await {
-            let Ok(place) = places.clone().try_acquire_owned() else {
+            let Ok(permit) = permits.clone().try_acquire_owned() else {
                 let limit = self.options.connections;
                 self.counters.full.count_and_warn(|| {
                     format!("turned {} away: all {limit} connections are taken", arrival.remote_address())
@@ -91,7 +91,7 @@ impl RpcService {
                 arrival.refuse();
                 continue;
             };
-            tokio::spawn(self.clone().welcome(arrival, place));
+            tokio::spawn(self.clone().welcome(arrival, permit));
         }
     }
 

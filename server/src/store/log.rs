@@ -244,7 +244,7 @@ impl LogStore {
             keep = keep.min(self.rows.partition_point(|row| row.first < from));
             trimmed = self.trim(keep, from)?;
             let before = trimmed.as_ref().map(|(row, _)| row.last);
-            let before = before.or(keep.checked_sub(1).map(|place| self.rows[place].last));
+            let before = before.or(keep.checked_sub(1).map(|last| self.rows[last].last));
             let follows = before.unwrap_or(head.base.0).next();
             assert_eq!(follows, from, "entries must follow the log without a gap");
         }
@@ -260,8 +260,7 @@ impl LogStore {
 
     /// What is left of the last row that is kept, where it reaches beyond the index from which the log is replaced.
     fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(LogRow, Vec<u8>)>, StoreError> {
-        let Some(row) = keep.checked_sub(1).map(|place| self.rows[place]).filter(|row| row.last >= from)
-        else {
+        let Some(row) = keep.checked_sub(1).map(|last| self.rows[last]).filter(|row| row.last >= from) else {
             return Ok(None);
         };
         let reading = self.file.read()?;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-/// A row's place in the checkpoint.
+/// A row's address in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RowKey(pub(super) Vec<u8>);
 
@@ -40,8 +40,8 @@ pub(super) enum Effect {
 /// See [`Effect`].
 #[cfg(test)]
 pub(super) fn effect(change: &Change) -> Effect {
-    match (place(change), change) {
-        (Some((place, present)), _) => Effect::Row(place.key(), present),
+    match (address(change), change) {
+        (Some((address, present)), _) => Effect::Row(address.key(), present),
         (None, Change::TreeDeleted(prefix)) => Effect::Ranges(ranges_of(prefix.as_str())),
         (None, _) => Effect::Clear,
     }
@@ -73,7 +73,7 @@ enum RowName<'a> {
 }
 
 /// The row that a change is about, and whether it is there afterwards; none where the change is about many.
-fn place(change: &Change) -> Option<(RowAddress<'_>, bool)> {
+fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
         Change::Session(id, row) => (b's', RowName::Text(id.as_str()), row.is_some()),
@@ -87,7 +87,7 @@ fn place(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::Reply(agent, sequence, row) => {
             (REPLY, RowName::Numbers(agent.0.into(), *sequence), row.is_some())
         }
-        Change::Loss(place, row) => (b'l', RowName::Number(*place), row.is_some()),
+        Change::Loss(address, row) => (b'l', RowName::Number(*address), row.is_some()),
         Change::TableIndex(table, _) => (b'i', RowName::Number(table_number(*table)), true),
         Change::Fence(_) => (b'f', RowName::Only, true),
         Change::LastAgent(_) => (b'g', RowName::Only, true),
@@ -123,7 +123,7 @@ impl RowAddress<'_> {
 /// The key of the row that a change sets or removes; none where it is about many.
 #[cfg(any(test, feature = "testing"))]
 pub(super) fn key(change: &Change) -> Option<RowKey> {
-    place(change).map(|(place, _)| place.key())
+    address(change).map(|(address, _)| address.key())
 }
 
 /// The key of the row that holds the cluster's id.
@@ -133,7 +133,7 @@ pub(super) fn cluster_id_key() -> RowKey {
 
 /// Whether a row of the checkpoint lies where it belongs.
 pub(super) fn is_key_of(key: &[u8], row: &Change) -> bool {
-    place(row).is_some_and(|(place, present)| present && place.key().0 == key)
+    address(row).is_some_and(|(address, present)| present && address.key().0 == key)
 }
 
 /// What a row of the checkpoint holds: the change that sets it.
@@ -226,23 +226,23 @@ struct DirtyRow {
 }
 
 impl DirtyRow {
-    fn place(&self) -> RowAddress<'_> {
-        let (place, _) = place(&self.change).expect("it is of one row");
-        place
+    fn address(&self) -> RowAddress<'_> {
+        let (address, _) = address(&self.change).expect("it is of one row");
+        address
     }
 
     fn is_present(&self) -> bool {
-        place(&self.change).is_some_and(|(_, present)| present)
+        address(&self.change).is_some_and(|(_, present)| present)
     }
 
     fn listed(&self) -> (RowKey, Option<&Change>) {
-        (self.place().key(), self.is_present().then_some(&self.change))
+        (self.address().key(), self.is_present().then_some(&self.change))
     }
 }
 
 impl PartialEq for DirtyRow {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.address() == other.address()
     }
 }
 
@@ -250,7 +250,7 @@ impl Eq for DirtyRow {}
 
 impl Hash for DirtyRow {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.place().hash(state);
+        self.address().hash(state);
     }
 }
 
@@ -382,7 +382,7 @@ impl DirtyRows {
         let all = self.cleared.then_some(Change::Cleared);
         let trees = self.trees.keys().cloned().map(Change::TreeDeleted);
         let mut rows: Vec<_> = self.standing().collect();
-        rows.sort_unstable_by_key(|row| row.place().key());
+        rows.sort_unstable_by_key(|row| row.address().key());
         all.into_iter().chain(trees).chain(rows.into_iter().map(|row| row.change.clone())).collect()
     }
 }

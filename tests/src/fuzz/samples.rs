@@ -294,7 +294,12 @@ pub fn queries() -> Vec<Query> {
         Query::Locks("".into()),
         Query::Losses,
         Query::Agents,
-        Query::Place { key: "a".into(), session: session_id(), ticket: LogIndex(2), mark: LogIndex(3) },
+        Query::QueuePosition {
+            key: "a".into(),
+            session: session_id(),
+            ticket: LogIndex(2),
+            mark: LogIndex(3),
+        },
     ]
 }
 
@@ -398,7 +403,7 @@ fn rows() -> Vec<Rows> {
         Rows::Locks(vec![lock]),
         Rows::Losses(vec![loss()]),
         Rows::Agents(vec![agent()]),
-        Rows::Place(Reply::Granted { fence: Fence(9) }),
+        Rows::QueuePosition(Reply::Granted { fence: Fence(9) }),
     ]
 }
 

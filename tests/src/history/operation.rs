@@ -37,7 +37,7 @@ pub struct Operation {
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Something that has a place in the log.
+    /// Something that has a position in the log.
     Write(Write),
     /// Something that looks at the state.
     Read(Read),
@@ -45,7 +45,7 @@ pub enum Request {
     Renew(String),
 }
 
-/// Something that has a place in the log.
+/// Something that has a position in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Write {
     /// To one key, or all under a prefix.
@@ -72,7 +72,7 @@ pub enum KvWrite {
     Enqueue { key: String, value: String, session: String },
     /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted in it.
     Leave { key: String, session: String, asked: u64 },
-    /// Gives up the place that the `Enqueue` at an index asked for, and nothing else.
+    /// Gives up the position that the `Enqueue` at an index asked for, and nothing else.
     StopWaiting { key: String, session: String, asked: u64 },
     /// Gives a lock back.
     Release { key: String, value: String, session: String },

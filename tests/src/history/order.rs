@@ -1,6 +1,6 @@
 //! Real time against the log: what ended before something else began comes before it.
 //!
-//! One sweep over all beginnings and ends. Every operation that has a place in the order of the log (a write at its index,
+//! One sweep over all beginnings and ends. Every operation that has a position in the order of the log (a write at its index,
 //! a read of the newest state at the first place where the state was as it was shown) must lie behind all that had
 //! ended when it began. Taking the *first* place for a read is never wrong: places only bound what comes later from below.
 

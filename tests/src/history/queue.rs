@@ -36,7 +36,7 @@ impl Asked {
 }
 
 impl Model {
-    /// Takes a lock or a place in its queue, and whether the client was told right.
+    /// Takes a lock or a position in its queue, and whether the client was told right.
     pub(super) fn enqueue_told(
         &mut self,
         step: Step,

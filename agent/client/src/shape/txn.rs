@@ -55,7 +55,7 @@ pub struct TxnResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TxnError {
-    /// Its place in the request, from 0.
+    /// Its position in the request, from 0.
     pub op_index: u32,
     /// In words.
     pub what: String,

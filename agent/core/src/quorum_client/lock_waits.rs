@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
-//!        └──▶ Queued{ticket} ──▶ Place, parked ──▶ granted, or not        the answer
-//!                             ├─ the time is over ──▶ StopWaiting ──▶ Place: granted, or not        the answer
+//!        └──▶ Queued{ticket} ──▶ QueuePosition, parked ──▶ granted, or not        the answer
+//!                             ├─ the time is over ──▶ StopWaiting ──▶ QueuePosition: granted, or not        the answer
 //!                             └─ the client is gone, the agent stops ──▶ Leave
 //! ```
 //!
@@ -126,8 +126,12 @@ impl QuorumClient {
     fn ask_for_position(&mut self, token: CallToken, queued: Queued, is_last: bool) {
         let Some(lock_wait) = self.lock_waits.get(&token) else { return };
         let Queued { ticket, mark } = queued;
-        let query =
-            Query::Place { key: lock_wait.key.clone(), session: lock_wait.session.clone(), ticket, mark };
+        let query = Query::QueuePosition {
+            key: lock_wait.key.clone(),
+            session: lock_wait.session.clone(),
+            ticket,
+            mark,
+        };
         let blocking = Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW };
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
@@ -145,15 +149,15 @@ impl QuorumClient {
     ) {
         let failure = match result {
             Ok(Response::Answer(answer)) => match answer.rows {
-                Rows::Place(Reply::Queued { .. }) if is_last => {
+                Rows::QueuePosition(Reply::Queued { .. }) if is_last => {
                     return self.leave_queue(token, queued.mark, None);
                 }
-                Rows::Place(Reply::Queued { .. }) => {
+                Rows::QueuePosition(Reply::Queued { .. }) => {
                     let at = self.now + QUESTION_INTERVAL;
                     self.timers.insert((at, Timer::Question(token)));
                     return self.set_stage(token, WaitStage::Pausing { queued, at });
                 }
-                Rows::Place(reply) => {
+                Rows::QueuePosition(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
                     let index = if is_granted { answer.index } else { queued.mark };
                     let applied = Applied { index, reply };

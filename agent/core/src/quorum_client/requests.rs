@@ -453,7 +453,7 @@ impl QuorumClient {
 
 fn addressee(request: &Request) -> Addressee {
     match request {
-        Request::Read { query: Query::Place { .. }, .. } => Addressee::Leader,
+        Request::Read { query: Query::QueuePosition { .. }, .. } => Addressee::Leader,
         Request::Read { blocking: Some(_), .. }
         | Request::Read { consistency: Consistency::Stale, .. }
         | Request::BackupPart { stale: true, .. } => Addressee::Home,

@@ -19,8 +19,9 @@ impl Story {
         assert!(matches!(&enqueue.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. }))));
         self.answer(&enqueue, applied(20, Reply::Queued { ticket: LogIndex(18) }));
         let parked = self.only();
-        let Request::Read { query: Query::Place { ticket, mark, .. }, blocking: Some(blocking), .. } =
-            &parked.request
+        let Request::Read {
+            query: Query::QueuePosition { ticket, mark, .. }, blocking: Some(blocking), ..
+        } = &parked.request
         else {
             panic!("no question about a position: {parked:?}")
         };
@@ -63,7 +64,7 @@ fn granted() -> Reply {
 }
 
 fn place(index: u64, reply: Reply) -> Response {
-    answer(index, Rows::Place(reply))
+    answer(index, Rows::QueuePosition(reply))
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     story.answer(&stop, applied(40, Reply::Flag(true)));
     let asked = story.only();
     assert!(
-        matches!(&asked.request, Request::Read { query: Query::Place { .. }, blocking: None, .. }),
+        matches!(&asked.request, Request::Read { query: Query::QueuePosition { .. }, blocking: None, .. }),
         "not asked once more: {asked:?}"
     );
     (token, asked)

@@ -176,14 +176,16 @@ impl Quorum {
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
         // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
         let blocking = Blocking { index: ticket, wait: wait + Duration::from_secs(1) };
-        let answer = self.blocking_query(Query::Place { key, session, ticket, mark }, blocking).await;
+        let answer = self.blocking_query(Query::QueuePosition { key, session, ticket, mark }, blocking).await;
         let applied = match answer.rows {
-            Rows::Place(reply @ StateReply::Granted { .. }) => {
+            Rows::QueuePosition(reply @ StateReply::Granted { .. }) => {
                 leaving.1 = None;
                 Applied { index: answer.index, reply }
             }
-            Rows::Place(StateReply::Queued { .. }) => Applied { index: mark, reply: StateReply::Flag(false) },
-            Rows::Place(reply) => Applied { index: mark, reply },
+            Rows::QueuePosition(StateReply::Queued { .. }) => {
+                Applied { index: mark, reply: StateReply::Flag(false) }
+            }
+            Rows::QueuePosition(reply) => Applied { index: mark, reply },
             other => panic!("no position: {other:?}"),
         };
         Ok(Answered::Acquired(mark, applied))

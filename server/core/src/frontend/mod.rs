@@ -263,7 +263,8 @@ impl Frontend {
                 if let Some(why) = admission::read_refusal(&query) {
                     return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
                 }
-                if matches!(&query, Query::Place { ticket, .. } if self.core.knows_place(*ticket)) {
+                if matches!(&query, Query::QueuePosition { ticket, .. } if self.core.knows_queue_position(*ticket))
+                {
                     return self.read(now, from, (query, Consistency::Default, blocking), actions);
                 }
                 let kind = CallKind::Read { query, consistency, blocking };

@@ -30,7 +30,7 @@ struct WatchId(u64);
 enum Topic {
     Key(Key),
     Prefix(Key),
-    Place(Key, LogIndex),
+    QueuePosition(Key, LogIndex),
     Session(SessionId),
     Sessions,
     Nodes,
@@ -94,7 +94,9 @@ impl Watches {
             Change::Entry(key, _) => self.touch_key(key),
             Change::TreeDeleted(prefix) => self.touch_tree(prefix),
             Change::LockDelay(key, _) => self.touch_prefixes(key),
-            Change::Waiter(key, ticket, _) => return self.touch_topic(&Topic::Place(key.clone(), *ticket)),
+            Change::Waiter(key, ticket, _) => {
+                return self.touch_topic(&Topic::QueuePosition(key.clone(), *ticket));
+            }
             Change::Session(id, _) => {
                 self.touch_topic(&Topic::Session(id.clone()));
                 self.touch_topic(&Topic::Sessions);
@@ -227,7 +229,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Entry(key) => vec![Topic::Key(key.clone())],
         Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
-        Query::Place { key, ticket, .. } => vec![Topic::Place(key.clone(), *ticket)],
+        Query::QueuePosition { key, ticket, .. } => vec![Topic::QueuePosition(key.clone(), *ticket)],
         Query::Session(id) => vec![Topic::Session(id.clone())],
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],

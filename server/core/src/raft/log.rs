@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// One entry of the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Its place.
+    /// Its index.
     pub index: LogIndex,
     /// The term that wrote it.
     pub term: Term,

@@ -65,9 +65,9 @@ impl MemoryLog {
         self.entries
             .range(from..until)
             .enumerate()
-            .take_while(move |(place, entry)| {
+            .take_while(move |(offset, entry)| {
                 bytes += size(entry) as u64;
-                *place == 0 || bytes <= max_bytes
+                *offset == 0 || bytes <= max_bytes
             })
             .map(|(_, entry)| entry)
     }
@@ -124,8 +124,8 @@ impl MemoryLog {
     }
 
     fn entry(&self, index: LogIndex) -> Option<&LogEntry> {
-        let place = index.0.checked_sub(self.first_index().0)?;
-        self.entries.get(usize::try_from(place).ok()?)
+        let offset = index.0.checked_sub(self.first_index().0)?;
+        self.entries.get(usize::try_from(offset).ok()?)
     }
 }
 

@@ -83,10 +83,10 @@ fn uuid_is_well_formed(text: &str) -> Result<(), String> {
     if text.len() != 36 {
         return Err("uuid string is wrong length".into());
     }
-    if HYPHENS.iter().any(|place| text.as_bytes()[*place] != b'-') {
+    if HYPHENS.iter().any(|at| text.as_bytes()[*at] != b'-') {
         return Err("uuid is improperly formatted".into());
     }
-    let digits = text.bytes().enumerate().filter(|(place, _)| !HYPHENS.contains(place));
+    let digits = text.bytes().enumerate().filter(|(at, _)| !HYPHENS.contains(at));
     match digits.map(|(_, byte)| byte).find(|byte| !byte.is_ascii_hexdigit()) {
         Some(byte) => Err(format!("encoding/hex: invalid byte: U+{byte:04X} '{}'", char::from(byte))),
         None => Ok(()),

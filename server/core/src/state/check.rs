@@ -1,7 +1,7 @@
 //! Health checks: a critical one ends the sessions that depend on it, each time that it is said to be critical.
 
 use super::State;
-use super::rows::CheckPlace;
+use super::rows::CheckKey;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
@@ -18,26 +18,26 @@ impl Step<'_> {
         if id.as_str().is_empty() {
             return Err("Must provide a check ID or name".into());
         }
-        let place = CheckPlace::new(&check.node, &id);
+        let key = CheckKey::new(&check.node, &id);
         let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
         self.fill_in_service(&mut stored)?;
         if stored.status == CheckStatus::Critical {
-            self.end_sessions_of_check(&place, &LossCause::CheckCritical(stored.id.clone()));
+            self.end_sessions_of_check(&key, &LossCause::CheckCritical(stored.id.clone()));
         }
-        self.store_check(place, stored);
+        self.store_check(key, stored);
         Ok(())
     }
 
     /// Takes a check out and ends the sessions that depend on it. An absent one is gone already.
     pub(super) fn delete_check(&mut self, node: &NodeName, id: &CheckId) {
-        self.delete_check_at(&CheckPlace::new(node, id));
+        self.delete_check_at(&CheckKey::new(node, id));
     }
 
-    /// The same, by its place.
-    pub(super) fn delete_check_at(&mut self, place: &CheckPlace) {
-        let Some(check) = self.state.checks.get(place).cloned() else { return };
-        self.end_sessions_of_check(place, &LossCause::CheckDeregistered(check.id.clone()));
-        self.set(Change::Check(place.node.clone(), place.id.clone(), None));
+    /// The same, by its key.
+    pub(super) fn delete_check_at(&mut self, key: &CheckKey) {
+        let Some(check) = self.state.checks.get(key).cloned() else { return };
+        self.end_sessions_of_check(key, &LossCause::CheckDeregistered(check.id.clone()));
+        self.set(Change::Check(key.node.clone(), key.id.clone(), None));
         self.touch(Table::Checks);
     }
 
@@ -52,31 +52,31 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn store_check(&mut self, place: CheckPlace, mut check: Check) {
+    fn store_check(&mut self, key: CheckKey, mut check: Check) {
         (check.create_index, check.modify_index) = (self.index, self.index);
-        if let Some(existing) = self.state.checks.get(&place) {
+        if let Some(existing) = self.state.checks.get(&key) {
             (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
             if check == **existing {
                 return;
             }
             check.modify_index = self.index;
         }
-        self.set(Change::Check(place.node, place.id, Some(Arc::new(check))));
+        self.set(Change::Check(key.node, key.id, Some(Arc::new(check))));
         self.touch(Table::Checks);
     }
 }
 
 impl State {
     /// The checks of a node, in order of their ids.
-    pub(super) fn checks_of(&self, folded: &NodeName) -> impl Iterator<Item = (&CheckPlace, &Arc<Check>)> {
-        let range = self.checks.range(CheckPlace::new(folded, &CheckId::from(""))..);
+    pub(super) fn checks_of(&self, folded: &NodeName) -> impl Iterator<Item = (&CheckKey, &Arc<Check>)> {
+        let range = self.checks.range(CheckKey::new(folded, &CheckId::from(""))..);
         let folded = folded.clone();
-        range.take_while(move |(place, _)| place.node == folded)
+        range.take_while(move |(key, _)| key.node == folded)
     }
 
     /// A check of a node.
     pub(super) fn check_of(&self, node: &NodeName, id: &CheckId) -> Option<&Arc<Check>> {
-        self.checks.get(&CheckPlace::new(node, id))
+        self.checks.get(&CheckKey::new(node, id))
     }
 }
 

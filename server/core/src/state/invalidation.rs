@@ -1,8 +1,8 @@
 //! What the end of a session does: its locks are released or its keys deleted, each key is closed by the
-//! session's lock-delay, its places in queues are given up, and the loss is written down. All in the command that
+//! session's lock-delay, its positions in queues are given up, and the loss is written down. All in the command that
 //! ended it; only when every session that it ends has ended, the locks that are free go to those who wait.
 
-use super::rows::CheckPlace;
+use super::rows::CheckKey;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId};
@@ -37,8 +37,8 @@ impl Step<'_> {
     }
 
     /// Ends every session that depends on a check.
-    pub(super) fn end_sessions_of_check(&mut self, place: &CheckPlace, cause: &LossCause) {
-        let sessions = self.state.derived.by_check.get(place).into_iter().flatten();
+    pub(super) fn end_sessions_of_check(&mut self, check: &CheckKey, cause: &LossCause) {
+        let sessions = self.state.derived.by_check.get(check).into_iter().flatten();
         self.end_sessions(sessions.cloned().collect(), cause);
     }
 

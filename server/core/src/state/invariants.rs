@@ -7,7 +7,7 @@ use super::State;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
-use super::rows::{CheckPlace, Derived, ServicePlace};
+use super::rows::{CheckKey, Derived, ServiceKey};
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, ServiceId};
 use lockmesh_protocol::record::{CheckStatus, Entry, Session};
@@ -156,15 +156,15 @@ fn sessions_never_change(state: &State) -> bool {
 }
 
 fn catalog_is_whole(state: &State) -> bool {
-    let services = state.services.iter().all(|(place, service)| {
-        *place == ServicePlace::new(&service.node, &service.id)
-            && state.nodes.contains_key(&place.node)
+    let services = state.services.iter().all(|(key, service)| {
+        *key == ServiceKey::new(&service.node, &service.id)
+            && state.nodes.contains_key(&key.node)
             && service.modify_index <= state.table_index(Table::Services)
     });
-    let checks = state.checks.iter().all(|(place, check)| {
+    let checks = state.checks.iter().all(|(key, check)| {
         let service = ServiceId::from(check.service_id.as_str());
-        *place == CheckPlace::new(&check.node, &check.id)
-            && state.nodes.contains_key(&place.node)
+        *key == CheckKey::new(&check.node, &check.id)
+            && state.nodes.contains_key(&key.node)
             && (check.service_id.is_empty() || state.service(&check.node, &service).is_some())
             && check.modify_index <= state.table_index(Table::Checks)
     });
@@ -218,8 +218,8 @@ fn derived_follows(state: &State) -> bool {
     for (id, session) in &state.sessions {
         derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
         for check in session.all_checks() {
-            let place = CheckPlace::new(&session.node, check);
-            derived.by_check.entry(place).or_default().insert(id.clone());
+            let key = CheckKey::new(&session.node, check);
+            derived.by_check.entry(key).or_default().insert(id.clone());
         }
     }
     for (key, ticket, waiter) in state.waiters() {

@@ -146,7 +146,7 @@ impl State {
         queues.flat_map(|(key, queue)| queue.iter().map(move |(ticket, waiter)| (key, *ticket, waiter)))
     }
 
-    /// Who has a place in a key's queue.
+    /// Who has a position in a key's queue.
     pub fn waiter(&self, key: &Key, ticket: LogIndex) -> Option<&Arc<Waiter>> {
         self.queues.get(key)?.get(&ticket)
     }

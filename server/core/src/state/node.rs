@@ -1,7 +1,7 @@
 //! Nodes: what a session hangs on. Names are compared without regard to case; a node's UUID outlives its name.
 
 use super::State;
-use super::rows::{CheckPlace, ServicePlace};
+use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
@@ -36,15 +36,14 @@ impl Step<'_> {
             return;
         }
         self.end_sessions_of_node(&folded);
-        let services: Vec<ServicePlace> =
-            self.state.services_of(&folded).map(|(place, _)| place.clone()).collect();
-        for place in services {
-            self.set(Change::Service(place.node, place.id, None));
+        let services: Vec<ServiceKey> = self.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
+        for key in services {
+            self.set(Change::Service(key.node, key.id, None));
             self.touch(Table::Services);
         }
-        let checks: Vec<CheckPlace> = self.state.checks_of(&folded).map(|(place, _)| place.clone()).collect();
-        for place in checks {
-            self.set(Change::Check(place.node, place.id, None));
+        let checks: Vec<CheckKey> = self.state.checks_of(&folded).map(|(key, _)| key.clone()).collect();
+        for key in checks {
+            self.set(Change::Check(key.node, key.id, None));
             self.touch(Table::Checks);
         }
         self.set(Change::NodeIndex(folded.clone(), None));

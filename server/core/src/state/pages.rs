@@ -70,7 +70,7 @@ struct Page<R> {
     rows: Arc<Vec<(Key, R)>>,
 }
 
-/// A place between rows.
+/// A position between rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct At {
     page: usize,
@@ -181,8 +181,8 @@ impl<R: TreeRow> Pages<R> {
         let page = &mut pages[at];
         let (index, bytes) = (row.index(), row.least_bytes(&key));
         match page.find(key.as_str()) {
-            Ok(place) => {
-                let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[place].1, row);
+            Ok(slot) => {
+                let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[slot].1, row);
                 page.least_bytes = page.least_bytes + bytes - old.least_bytes(&key);
                 if index >= page.newest {
                     page.newest = index;
@@ -192,16 +192,16 @@ impl<R: TreeRow> Pages<R> {
                 Some(old)
             }
             // Keys that come in their order fill page after page, instead of leaving each half full.
-            Err(place) if place == PAGE_ROWS => {
+            Err(slot) if slot == PAGE_ROWS => {
                 pages.insert(at + 1, Page::new(vec![(key, row)]));
                 self.len += 1;
                 None
             }
-            Err(place) => {
-                if place == 0 && key < page.first {
+            Err(slot) => {
+                if slot == 0 && key < page.first {
                     page.first = key.clone();
                 }
-                Arc::make_mut(&mut page.rows).insert(place, (key, row));
+                Arc::make_mut(&mut page.rows).insert(slot, (key, row));
                 page.newest = page.newest.max(index);
                 page.least_bytes += bytes;
                 self.len += 1;
@@ -218,10 +218,10 @@ impl<R: TreeRow> Pages<R> {
     /// Removes a row; what it was.
     pub(super) fn remove(&mut self, key: &str) -> Option<R> {
         let at = self.page_of(key)?;
-        let place = self.pages[at].find(key).ok()?;
+        let slot = self.pages[at].find(key).ok()?;
         let pages = Arc::make_mut(&mut self.pages);
         let page = &mut pages[at];
-        let (key, row) = Arc::make_mut(&mut page.rows).remove(place);
+        let (key, row) = Arc::make_mut(&mut page.rows).remove(slot);
         page.least_bytes -= row.least_bytes(&key);
         if row.index() == page.newest {
             page.newest = newest(&page.rows);
@@ -270,13 +270,13 @@ impl<R: TreeRow> Pages<R> {
 
     /// Where the rows under a prefix begin and end.
     fn range(&self, prefix: &str) -> Range<At> {
-        let start = self.place(|key| key < prefix);
-        let end = self.place(|key| key < prefix || key.starts_with(prefix));
+        let start = self.position(|key| key < prefix);
+        let end = self.position(|key| key < prefix || key.starts_with(prefix));
         start..end
     }
 
     /// The first row that is not before something. Every key before it is, and none behind.
-    fn place(&self, is_before: impl Fn(&str) -> bool) -> At {
+    fn position(&self, is_before: impl Fn(&str) -> bool) -> At {
         let behind = self.pages.partition_point(|page| is_before(page.first.as_str()));
         let Some(page) = behind.checked_sub(1) else { return At { page: 0, row: 0 } };
         let rows = &self.pages[page].rows;
@@ -462,14 +462,14 @@ mod tests {
     #[test]
     fn a_page_is_copied_only_while_a_view_holds_it() {
         let mut pages = filled(3 * PAGE_ROWS as u64);
-        let place = |pages: &Pages<LogIndex>, page: usize| std::sync::Arc::as_ptr(&pages.pages[page].rows);
-        let before = [0, 1, 2].map(|page| place(&pages, page));
+        let slot = |pages: &Pages<LogIndex>, page: usize| std::sync::Arc::as_ptr(&pages.pages[page].rows);
+        let before = [0, 1, 2].map(|page| slot(&pages, page));
         pages.insert(Key::from("k000000"), LogIndex(9_000));
-        assert_eq!(before, [0, 1, 2].map(|page| place(&pages, page)), "nobody looks");
+        assert_eq!(before, [0, 1, 2].map(|page| slot(&pages, page)), "nobody looks");
         let view = pages.clone();
         pages.insert(Key::from("k000000"), LogIndex(9_001));
-        assert_ne!(place(&pages, 0), before[0]);
-        assert_eq!([1, 2].map(|page| place(&pages, page)), [before[1], before[2]]);
+        assert_ne!(slot(&pages, 0), before[0]);
+        assert_eq!([1, 2].map(|page| slot(&pages, page)), [before[1], before[2]]);
         assert_eq!(view.get("k000000"), Some(&LogIndex(9_000)));
     }
 

@@ -33,7 +33,9 @@ impl State {
                 self.table_index(Table::Sessions)
             }
             Query::Txn(_) => LogIndex(0),
-            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark).0,
+            Query::QueuePosition { key, session, ticket, mark } => {
+                self.query_queue_position(key, session, *ticket, *mark).0
+            }
             Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
             Query::Node(name) => self.node_index(&name.folded()),
             Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => {
@@ -65,7 +67,9 @@ impl State {
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
             Query::Losses => Rows::Losses(self.losses.values().rev().cloned().collect()),
-            Query::Place { key, session, ticket, mark } => self.query_place(key, session, *ticket, *mark).1,
+            Query::QueuePosition { key, session, ticket, mark } => {
+                self.query_queue_position(key, session, *ticket, *mark).1
+            }
             Query::Agents => Rows::Agents(self.agents.values().cloned().collect()),
             _ => self.catalog_rows(query),
         }
@@ -134,10 +138,10 @@ impl State {
     fn instances(&self, name: &str) -> Vec<Instance> {
         let services = self.services.iter().filter(|(_, service)| is_same_name(&service.name, name));
         services
-            .map(|(place, service)| Instance {
-                node: self.nodes[&place.node].clone(),
+            .map(|(key, service)| Instance {
+                node: self.nodes[&key.node].clone(),
                 service: service.clone(),
-                checks: self.checks_of_instance(&place.node, service),
+                checks: self.checks_of_instance(&key.node, service),
             })
             .collect()
     }

@@ -28,7 +28,7 @@ pub const WAITERS_MAX: usize = 10_000;
 pub const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 impl Step<'_> {
-    /// Takes the lock, or else a place in the key's queue. A session that is there already keeps its place, and what
+    /// Takes the lock, or else a position in the key's queue. A session that is there already keeps its position, and what
     /// it asked for before is forgotten.
     pub(super) fn enqueue(
         &mut self,
@@ -59,7 +59,7 @@ impl Step<'_> {
         Ok(Reply::Queued { ticket })
     }
 
-    /// Gives up what the request at `mark` asked for: its place, or the lock, if nobody else may know of it.
+    /// Gives up what the request at `mark` asked for: its position, or the lock, if nobody else may know of it.
     pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> Reply {
         if self.stop_waiting(key, session, mark) {
             return Reply::Flag(true);
@@ -76,7 +76,7 @@ impl Step<'_> {
         }
     }
 
-    /// Gives up the place of the request at `mark`; false where it has none any more.
+    /// Gives up the position of the request at `mark`; false where it has none any more.
     pub(super) fn stop_waiting(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> bool {
         let ticket = self.state.ticket(key, session);
         let is_its_own =
@@ -143,7 +143,7 @@ impl Step<'_> {
         }
     }
 
-    /// The session's place in a key's queue; the last one if it has none yet.
+    /// The session's position in a key's queue; the last one if it has none yet.
     fn place_in_queue(&self, key: &Key, session: &SessionId) -> Result<LogIndex, Refusal> {
         if let Some(ticket) = self.state.ticket(key, session) {
             return Ok(ticket);
@@ -156,15 +156,15 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The session's place in a key's queue.
+    /// The session's position in a key's queue.
     fn ticket(&self, key: &Key, session: &SessionId) -> Option<LogIndex> {
         self.derived.waiting.get(session)?.get(key).copied()
     }
 
-    /// What became of a place: what an acquire in it answers, once it is no longer waited in.
+    /// What became of a position: what an acquire in it answers, once it is no longer waited in.
     ///
     /// A hold that goes with another request of the same session is not told of: that one may still give it back.
-    pub(super) fn query_place(
+    pub(super) fn query_queue_position(
         &self,
         key: &Key,
         session: &SessionId,
@@ -172,14 +172,14 @@ impl State {
         mark: LogIndex,
     ) -> (LogIndex, Rows) {
         if self.waiter(key, ticket).is_some() {
-            return (ticket, Rows::Place(Reply::Queued { ticket }));
+            return (ticket, Rows::QueuePosition(Reply::Queued { ticket }));
         }
         let entry = self.entries.get(key.as_str()).filter(|entry| entry.session.as_ref() == Some(session));
         let is_known = |entry: &&Arc<Entry>| entry.awaited == mark || entry.awaited.0 == 0;
         if let Some(entry) = entry.filter(is_known) {
             return (
                 entry.modify_index.max(ticket.next()),
-                Rows::Place(Reply::Granted { fence: entry.fence }),
+                Rows::QueuePosition(Reply::Granted { fence: entry.fence }),
             );
         }
         let reply = match self.delays.get(key) {
@@ -189,6 +189,6 @@ impl State {
             Some(delay) => Reply::Delayed { remaining: delay.duration },
             None => Reply::Flag(false),
         };
-        (ticket.next(), Rows::Place(reply))
+        (ticket.next(), Rows::QueuePosition(reply))
     }
 }

@@ -27,16 +27,16 @@ pub(super) const TABLES: [Table; 7] = [
     Table::NodeDeletions,
 ];
 
-/// A check's place: its node and its id, both folded, since both are looked up without regard to case.
+/// A check's key: its node and its id, both folded, since both are looked up without regard to case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct CheckPlace {
+pub(super) struct CheckKey {
     pub(super) node: NodeName,
     pub(super) id: CheckId,
 }
 
-/// A service's place: its node and its id, both folded.
+/// A service's key: its node and its id, both folded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ServicePlace {
+pub(super) struct ServiceKey {
     pub(super) node: NodeName,
     pub(super) id: ServiceId,
 }
@@ -50,8 +50,8 @@ pub struct State {
     pub(super) nodes: BTreeMap<NodeName, Arc<Node>>,
     /// The last index that changed a node or its services, by folded name.
     pub(super) node_indexes: BTreeMap<NodeName, LogIndex>,
-    pub(super) services: BTreeMap<ServicePlace, Arc<Service>>,
-    pub(super) checks: BTreeMap<CheckPlace, Arc<Check>>,
+    pub(super) services: BTreeMap<ServiceKey, Arc<Service>>,
+    pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
     pub(super) tombstones: Pages<LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
     /// Who waits for each lock, by ticket: whoever came first is granted first. No queue in here is ever empty.
@@ -98,21 +98,21 @@ pub(super) struct Derived {
     /// The sessions of each node.
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
     /// The sessions that depend on each check.
-    pub(super) by_check: BTreeMap<CheckPlace, BTreeSet<SessionId>>,
+    pub(super) by_check: BTreeMap<CheckKey, BTreeSet<SessionId>>,
     /// The folded name of the node with each UUID.
     pub(super) node_ids: BTreeMap<String, NodeName>,
     /// The agent that speaks for the node with each UUID.
     pub(super) agent_ids: BTreeMap<String, AgentNumber>,
 }
 
-impl CheckPlace {
+impl CheckKey {
     /// Where the check `id` of `node` is, whatever their case.
     pub(super) fn new(node: &NodeName, id: &CheckId) -> Self {
         Self { node: node.folded(), id: CheckId::from(id.as_str().to_lowercase()) }
     }
 }
 
-impl ServicePlace {
+impl ServiceKey {
     /// Where the service `id` of `node` is, whatever their case.
     pub(super) fn new(node: &NodeName, id: &ServiceId) -> Self {
         Self { node: node.folded(), id: ServiceId::from(id.as_str().to_lowercase()) }
@@ -127,8 +127,8 @@ impl State {
             Change::Session(id, session) => self.load_session(id, session),
             Change::Node(name, node) => self.load_node(name, node),
             Change::NodeIndex(name, index) => put(&mut self.node_indexes, name, index),
-            Change::Service(node, id, service) => put(&mut self.services, ServicePlace { node, id }, service),
-            Change::Check(node, id, check) => put(&mut self.checks, CheckPlace { node, id }, check),
+            Change::Service(node, id, service) => put(&mut self.services, ServiceKey { node, id }, service),
+            Change::Check(node, id, check) => put(&mut self.checks, CheckKey { node, id }, check),
             Change::Tombstone(key, index) => self.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.delays, key, delay),
             Change::Waiter(key, ticket, waiter) => self.load_waiter(key, ticket, waiter),
@@ -212,11 +212,11 @@ impl State {
                 Change::NodeIndex(name.clone(), self.node_indexes.get(name).copied())
             }
             Change::Service(node, id, _) => {
-                let row = self.services.get(&ServicePlace { node: node.clone(), id: id.clone() });
+                let row = self.services.get(&ServiceKey { node: node.clone(), id: id.clone() });
                 Change::Service(node.clone(), id.clone(), row.cloned())
             }
             Change::Check(node, id, _) => {
-                let row = self.checks.get(&CheckPlace { node: node.clone(), id: id.clone() });
+                let row = self.checks.get(&CheckKey { node: node.clone(), id: id.clone() });
                 Change::Check(node.clone(), id.clone(), row.cloned())
             }
             Change::Tombstone(key, _) => {
@@ -298,13 +298,13 @@ impl State {
         if let Some(before) = self.sessions.remove(&id) {
             take_out(&mut self.derived.by_node, &before.node.folded(), &id);
             for check in before.all_checks() {
-                take_out(&mut self.derived.by_check, &CheckPlace::new(&before.node, check), &id);
+                take_out(&mut self.derived.by_check, &CheckKey::new(&before.node, check), &id);
             }
         }
         if let Some(session) = session {
             for check in session.all_checks() {
-                let place = CheckPlace::new(&session.node, check);
-                self.derived.by_check.entry(place).or_default().insert(id.clone());
+                let check_key = CheckKey::new(&session.node, check);
+                self.derived.by_check.entry(check_key).or_default().insert(id.clone());
             }
             self.derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
             self.sessions.insert(id, session);
@@ -372,9 +372,9 @@ fn put<K: Ord, V>(rows: &mut BTreeMap<K, V>, key: K, row: Option<V>) {
     };
 }
 
-fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &K, place: &L) {
+fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &K, inner: &L) {
     let Some(map) = maps.get_mut(key) else { return };
-    map.remove(place);
+    map.remove(inner);
     if map.is_empty() {
         maps.remove(key);
     }

@@ -1,7 +1,7 @@
 //! Services on nodes. Locks need them only as the owners of checks.
 
 use super::State;
-use super::rows::{CheckPlace, ServicePlace};
+use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{NodeName, ServiceId};
@@ -16,17 +16,17 @@ impl Step<'_> {
             return Err("Missing node registration".into());
         };
         let id = service_id(service);
-        let place = ServicePlace::new(&service.node, &id);
+        let key = ServiceKey::new(&service.node, &id);
         let mut stored = Service { id, node: node.name.clone(), ..service.clone() };
         (stored.create_index, stored.modify_index) = (self.index, self.index);
-        if let Some(existing) = self.state.services.get(&place) {
+        if let Some(existing) = self.state.services.get(&key) {
             (stored.create_index, stored.modify_index) = (existing.create_index, existing.modify_index);
             if stored == **existing {
                 return Ok(());
             }
             stored.modify_index = self.index;
         }
-        self.set(Change::Service(place.node, place.id, Some(Arc::new(stored))));
+        self.set(Change::Service(key.node, key.id, Some(Arc::new(stored))));
         self.touch(Table::Services);
         self.touch_node(&folded);
         Ok(())
@@ -35,15 +35,15 @@ impl Step<'_> {
     /// Takes a service out, with its checks. An absent one is gone already.
     pub(super) fn delete_service(&mut self, node: &NodeName, id: &ServiceId) {
         let folded = node.folded();
-        let place = ServicePlace::new(node, id);
-        let Some(service) = self.state.services.get(&place).cloned() else { return };
+        let key = ServiceKey::new(node, id);
+        let Some(service) = self.state.services.get(&key).cloned() else { return };
         let checks =
             self.state.checks_of(&folded).filter(|(_, check)| is_same_id(&check.service_id, &service.id));
-        let checks: Vec<CheckPlace> = checks.map(|(place, _)| place.clone()).collect();
+        let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
         for check in &checks {
             self.delete_check_at(check);
         }
-        self.set(Change::Service(place.node, place.id, None));
+        self.set(Change::Service(key.node, key.id, None));
         self.touch(Table::Services);
         self.touch_node(&folded);
     }
@@ -54,15 +54,15 @@ impl State {
     pub(super) fn services_of(
         &self,
         folded: &NodeName,
-    ) -> impl Iterator<Item = (&ServicePlace, &Arc<Service>)> {
-        let range = self.services.range(ServicePlace::new(folded, &ServiceId::from(""))..);
+    ) -> impl Iterator<Item = (&ServiceKey, &Arc<Service>)> {
+        let range = self.services.range(ServiceKey::new(folded, &ServiceId::from(""))..);
         let folded = folded.clone();
-        range.take_while(move |(place, _)| place.node == folded)
+        range.take_while(move |(key, _)| key.node == folded)
     }
 
     /// A service of a node.
     pub(super) fn service(&self, node: &NodeName, id: &ServiceId) -> Option<&Arc<Service>> {
-        self.services.get(&ServicePlace::new(node, id))
+        self.services.get(&ServiceKey::new(node, id))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sessions: how they begin, and the ends that somebody asks for.
 
-use super::rows::CheckPlace;
+use super::rows::CheckKey;
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::NewSession;
@@ -44,7 +44,7 @@ impl Step<'_> {
         }
         let service_checks = new.service_checks.iter().flatten().map(|check| &check.id);
         for id in new.checks.iter().chain(&new.node_checks).chain(service_checks) {
-            match self.state.checks.get(&CheckPlace::new(&new.node, id)) {
+            match self.state.checks.get(&CheckKey::new(&new.node, id)) {
                 None => return Err(Refusal::MissingCheck(id.clone())),
                 Some(check) if check.status == CheckStatus::Critical => {
                     return Err(Refusal::CriticalCheck(id.clone()));

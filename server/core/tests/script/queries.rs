@@ -45,7 +45,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
         "losses" => Query::Losses,
         "agents" => Query::Agents,
-        "place" => Query::Place {
+        "place" => Query::QueuePosition {
             key: Key::from(words.word()?),
             session: SessionId::from(words.word()?),
             ticket: LogIndex(words.number()?),
@@ -83,7 +83,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Txn(Err(errors)) => show::txn_errors(errors),
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
-        Rows::Place(reply) => show::reply(reply),
+        Rows::QueuePosition(reply) => show::reply(reply),
         Rows::Agents(rows) => rows
             .iter()
             .map(|row| format!("agent {}, node {}, life {}", row.number, row.node, row.generation))

@@ -130,9 +130,9 @@ fn a_wait_that_ends_with_the_delay_is_told_when_to_ask_again() {
     solo.wait(15 * MILLISECOND);
     solo.deadline_comes();
     solo.wait(5 * MILLISECOND);
-    let place = Query::Place { key: "job".into(), session: next, ticket, mark: ticket };
+    let place = Query::QueuePosition { key: "job".into(), session: next, ticket, mark: ticket };
     let (_, rows) = solo.core.query(solo.now, &place);
-    assert_eq!(rows, Rows::Place(Reply::Delayed { remaining: MILLISECOND }));
+    assert_eq!(rows, Rows::QueuePosition(Reply::Delayed { remaining: MILLISECOND }));
 }
 
 #[test]

@@ -57,9 +57,9 @@ impl Invariant for FreshReads {
         let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
         let Response::Answer(_) = given.response else { return Ok(()) };
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
-        // What became of a place is a fact of the log's beginning: it need not be fresh, only late enough.
+        // What became of a position is a fact of the log's beginning: it need not be fresh, only late enough.
         let bound = match query {
-            Query::Place { ticket, .. } => scene.history.place_of_index(*ticket),
+            Query::QueuePosition { ticket, .. } => scene.history.place_of_index(*ticket),
             _ => given.asked.ask.bound,
         };
         ensure(*consistency == Consistency::Stale || *applied >= bound, || {

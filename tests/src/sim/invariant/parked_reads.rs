@@ -29,7 +29,7 @@ impl Wanted {
 
     fn of_request(request: &Request) -> Option<Self> {
         match request {
-            Request::Read { query: Query::Place { key, session, .. }, .. } => {
+            Request::Read { query: Query::QueuePosition { key, session, .. }, .. } => {
                 Some(Self::Lock(key.clone(), session.clone()))
             }
             Request::Read { query, consistency, blocking: Some(Blocking { index, .. }) } => {
