@@ -79,13 +79,13 @@ pub enum Consistency {
 /// Wait until the answer's index exceeds this, but not for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocking {
-    /// The index that the asker knows.
+    /// The index that the caller knows.
     pub index: LogIndex,
     /// How long to wait at most.
     pub wait: Duration,
 }
 
-/// An answer with what the asker needs to judge it.
+/// An answer with what the caller needs to judge it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The query's index, 0 where nothing was ever written: see [`Blocking`].

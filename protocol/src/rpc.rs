@@ -249,7 +249,7 @@ pub struct Status {
     /// How many agents registered.
     pub agents: u64,
     /// The agent that asks, where it registered.
-    pub asker: Option<AgentNumber>,
+    pub caller: Option<AgentNumber>,
 }
 
 /// One server of the quorum.

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_hears_that_its_asker_gave_up_or_lost_his_connection() {
+    fn the_reader_hears_that_its_caller_gave_up_or_lost_his_connection() {
         let mut backups = Backups::default();
         let (orders, received) = mpsc::sync_channel(10);
         let last = question(1, 1).from();

@@ -275,7 +275,7 @@ impl Driver {
         if std::mem::take(&mut actions.may_leave)
             && let Some(left) = self.leaving.take()
         {
-            // Whoever waited may have lost patience.
+            // Whoever waited may have gone.
             let _ = left.send(());
         }
         self.actions = actions;

@@ -499,7 +499,7 @@ impl Book {
             term: Term(view.term),
             servers: self.servers.iter().filter(|(id, _)| knows(id)).map(row).collect(),
             // A follower that lags has not heard of any agent yet.
-            asker: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
+            caller: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
             ..Status::default()
         })
     }

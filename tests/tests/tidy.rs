@@ -145,6 +145,24 @@ const UNFINISHED: &[(&str, &str)] = &[
     ("mpsc::channel()", "everything has a limit: use `sync_channel`"),
 ];
 
+/// Words that the field has another one for. This file alone may say them.
+const REPLACED: &[(&str, &str)] = &[
+    ("asker", "caller, or origin"),
+    ("compass", "leader tracker"),
+    ("desk", "writer state"),
+    ("disappoint", "fail"),
+    ("flee", "step down"),
+    ("helm", "connections"),
+    ("lobby", "bootstrap"),
+    ("mailbox", "event queue"),
+    ("patience", "timeout, or wait limit"),
+    ("portrait", "own record"),
+    ("postman", "wake list"),
+    ("sabotage", "fault injection"),
+    ("seam", "fault point"),
+    ("steer", "update"),
+];
+
 /// Names that begin with `get_` because the word is Consul's.
 const GET_WORDS: &[&str] = &["get_tree", "get_or_empty"];
 
@@ -270,6 +288,16 @@ fn nothing_hidden_is_cited() {
     assert_everywhere(|source| rules::cites_nothing_hidden(source, &citations()));
     let bad = format!("//! See {}{} \u{a7}3.", "design", ".md");
     assert_eq!(rules::cites_nothing_hidden(&snippet(&bad), &citations()).len(), 2);
+}
+
+#[test]
+fn words_are_the_fields() {
+    let rule = |source: &Source| rules::says_the_fields_word(source, REPLACED);
+    assert_tidy(sources().iter().filter(|source| source.path != "tests/tests/tidy.rs").flat_map(rule));
+    let bad = snippet(
+        "// Lobbyists seem free.\nstruct EventMailbox;\nfn a() { b.mailboxes_of(MAILBOX_LIMIT) }\n// fleet\n",
+    );
+    assert_eq!(rule(&bad).iter().map(|fault| fault.line).collect::<Vec<_>>(), [2, 3]);
 }
 
 #[test]

@@ -169,9 +169,9 @@ impl Checks {
     }
 
     /// Waits until the catalog knows everything urgent up to a version, but not for long: the catalog will be told.
-    pub async fn told(&self, version: u64, patience: Duration) {
+    pub async fn told(&self, version: u64, timeout: Duration) {
         let mut told = self.told.subscribe();
-        let _ = tokio::time::timeout(patience, told.wait_for(|known| *known >= version)).await;
+        let _ = tokio::time::timeout(timeout, told.wait_for(|known| *known >= version)).await;
     }
 
     /// The check that a registration describes; critical until told otherwise unless it says so itself.
@@ -267,11 +267,11 @@ impl CheckTable {
 
 impl LocalCheck {
     /// A change of status is urgent; one of words alone may wait.
-    fn say(&mut self, status: CheckStatus, output: String, now: Instant, patience: Duration, version: u64) {
+    fn say(&mut self, status: CheckStatus, output: String, now: Instant, timeout: Duration, version: u64) {
         if self.record.status != status {
             self.tell_at = Some(now);
         } else if self.record.output != output {
-            let later = now + patience;
+            let later = now + timeout;
             self.tell_at = Some(self.tell_at.map_or(later, |at| at.min(later)));
         }
         self.record.status = status;

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_answered_with_patience() {
+    fn errors_lengthen_the_backoff() {
         let pauses: Vec<u64> = (1..=7).map(|failures| pause_after(failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }

@@ -10,7 +10,7 @@ use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use serde::{Deserialize, Serialize};
 
-/// Which waiting asker an answer belongs to; given by the shell, opaque to the core.
+/// Which waiting caller an answer belongs to; given by the shell, opaque to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
 

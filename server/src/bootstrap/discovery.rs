@@ -127,7 +127,7 @@ async fn look_up(name: String, sender: EventSender) {
             }
             Err(reason) => {
                 if said.is_new(&reason) {
-                    tracing::warn!("no server is found at {name}: {reason}; it is tried on");
+                    tracing::warn!("no server is found at {name}: {reason}; retrying");
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -152,7 +152,7 @@ impl KnownAddress {
                 Err(reason) => reason,
             };
             if said.is_new(&reason) {
-                tracing::info!(address = %self.address, "no word from this server: {reason}; it is tried on");
+                tracing::info!(address = %self.address, "no word from this server: {reason}; retrying");
             }
             tokio::time::sleep(backoff.next()).await;
         }

@@ -69,7 +69,7 @@ async fn call_until_done<T>(
                 Err(reason) => reason,
             };
             if said.is_new(&reason) {
-                tracing::warn!(address, "not yet done: this server {what}: {reason}; it is tried on");
+                tracing::warn!(address, "not yet done: this server {what}: {reason}; retrying");
             }
         }
         tokio::time::sleep(backoff.next()).await;

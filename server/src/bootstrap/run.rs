@@ -143,7 +143,7 @@ impl RunningLoop<'_> {
                 }
                 Decision::Trouble(what) => {
                     if self.said.is_new(&what) {
-                        tracing::error!("no cluster comes to be: {what}");
+                        tracing::error!("cluster bootstrap is blocked: {what}");
                     }
                     return Ok(false);
                 }
@@ -157,7 +157,7 @@ impl RunningLoop<'_> {
             known.send_replace(addresses);
             return;
         }
-        tracing::info!("there is a cluster: this server asks to be taken in");
+        tracing::info!("found a cluster: this server asks to join it");
         let BootstrapLoop { endpoint, sender, me, runtime, .. } = &*self.bootstrap_loop;
         let (known, addresses) = watch::channel(addresses);
         let task = runtime.spawn(join(Arc::clone(endpoint), sender.clone(), me.clone(), addresses));

@@ -99,7 +99,7 @@ impl Stream {
     fn shed(&self, event: DriverEvent) {
         if let DriverEvent::Call { call, .. } = event {
             one_more(&self.service.counters.overloaded);
-            let reason = "more calls wait for its driver than it takes on";
+            let reason = "request queue is full";
             self.replies.answer(call, Response::Unavailable(Unavailable::Overloaded(reason.into())));
         }
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for a snapshot: a little more than the server that fetches it goes on asking.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same for a reader that has read its last part, or whose asker gave up: it is kept only in case that the answer was
-/// lost, or that the asker comes back on another connection.
+/// The same for a reader that has read its last part, or whose caller gave up: it is kept only in case that the answer was
+/// lost, or that the caller comes back on another connection.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A checkpoint that is read by parts.
@@ -25,7 +25,7 @@ pub struct CheckpointSource {
     rows: SourceKind,
     /// Whether the last part was read.
     is_finished: bool,
-    /// Whether its asker gave up, and has not asked again since.
+    /// Whether its caller gave up, and has not asked again since.
     is_abandoned: bool,
 }
 

@@ -273,7 +273,7 @@ impl RedbFile {
         let opened = Opened::new(&builder, guard).map_err(|error| self.refused(error))?;
         let took_ms = begun.elapsed().as_millis();
         let unfinished_commit = rolled_back.get();
-        tracing::info!(file = %path.display(), took_ms, unfinished_commit, "looked at every page of the file");
+        tracing::info!(file = %path.display(), took_ms, unfinished_commit, "opened the file and checked its integrity");
         Ok(Some(opened))
     }
 

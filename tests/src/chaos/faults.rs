@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a leader is stopped: longer than any election, and than any connection's patience.
+/// How long a leader is stopped: longer than any election, and than any connection's timeout.
 const STOP: Duration = Duration::from_secs(10);
 /// How long a leader is cut off: longer than an agent holds a request that nobody can answer.
 const CUT: Duration = Duration::from_secs(9);

@@ -423,7 +423,7 @@ fn status() -> Status {
     Status {
         leader: Some(ServerId(1)),
         servers: vec![server],
-        asker: Some(AgentNumber(1)),
+        caller: Some(AgentNumber(1)),
         ..Status::default()
     }
 }

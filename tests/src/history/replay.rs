@@ -74,7 +74,7 @@ struct Replay<'h> {
     /// The places at which it is not known whether a closed lock was granted to those who left its queue: its key.
     parted: BTreeMap<usize, String>,
     together: usize,
-    patience: usize,
+    budget: usize,
     steps: usize,
     most_steps: usize,
 }
@@ -151,7 +151,7 @@ fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replay
         retreated: BTreeSet::new(),
         parted: BTreeMap::new(),
         together,
-        patience: TIMEOUT,
+        budget: TIMEOUT,
         steps: 0,
     };
     let violation = replay.run();
@@ -182,7 +182,7 @@ impl<'h> Replay<'h> {
                     if furthest.as_ref().is_none_or(|(before, _)| *before < at) {
                         furthest = Some((at, violation));
                     }
-                    let may_go_on = self.patience > 0 && !self.has_taken_too_many_steps();
+                    let may_go_on = self.budget > 0 && !self.has_taken_too_many_steps();
                     let fork = self.forks.pop_last().filter(|_| may_go_on);
                     let Some(fork) = fork else { return furthest.map(|(_, violation)| violation) };
                     (at, skipped) = fork;
@@ -305,10 +305,10 @@ impl<'h> Replay<'h> {
         }
         for act in search.unseen.clone() {
             search.tries += 1;
-            if search.tries > TRIES || self.patience == 0 || self.has_taken_too_many_steps() {
+            if search.tries > TRIES || self.budget == 0 || self.has_taken_too_many_steps() {
                 return false;
             }
-            self.patience -= 1;
+            self.budget -= 1;
             self.steps += 1;
             if self.carry_out_unseen(search.index, &act).is_ok() && self.find(search, together - 1) {
                 return true;

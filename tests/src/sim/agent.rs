@@ -266,8 +266,8 @@ impl Agent {
             _ => None,
         };
         if let Some(longest) = goes_away {
-            let patience = stage.draw.duration(Duration::ZERO, longest);
-            stage.after(patience, Event::GoAway(self.place, life, token));
+            let timeout = stage.draw.duration(Duration::ZERO, longest);
+            stage.after(timeout, Event::GoAway(self.place, life, token));
         }
         self.tasks[task].pending = Some((token, wish));
         let bound = judge.bound;
@@ -474,8 +474,8 @@ fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
     let config = QuorumClientConfig {
         servers: configured(stage),
         registration: registration(place),
-        hold_time: clients.patience,
-        answer_time: clients.patience * 4,
+        hold_time: clients.timeout,
+        answer_time: clients.timeout * 4,
         probe_after: PROBE_AFTER,
     };
     let seed = stage.draw.bits();

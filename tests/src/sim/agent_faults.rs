@@ -4,7 +4,7 @@ use super::agent::registration;
 use super::marks::Mark;
 use super::network::Place;
 use super::process::DriverEvent;
-use super::stage::{Ask, Asker, Event};
+use super::stage::{Ask, Event, Requester};
 use super::world::World;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -49,7 +49,7 @@ impl World {
 
     fn hang_up(&mut self, agent: usize) {
         for id in self.running() {
-            self.post(id, DriverEvent::Disconnected(Asker::Agent(agent)));
+            self.post(id, DriverEvent::Disconnected(Requester::Agent(agent)));
         }
     }
 
@@ -75,7 +75,7 @@ impl World {
         self.stage.hit(Mark::AgentCopied);
         self.stage.say(|| format!("a copy of agent {agent} registers"));
         let request = Request::Propose(None, Command::RegisterAgent(registration(agent)));
-        let ask = Ask { by: Asker::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
+        let ask = Ask { by: Requester::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 

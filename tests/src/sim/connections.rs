@@ -9,7 +9,7 @@ use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
-use super::stage::{Ask, Asker, Event, Stage};
+use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Outbox};
 use lockmesh_protocol::id::{RequestId, ServerId};
 use lockmesh_protocol::query::Consistency;
@@ -281,7 +281,7 @@ impl Agent {
         }
         let call = stage.call();
         self.calls.insert(call, (number, id));
-        let ask = Ask { by: Asker::Agent(self.place), call, request, bound: judge.bound };
+        let ask = Ask { by: Requester::Agent(self.place), call, request, bound: judge.bound };
         self.transmit(stage, number, Way::There, Event::Ask(server, Box::new(ask)));
     }
 
@@ -291,7 +291,12 @@ impl Agent {
         self.see(stage, judge, AgentEvent::Cancelled { connection: number, call: id });
         let found = self.calls.iter().find(|(_, call)| **call == (number, id)).map(|(call, _)| *call);
         if let Some(call) = found {
-            self.transmit(stage, number, Way::There, Event::Cancel(server, Asker::Agent(self.place), call));
+            self.transmit(
+                stage,
+                number,
+                Way::There,
+                Event::Cancel(server, Requester::Agent(self.place), call),
+            );
         }
     }
 

@@ -408,7 +408,7 @@ impl Guard {
         self.last_hold += 1;
         let id = HoldId(self.last_hold);
         let key = lock_key(stage);
-        let limit = self.draw.duration(Duration::from_millis(50), stage.plan.clients.patience);
+        let limit = self.draw.duration(Duration::from_millis(50), stage.plan.clients.timeout);
         let wait_limit = match self.draw.below(4) {
             0 => WaitLimit::Once,
             1 => WaitLimit::Endless,

@@ -185,7 +185,7 @@ impl Locker {
 
     fn enqueue(&mut self, stage: &mut Stage, key: Key) -> Wish {
         let (new, session) = self.entry(key);
-        let longest = stage.plan.clients.patience;
+        let longest = stage.plan.clients.timeout;
         let wait = stage.draw.duration(longest / 20, longest);
         command(stage, Command::Kv(KvCommand::Enqueue { new, session, wait }))
     }

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::marks::Mark;
 use super::network::Place;
 use super::process::newcomer;
-use super::stage::{Ask, Asker, Event};
+use super::stage::{Ask, Event, Requester};
 use super::world::World;
 use lockmesh_core::raft::log::{Membership, SnapshotMeta};
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -60,7 +60,7 @@ impl World {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let to = leader.id;
         let (call, request) = (self.stage.call(), Request::TransferLeader(Some(server)));
-        let ask = Ask { by: Asker::Operator, call, request, bound: LogIndex(0) };
+        let ask = Ask { by: Requester::Operator, call, request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
@@ -85,8 +85,8 @@ impl World {
         let call = self.stage.call();
         self.operator.attempts += 1;
         self.operator.under_way = Some((call, order, to));
-        let ask = Ask { by: Asker::Operator, call, request, bound: LogIndex(0) };
-        self.stage.after(TIMEOUT, Event::Tired(Asker::Operator, call));
+        let ask = Ask { by: Requester::Operator, call, request, bound: LogIndex(0) };
+        self.stage.after(TIMEOUT, Event::Tired(Requester::Operator, call));
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 

@@ -212,7 +212,7 @@ pub struct ClientPlan {
     /// How long an agent takes nothing in after it has taken something, at most.
     pub agent_turn: Duration,
     /// After how long a client gives up.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -410,7 +410,7 @@ impl ClientPlan {
             ttl: draw.duration(600 * MS, 3 * SECOND),
             lock_delay: draw.duration(50 * MS, 2 * SECOND),
             agent_turn: *draw.pick(&[Duration::ZERO, Duration::ZERO, MS / 2, 30 * MS]),
-            patience: draw.duration(SECOND, 8 * SECOND),
+            timeout: draw.duration(SECOND, 8 * SECOND),
         }
     }
 }

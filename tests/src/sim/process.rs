@@ -7,7 +7,7 @@ use super::disk::{Checkpoint, Told};
 use super::fault_injection::FaultInjection;
 use super::marks::Mark;
 use super::readers::Readers;
-use super::stage::{Ask, Asker, Event, Stage};
+use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event as Input, Frontend, FrontendConfig,
     PartWanted, SnapshotFetch, Storage,
@@ -38,9 +38,9 @@ pub enum DriverEvent {
     /// A client's request, and when it came.
     Ask(Box<Ask>, Time),
     /// Nobody waits for a call any more.
-    Cancelled(Asker, u64),
+    Cancelled(Requester, u64),
     /// A connection ended.
-    Disconnected(Asker),
+    Disconnected(Requester),
     /// Another server's message.
     Peer(ServerId, Box<PeerMessage>),
     /// The store's news.
@@ -395,8 +395,8 @@ impl Process {
                 self.calls.remove(&of);
                 Input::Cancel(of)
             }
-            DriverEvent::Disconnected(asker) => {
-                let caller = asker.caller();
+            DriverEvent::Disconnected(requester) => {
+                let caller = requester.caller();
                 self.calls.retain(|call, _| call.caller != caller);
                 Input::Disconnected(caller)
             }
@@ -533,9 +533,9 @@ fn certified(ask: &Ask) -> Peer {
         _ => ask.by,
     };
     match by {
-        Asker::Operator => Peer { role: Role::Agent, node: "operator".into() },
-        Asker::Agent(agent) => Peer { role: Role::Agent, node: format!("n{agent}").as_str().into() },
-        Asker::Server(id) => Peer { role: Role::Server, node: format!("server-{id}").as_str().into() },
+        Requester::Operator => Peer { role: Role::Agent, node: "operator".into() },
+        Requester::Agent(agent) => Peer { role: Role::Agent, node: format!("n{agent}").as_str().into() },
+        Requester::Server(id) => Peer { role: Role::Server, node: format!("server-{id}").as_str().into() },
     }
 }
 

@@ -7,7 +7,7 @@ use super::machine::Fetch;
 use super::marks::Mark;
 use super::network::Place;
 use super::process::DriverEvent;
-use super::stage::{Ask, Asker, Event};
+use super::stage::{Ask, Event, Requester};
 use super::world::World;
 use lockmesh_core::frontend::{CallRef, CheckpointReader, PartWanted, SnapshotFetch};
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -44,7 +44,7 @@ impl World {
         };
         fetch.call = call;
         let (from, request) = (fetch.from, fetch.download.request());
-        let ask = Ask { by: Asker::Server(id), call, request, bound: LogIndex(0) };
+        let ask = Ask { by: Requester::Server(id), call, request, bound: LogIndex(0) };
         let sent = self.stage.send(Place::Server(id), Place::Server(from), Event::Ask(from, Box::new(ask)));
         self.await_part(id, call, sent);
     }
@@ -52,7 +52,7 @@ impl World {
     /// Whoever asked waits for an answer, but not for one that was lost on its way.
     pub(super) fn await_part(&mut self, id: ServerId, call: u64, is_on_its_way: bool) {
         let wait = if is_on_its_way { PART_TIMEOUT } else { CONNECTION_TIMEOUT };
-        self.stage.after(wait, Event::Tired(Asker::Server(id), call));
+        self.stage.after(wait, Event::Tired(Requester::Server(id), call));
     }
 
     /// Until when what comes to a fetch must wait, since its process stands still; none where it comes to nobody.
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn part_heard(&mut self, id: ServerId, call: u64, from: ServerId, response: Response) {
         let Some(stands_until) = self.fetch_stands(id, call) else { return };
         if stands_until > self.stage.now {
-            let answer = Event::Answer(Asker::Server(id), call, from, Box::new(response));
+            let answer = Event::Answer(Requester::Server(id), call, from, Box::new(response));
             return self.stage.at(stands_until, answer);
         }
         self.go_on_with_fetch(id, |download, now| download.answered(now, response));
@@ -76,7 +76,7 @@ impl World {
     pub(super) fn part_lost(&mut self, id: ServerId, call: u64) {
         let Some(stands_until) = self.fetch_stands(id, call) else { return };
         if stands_until > self.stage.now {
-            return self.stage.at(stands_until, Event::Tired(Asker::Server(id), call));
+            return self.stage.at(stands_until, Event::Tired(Requester::Server(id), call));
         }
         self.go_on_with_fetch(id, |download, now| download.lost(now, "it does not answer".into()));
     }

@@ -43,9 +43,9 @@ pub enum Event {
     /// A client's request arrives at a server.
     Ask(ServerId, Box<Ask>),
     /// An agent's word arrives at a server that nobody waits for a call any more.
-    Cancel(ServerId, Asker, u64),
+    Cancel(ServerId, Requester, u64),
     /// A server's answer arrives at whoever asked.
-    Answer(Asker, u64, ServerId, Box<Response>),
+    Answer(Requester, u64, ServerId, Box<Response>),
     /// Something happens to a guard: its agent, its number there.
     Guard(usize, usize, GuardEvent),
     /// What a guard wants has come to its agent: the agent, the guard's number there.
@@ -71,7 +71,7 @@ pub enum Event {
     /// An agent looks at the clock: the agent, its life.
     Wake(usize, u64),
     /// Whoever asked has waited long enough for an answer to a call.
-    Tired(Asker, u64),
+    Tired(Requester, u64),
     /// A fault of a kind happens.
     Fault(super::chaos::Kind),
     /// A fault ends.
@@ -92,8 +92,8 @@ impl Event {
     /// The agent that takes this in, where it is one.
     pub fn agent(&self) -> Option<usize> {
         match self {
-            Self::Answer(Asker::Agent(agent), ..)
-            | Self::Tired(Asker::Agent(agent), _)
+            Self::Answer(Requester::Agent(agent), ..)
+            | Self::Tired(Requester::Agent(agent), _)
             | Self::Think(agent, ..)
             | Self::GuardAct(agent, ..)
             | Self::Connection(agent, ..)
@@ -109,7 +109,7 @@ impl Event {
 
 /// Who asks a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum Requester {
     /// An agent, by its number in the simulation.
     Agent(usize),
     /// The operator, or a server that wants to join.
@@ -118,7 +118,7 @@ pub enum Asker {
     Server(ServerId),
 }
 
-impl Asker {
+impl Requester {
     /// Where its answers go.
     pub fn place(self) -> Place {
         match self {
@@ -142,7 +142,7 @@ impl Asker {
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// Who asks.
-    pub by: Asker,
+    pub by: Requester,
     /// Which attempt it is, unique in the simulation.
     pub call: u64,
     /// What it asks.

@@ -12,7 +12,7 @@ use super::network::Place;
 use super::operator::Operator;
 use super::process::{DriverEvent, Given, Process, Turn, newcomer};
 use super::setback::Planned;
-use super::stage::{Ask, Asker, Event, Stage};
+use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_core::Core;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
@@ -109,13 +109,13 @@ impl World {
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
             Event::Cancel(to, by, call) => self.post(to, DriverEvent::Cancelled(by, call)),
-            Event::Answer(Asker::Operator, call, from, response) => {
+            Event::Answer(Requester::Operator, call, from, response) => {
                 self.operator_heard(call, from, *response);
             }
-            Event::Answer(Asker::Server(id), call, from, response) => {
+            Event::Answer(Requester::Server(id), call, from, response) => {
                 self.part_heard(id, call, from, *response);
             }
-            Event::Answer(Asker::Agent(agent), call, _, response) => {
+            Event::Answer(Requester::Agent(agent), call, _, response) => {
                 self.agents[agent].answered(&mut self.stage, &mut self.judge, call, *response);
             }
             Event::Guard(agent, guard, event) => self.guard(agent, guard, event),
@@ -125,14 +125,14 @@ impl World {
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
-            Event::Tired(Asker::Operator, call) => self.operator_tired(call),
-            Event::Tired(Asker::Server(id), call) => self.part_lost(id, call),
-            Event::Tired(Asker::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
+            Event::Tired(Requester::Operator, call) => self.operator_tired(call),
+            Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
+            Event::Tired(Requester::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
             Event::Dial(to, agent, connection) => self.dialled(to, agent, connection),
             Event::Connection(agent, connection, is_up) => {
                 self.agents[agent].connection(&mut self.stage, &mut self.judge, connection, is_up);
             }
-            Event::HungUp(from, agent) => self.post(from, DriverEvent::Disconnected(Asker::Agent(agent))),
+            Event::HungUp(from, agent) => self.post(from, DriverEvent::Disconnected(Requester::Agent(agent))),
             Event::GaveUp(from, agent, connection) => {
                 // Another connection than that one may stand by now.
                 if self.agents[agent].is_connected(connection) {
@@ -417,13 +417,13 @@ impl World {
         let Given { asked, response } = given;
         let Ask { by, call, .. } = *asked.ask;
         let event = Event::Answer(by, call, id, Box::new(on_the_wire(&response)));
-        if let Asker::Agent(agent) = by {
+        if let Requester::Agent(agent) = by {
             self.judge.as_of.insert(call, applied);
             return self.agents[agent].answer(&mut self.stage, call, event);
         }
         let sent = self.stage.send(Place::Server(id), by.place(), event);
-        if let (Asker::Server(asker), false) = (by, sent) {
-            self.await_part(asker, call, false);
+        if let (Requester::Server(requester), false) = (by, sent) {
+            self.await_part(requester, call, false);
         }
     }
 

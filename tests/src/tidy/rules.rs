@@ -134,6 +134,47 @@ pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault>
     faults.collect()
 }
 
+/// No word that the field has another one for, alone or inside a name; each with what to say instead.
+pub fn says_the_fields_word(source: &Source, replaced: &[(&str, &str)]) -> Vec<Fault> {
+    let lines = source.text.lines().enumerate();
+    let faults = lines.flat_map(|(at, line)| {
+        let said = segments(line);
+        let found = replaced.iter().filter(move |(word, _)| {
+            said.iter().any(|said| said == word || said.strip_suffix('s') == Some(word))
+        });
+        found.map(move |(word, instead)| Fault::new(source, at + 1, format!("`{word}`: say {instead}")))
+    });
+    faults.collect()
+}
+
+/// The words of a line in lower case; names in snake case and camel case are taken apart.
+fn segments(line: &str) -> Vec<String> {
+    let mut segments = vec![String::new()];
+    let mut was_small = false;
+    for letter in line.chars() {
+        if !letter.is_ascii_alphabetic() || (letter.is_ascii_uppercase() && was_small) {
+            segments.push(String::new());
+        }
+        if letter.is_ascii_alphabetic() {
+            segments.last_mut().expect("it begins with one").push(letter.to_ascii_lowercase());
+        }
+        was_small = letter.is_ascii_lowercase();
+    }
+    segments
+}
+
+/// A comment is no wider than this, so that it can be read beside other things.
+pub fn comments_are_narrow(source: &Source, most: usize) -> Vec<Fault> {
+    let lines = source.text.lines().enumerate().filter(|_| source.is_rust());
+    let wide = lines.filter(|(_, line)| {
+        // What cannot be wrapped is left: a table, a link, a picture.
+        let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
+        let can_wrap = !text.starts_with(['|', '[', '<']) && text.split_whitespace().count() > 1;
+        line.trim_start().starts_with("//") && line.chars().count() > most && can_wrap
+    });
+    wide.map(|(at, _)| Fault::new(source, at + 1, format!("wrap the comment at {most} columns"))).collect()
+}
+
 /// A test sleeps only in stopped time, between two looks of a `while`, or where the table says why.
 pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> Vec<Fault> {
     let stopped = source.code.contains("start_paused = true");

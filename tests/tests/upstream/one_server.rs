@@ -158,7 +158,7 @@ async fn readers_of_the_same_news_share_one_call() {
     let readers: Vec<_> = (0..100).map(|_| read(LONG, 5)).collect();
     let other = read(LONG, 6);
     story.book.reaches("two parked calls", |book| book.parked.len() == 2).await;
-    // One with little patience gets the present answer by a read of its own, and the others wait on.
+    // One with little timeout gets the present answer by a read of its own, and the others wait on.
     let now = read(Duration::from_millis(1), 5).await.unwrap().unwrap();
     assert_eq!(now.index, LogIndex(0));
     story

@@ -343,7 +343,7 @@ impl QuorumClient {
                 return self.tell(|tracker, _| tracker.ask_again(slot));
             }
             if let Some(registration) = registration
-                && status.asker != Some(registration.number)
+                && status.caller != Some(registration.number)
             {
                 self.forgotten(registration);
             }

@@ -206,7 +206,7 @@ impl Story {
             leader: self.leader.map(id),
             term: Term(self.term),
             servers: SERVERS.iter().map(row).collect(),
-            asker: self.generation.map(|generation| AgentNumber(generation.0)),
+            caller: self.generation.map(|generation| AgentNumber(generation.0)),
             ..Status::default()
         }
     }

@@ -108,9 +108,9 @@ impl Quorum {
             stable_since: Some(WallTime(1_795_250_472_999)),
             version: "0.1.0".into(),
         };
-        let asker = Some(AgentNumber(1));
+        let caller = Some(AgentNumber(1));
         let one = ServerId(1);
-        Status { leader: Some(one), server: one, servers: vec![server], asker, ..Status::default() }
+        Status { leader: Some(one), server: one, servers: vec![server], caller, ..Status::default() }
     }
 
     fn backup_part(&self, number: u32) -> Response {

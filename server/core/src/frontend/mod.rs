@@ -60,7 +60,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use watches::Watches;
 
-/// How long a blocking query is parked at most, whatever its asker says.
+/// How long a blocking query is parked at most, whatever its caller says.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// What a frontend must be told about its server.

@@ -13,7 +13,7 @@ use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
 impl Frontend {
-    /// Answers a read, or parks it where its asker knows all that there is.
+    /// Answers a read, or parks it where its caller knows all that there is.
     pub(super) fn read(
         &mut self,
         now: Time,

@@ -252,9 +252,9 @@ impl Frontend {
     }
 
     /// The quorum as this server sees it.
-    pub(super) fn status(&self, now: Time, asker: &NodeName) -> Status {
+    pub(super) fn status(&self, now: Time, caller: &NodeName) -> Status {
         let log = self.core.log_status();
-        let asker = asker.folded();
+        let caller = caller.folded();
         let mut agents = self.core.state().agents();
         Status {
             cluster_id: self.core.state().cluster_id().to_string(),
@@ -269,7 +269,7 @@ impl Frontend {
             membership_index: log.membership_index,
             servers: self.server_statuses(now),
             agents: agents.len() as u64,
-            asker: agents.find(|agent| agent.node.folded() == asker).map(|agent| agent.number),
+            caller: agents.find(|agent| agent.node.folded() == caller).map(|agent| agent.number),
         }
     }
 

@@ -103,7 +103,7 @@ fn files_that_do_not_belong_together_are_refused() {
     let contents = disk.contents();
     disk.put(STATE, contents[LOG].clone());
     disk.put(LOG, contents[STATE].clone());
-    refusal_of(&disk, LOG, "by its name it should be the log, but it is the checkpoint");
+    refusal_of(&disk, LOG, "by its name it should be the log, but it is the state");
 }
 
 #[test]

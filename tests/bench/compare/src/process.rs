@@ -142,11 +142,11 @@ impl Usage {
 /// Waits until something has come about. Fails when it takes too long, or when one of the programs ends.
 pub(crate) async fn wait_until<'a>(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     programs: impl IntoIterator<Item = &'a mut Program>,
     mut look: impl AsyncFnMut() -> bool,
 ) -> io::Result<()> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut programs: Vec<&mut Program> = programs.into_iter().collect();
     // A look may hang on a server that is half there.
     while !tokio::time::timeout(Duration::from_secs(2), look()).await.unwrap_or(false) {
@@ -156,7 +156,7 @@ pub(crate) async fn wait_until<'a>(
         if Instant::now() >= deadline {
             let logs = programs.iter().map(|program| format!("{}:\n{}\n", program.name, tail(&program.log)));
             let logs: String = logs.collect();
-            return Err(io::Error::other(format!("{what}: not within {patience:?}; the logs:\n{logs}")));
+            return Err(io::Error::other(format!("{what}: not within {timeout:?}; the logs:\n{logs}")));
         }
         tokio::time::sleep(LOOK).await;
     }
