@@ -342,7 +342,10 @@ impl Driver {
     fn fetch(&mut self, fetch: SnapshotFetch) {
         let SnapshotFetch { from, least } = fetch;
         let Some(address) = self.peers.address(from) else {
-            tracing::warn!(server = %from, "a snapshot of a server whose address is not known");
+            tracing::warn!(
+                server = from.0,
+                "cannot fetch a snapshot: the address of the server is not known"
+            );
             return self.next.push(Event::SnapshotFetched(None));
         };
         let sender = self.sender.clone();
@@ -363,7 +366,7 @@ impl Driver {
         let (record, folder) = (self.record.clone(), self.data_dir.clone());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = record.write(&folder) {
-                tracing::error!("that this server {why} is not on disk: {error}");
+                tracing::error!(%error, "cannot write to disk that this server {why}");
             }
         });
     }

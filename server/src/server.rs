@@ -253,7 +253,7 @@ fn start_driver(
             match begun.await {
                 Ok(Ok(Some(driver))) => driver.run().await,
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::error!("this server cannot go on: {error}"),
+                Ok(Err(error)) => tracing::error!(%error, "this server cannot go on"),
                 Err(_) => tracing::error!("this server cannot begin"),
             }
         })

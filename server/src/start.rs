@@ -149,7 +149,7 @@ impl ServerStart {
         let store = store.map_err(StartError::Thread)?;
         if record.corrupt {
             tracing::error!(
-                folder = %path.display(), server = %id,
+                folder = %path.display(), server = id.0,
                 "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
                  Stop it, empty the whole folder and start it: it joins as a new server"
             );

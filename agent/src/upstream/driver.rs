@@ -202,16 +202,18 @@ impl Driver {
     fn log(&self, notice: Notice) {
         match notice {
             Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
-            Notice::LeaderLost => tracing::info!("the leader is not known"),
+            Notice::LeaderLost => tracing::warn!("lost the leader: no server is known to lead"),
             Notice::Registered(Registration { number, generation }) => {
                 tracing::info!(agent = number.0, generation = generation.0, node = %self.node, "registered");
             }
-            Notice::NotRegistered(reason) => tracing::warn!("this agent is not registered yet: {reason}"),
+            Notice::NotRegistered(reason) => {
+                tracing::warn!(%reason, "this agent is not registered yet; retrying")
+            }
             Notice::ConnectionFailed(reason) => {
-                tracing::warn!("{reason}; trying again as long as it is needed");
+                tracing::warn!(%reason, "cannot reach a server; retrying as long as it is needed");
             }
             Notice::MayStayGranted(key, session, reason) => {
-                tracing::warn!(%key, %session, "a lock that nobody waits for any more may be granted: {reason}");
+                tracing::warn!(%key, %session, %reason, "a lock that nobody waits for any more may be granted");
             }
         }
     }

@@ -70,10 +70,10 @@ pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry)
     let folder = folder.display();
     if !closed.is_empty() {
         let closed = closed.join(", ");
-        tracing::warn!("other users could look into {folder}: closed to them now: {closed}");
+        tracing::warn!(%folder, closed, "other users could look into the folder: closed to them now");
     }
     if let Some(reason) = in_the_way {
-        tracing::warn!("{folder} stays open to other users, because {reason}: use a folder for this alone");
+        tracing::warn!(%folder, %reason, "the folder stays open to other users: use a folder for this alone");
     }
     Ok(())
 }

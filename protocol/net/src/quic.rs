@@ -228,7 +228,7 @@ pub struct Arrival(quinn::Incoming);
 impl Arrival {
     /// Where the call came from.
     pub fn remote_address(&self) -> SocketAddr {
-        self.0.remote_address()
+        readable(self.0.remote_address())
     }
 
     /// Turns it away unheard.
@@ -290,7 +290,7 @@ impl Connection {
 
     /// Where the other end is now.
     pub fn remote_address(&self) -> SocketAddr {
-        self.connection.remote_address()
+        readable(self.connection.remote_address())
     }
 
     /// How long a message and its acknowledgement take, as measured.
@@ -347,9 +347,15 @@ async fn close_at(connection: quinn::Connection, peer: Peer, end: SystemTime) {
         _ = connection.closed() => return,
         () = expiry::ended(end) => {}
     }
-    let (reason, address) = (format!("the certificate of {peer} has ended"), connection.remote_address());
-    tracing::warn!(%address, "closed a connection, because {reason}: issue a new one and reload");
+    let (reason, address) =
+        (format!("the certificate of {peer} has ended"), readable(connection.remote_address()));
+    tracing::warn!(%address, %reason, "closed a connection: issue a new certificate and reload");
     connection.close(Close::Denied.code(), reason.as_bytes());
+}
+
+/// An address as people write it: a socket for both families shows IPv4 peers as `::ffff:10.0.0.1`.
+fn readable(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The sending half of a stream.

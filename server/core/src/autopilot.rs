@@ -318,7 +318,8 @@ impl Core {
             && self.autopilot.transfer.is_none()
             && let Some(change) = self.wanted_change(now)
         {
-            tracing::info!(?change, "the membership changes");
+            let (action, server) = change.described();
+            tracing::info!(action, server = server.0, node = self.node_of(server), "changing the membership");
             if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
                 self.note_replaced(now);
             }

@@ -90,6 +90,8 @@ pub struct Core {
     arrived: Option<(SnapshotMeta, Box<State>)>,
     /// Whether the engine led at the end of the last turn.
     led: bool,
+    /// Who was last said to lead, in the log.
+    told_leader: Option<ServerId>,
     /// The term in which this server leads and serves.
     pub(crate) serving: Option<Term>,
     pub(crate) wall: WallTime,
@@ -141,6 +143,7 @@ impl Core {
             membership_index: snapshot.index,
             arrived: None,
             led: false,
+            told_leader: None,
             serving: None,
             wall: WallTime::default(),
             last_tick: None,
@@ -207,6 +210,7 @@ impl Core {
                 self.apply(now, entry, outbox);
             }
             self.notice_role(now, outbox);
+            self.tell_leader();
             self.serve_readers(outbox);
             if committed.is_empty() && self.batch.is_empty() {
                 break;
@@ -349,7 +353,10 @@ impl Core {
                     self.engine.step(message);
                 }
             }
-            Some(fault) => tracing::warn!(%sender, "a server's message was dropped: {fault}"),
+            Some(fault) => {
+                let node = self.node_of(sender);
+                tracing::warn!(server = sender.0, node, reason = %fault, "dropped a message of another server");
+            }
         }
     }
 
@@ -414,7 +421,10 @@ impl Core {
         (mark, state): (SnapshotMeta, Box<State>),
     ) {
         let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
-            return tracing::info!(index = %mark.index, "nobody leads: the snapshot is fetched again later");
+            return tracing::info!(
+                index = mark.index.0,
+                "no leader is known: the snapshot is fetched again later"
+            );
         };
         self.autopilot.heard(now, sender);
         let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
@@ -427,7 +437,7 @@ impl Core {
         let (arrived, state) =
             self.arrived.take().expect("the engine takes no snapshot but the one that arrived");
         assert_eq!(arrived, mark, "the engine takes the snapshot as it is");
-        tracing::info!(index = %mark.index, "a snapshot of the leader took the place of log and state");
+        tracing::info!(index = mark.index.0, "installed a snapshot in place of log and state");
         self.state = *state;
         self.state.fault_point = self.engine.fault_point.clone();
         self.copy_state_of(mark.index);
@@ -675,7 +685,14 @@ impl Core {
         let leads = may_lead.then(|| self.engine.term());
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
         if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
-            tracing::info!("this server no longer leads");
+            let term = self.engine.term().0;
+            match self.engine.leader() {
+                // A leader that no majority answers steps down by itself, in its own term.
+                None if leads.is_none() && self.set_back.is_none() => {
+                    tracing::warn!(term, "this server no longer leads, and no other leader is known");
+                }
+                _ => tracing::info!(term, "this server no longer leads"),
+            }
             self.serving = None;
             self.step_down(now, outbox);
         }
@@ -684,7 +701,7 @@ impl Core {
         }
         self.serving = leads;
         if let Some(term) = leads {
-            tracing::info!(%term, "this server leads");
+            tracing::info!(term = term.0, "this server leads");
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
             if self.state.cluster_id().is_empty() {
@@ -693,6 +710,34 @@ impl Core {
             }
             self.start_autopilot(now);
         }
+    }
+
+    /// Says in the log who leads, once for each change: operators follow an election by these lines.
+    fn tell_leader(&mut self) {
+        let leader = self.engine.leader();
+        if leader == self.told_leader {
+            return;
+        }
+        let former = std::mem::replace(&mut self.told_leader, leader);
+        let (me, term) = (Some(self.config.id), self.engine.term().0);
+        match (leader, former) {
+            // Its own leadership is told when it begins to serve, and when it ends.
+            (own, _) if own == me => {}
+            (None, own) if own == me => {}
+            (Some(leader), _) => {
+                tracing::info!(node = self.node_of(leader), server = leader.0, term, "following the leader");
+            }
+            (None, Some(former)) => {
+                let node = self.node_of(former);
+                tracing::warn!(node, server = former.0, term, "lost the leader: waiting for an election");
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The node of a server, for people; a server that is not in the roster yet has none.
+    pub(crate) fn node_of(&self, id: ServerId) -> &str {
+        self.state.server(id).map_or("unknown", |server| server.node.as_str())
     }
 
     /// Where a test broke a rule of deadlines: they end with the election.

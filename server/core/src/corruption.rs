@@ -23,6 +23,7 @@ use crate::checksum::{Checksum, FORMAT};
 use crate::core::Core;
 use crate::outbox::Outbox;
 use crate::raft::message::{MessageKind, PeerMessage};
+use crate::state::State;
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -281,7 +282,7 @@ impl Core {
         let members = membership.all();
         if !membership.is_joint() {
             if let Some(finding) = comparison.judge(now, &membership.voters, &members) {
-                tell_people(last, finding);
+                tell_people(&self.state, last, finding);
                 if finding.is_corrupt(me) {
                     checks.found_corrupt = Some(last);
                 }
@@ -336,7 +337,7 @@ impl Core {
             MessageKind::ChecksumResponse => match wire::decode::<Report, MAX_REPORT_BYTES>(&message.context)
             {
                 Ok(report) => self.corruption.take_report(from, index, report),
-                Err(error) => tracing::warn!(%from, "a checksum that cannot be read: {error}"),
+                Err(error) => tracing::warn!(server = from.0, %error, "cannot read a server's checksum"),
             },
             MessageKind::Corrupt if is_of_leader && self.corruption.found_corrupt.is_none() => {
                 // A snapshot may have taken the place of what was found.
@@ -355,21 +356,25 @@ fn report(checksum: Checksum, is_copy: bool) -> Report {
     Report { format: FORMAT, checksum, is_copy }
 }
 
-fn tell_people(index: LogIndex, finding: &Finding) {
+fn tell_people(state: &State, index: LogIndex, finding: &Finding) {
     match finding {
         Finding::Alike => {
-            tracing::info!(%index, "corruption check: the states of all servers are alike again");
+            tracing::info!(index = index.0, "corruption check: the states of all servers are alike again");
         }
         Finding::Corrupt(servers) => {
+            let node =
+                |id: &ServerId| state.server(*id).map_or_else(|| id.to_string(), |row| row.node.to_string());
+            let nodes = servers.iter().map(node).collect::<Vec<_>>().join(" ");
             tracing::error!(
-                %index, ?servers,
+                index = index.0,
+                nodes,
                 "corruption check: the state of these servers differs from that of a majority, which agrees; they answer no \
                  agent any more. Stop each of them, empty its data folder and start it: it joins as a new server"
             );
         }
         Finding::Undecided => {
             tracing::error!(
-                %index,
+                index = index.0,
                 "corruption check: the states of the servers differ, and nobody knows whose is right: no majority agrees, \
                  or only one of servers that fetched the state from each other. All go on. Save a backup of each \
                  (`lockmesh operator snapshot save --stale` beside it), decide for one, and empty the data \

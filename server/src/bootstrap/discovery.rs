@@ -127,7 +127,7 @@ async fn look_up(name: String, sender: EventSender) {
             }
             Err(reason) => {
                 if said.is_new(&reason) {
-                    tracing::warn!("no server is found at {name}: {reason}; retrying");
+                    tracing::warn!(%name, %reason, "cannot find a server by this name; retrying");
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -152,7 +152,7 @@ impl KnownAddress {
                 Err(reason) => reason,
             };
             if said.is_new(&reason) {
-                tracing::info!(address = %self.address, "no word from this server: {reason}; retrying");
+                tracing::info!(address = %self.address, %reason, "no answer from this server; retrying");
             }
             tokio::time::sleep(backoff.next()).await;
         }

@@ -46,7 +46,7 @@ fn is_of(joined: &Joined, birth: &str) -> bool {
 pub(crate) async fn announce(endpoint: Arc<Endpoint>, me: Server, addresses: watch::Receiver<Vec<String>>) {
     let done = |response| matches!(response, Response::Done).then_some(());
     call_until_done(&endpoint, &addresses, Request::Announce(me), "tells where it is now", done).await;
-    tracing::info!("the quorum knows where this server is now");
+    tracing::info!("the quorum knows the address of this server");
 }
 
 async fn call_until_done<T>(
@@ -69,7 +69,7 @@ async fn call_until_done<T>(
                 Err(reason) => reason,
             };
             if said.is_new(&reason) {
-                tracing::warn!(address, "not yet done: this server {what}: {reason}; retrying");
+                tracing::warn!(address, %reason, "this server {what}: not done yet; retrying");
             }
         }
         tokio::time::sleep(backoff.next()).await;

@@ -177,7 +177,7 @@ impl RunningLoop<'_> {
                 Response::Introduced(self.bootstrap.introduction(self.now()))
             }
             Request::Invite(addresses) if self.bootstrap.is_free() => {
-                tracing::info!(?addresses, "this server is told whom to join");
+                tracing::info!(addresses = addresses.join(" "), "an operator named servers to join");
                 addresses.iter().for_each(|address| self.discovery.look_at(address));
                 Response::Done
             }

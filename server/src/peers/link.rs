@@ -57,7 +57,7 @@ impl PeerLink {
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
-                    tracing::info!(%server, node = %self.node, address = dialled, "reached the other server");
+                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to the other server");
                     said.forget();
                     self.queue.up();
                     let reason = tokio::select! {
@@ -74,7 +74,7 @@ impl PeerLink {
             self.queue.down();
             self.tell_driver(server);
             if said.is_new(&reason) {
-                tracing::warn!(%server, node = %self.node, address = dialled, "the other server is not reached: {reason}");
+                tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot reach the other server; retrying");
             }
             if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
@@ -167,7 +167,7 @@ impl PeerLink {
 
     fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
         if let Err(error) = queue.push(message) {
-            tracing::error!(server = %self.server, %error, "a message between servers fits no frame");
+            tracing::error!(server = self.server.0, node = %self.node, %error, "a message to the other server fits no frame");
             self.tell_driver(self.server);
         }
     }

@@ -104,7 +104,7 @@ impl RpcService {
                 self.counters.connections.fetch_add(1, Ordering::Relaxed);
                 let reason = self.serve(&connection).await;
                 self.counters.connections.fetch_sub(1, Ordering::Relaxed);
-                tracing::debug!(%remote, peer = %connection.peer(), "disconnected: {reason}");
+                tracing::debug!(%remote, peer = %connection.peer(), reason, "disconnected");
                 return;
             }
             Ok(Err(LinkError::Withdrawn)) => return tracing::debug!(%remote, "{}", LinkError::Withdrawn),

@@ -44,7 +44,7 @@ impl RaftStream {
         };
         match ended {
             Err(LinkError::Malformed(what)) => self.cut(&what),
-            Err(error) => tracing::debug!(server = %hello.from, "a server's stream ended: {error}"),
+            Err(error) => tracing::debug!(server = hello.from.0, %error, "a server's stream ended"),
             Ok(()) => {}
         }
     }

@@ -27,14 +27,21 @@ impl Fetch {
     /// Fetches the snapshot and tells the driver, also when it is given up.
     pub(crate) async fn run(self, sender: EventSender) {
         let began = Instant::now();
-        tracing::info!(from = %self.from, address = self.address, "this server is too far behind: it fetches a snapshot");
+        tracing::info!(
+            from = self.from.0,
+            address = self.address,
+            "this server is too far behind: fetching a snapshot"
+        );
         let fetched = self.fetch().await;
         match &fetched {
             Ok(fetched) => tracing::info!(
-                index = %fetched.mark.index, bytes = fetched.bytes, rows = fetched.rows.row_count(), took = ?began.elapsed(),
+                index = fetched.mark.index.0,
+                bytes = fetched.bytes,
+                rows = fetched.rows.row_count(),
+                took_ms = began.elapsed().as_millis() as u64,
                 "fetched the snapshot"
             ),
-            Err(reason) => tracing::warn!(from = %self.from, "the snapshot was not fetched: {reason}"),
+            Err(reason) => tracing::warn!(from = self.from.0, %reason, "cannot fetch the snapshot"),
         }
         // It always gets in; a driver that is gone needs it no more.
         let _ = sender.post(DriverEvent::SnapshotFetched(fetched.ok()));
@@ -55,7 +62,7 @@ impl Fetch {
                 DownloadStep::AskAgain(after, reason) => {
                     asker = None;
                     let parts = download.part_count();
-                    tracing::info!(from = %self.from, parts, "the snapshot is asked for again: {reason}");
+                    tracing::info!(from = self.from.0, parts, %reason, "asking for the snapshot again");
                     tokio::time::sleep(after).await;
                 }
                 DownloadStep::Done(fetched) => return Ok(fetched),
@@ -79,7 +86,7 @@ impl Fetch {
         if told.elapsed() > PROGRESS_INTERVAL {
             *told = Instant::now();
             let (parts, bytes) = (download.part_count(), download.byte_count());
-            tracing::info!(from = %self.from, parts, bytes, "fetching the snapshot");
+            tracing::info!(from = self.from.0, parts, bytes, "fetching the snapshot");
         }
     }
 }

@@ -58,7 +58,10 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     }
     log.tell(ToldFile::new(Arc::clone(&disk), pair));
     if reset {
-        tracing::warn!(index = %mark.index, "the log does not lead to the checkpoint: it begins anew behind it");
+        tracing::warn!(
+            index = mark.index.0,
+            "the log does not lead to the checkpoint: it begins anew behind it"
+        );
         log.reset((mark.index, mark.term))?;
         entries.clear();
     } else {
@@ -66,8 +69,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     }
     let LogHead { hard_state, base, .. } = log.head();
     tracing::info!(
-        folder = %disk.path("").display(), checkpoint = %mark.index, log_from = %base.0.next(),
-        entries = entries.len(), term = %hard_state.term, commit = %hard_state.commit, "opened the store"
+        folder = %disk.path("").display(), checkpoint = mark.index.0, log_from = base.0.next().0,
+        entries = entries.len(), term = hard_state.term.0, commit = hard_state.commit.0, "opened the store"
     );
     let own = checkpoints.own()?;
     let recovered = Recovered { hard_state, snapshot: mark, entries, base, state, own };

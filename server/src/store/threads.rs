@@ -311,7 +311,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared) {
             return;
         }
         let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
-        tracing::debug!(index = %checkpoint.mark.index, rows, took_ms, "the checkpoint is durable");
+        tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
         shared.state().queue.checkpointed();
         shared.log_news.notify_one();
         let index = checkpoint.mark.index;

@@ -68,7 +68,7 @@ impl Frontend {
         self.was_member |= is_member;
         if membership_ended && self.removal == Removal::No {
             tracing::warn!(
-                server = %me,
+                server = me.0,
                 "this server is no member of the quorum any more and sends agents away: until the others have forgotten \
                  it, it helps them where they need it"
             );
@@ -83,7 +83,7 @@ impl Frontend {
             return;
         }
         tracing::error!(
-            server = %self.config.own_record.id,
+            server = self.config.own_record.id.0,
             "this server was removed from the quorum and serves no more: stop it; with its data folder emptied it \
              joins as a new server"
         );
@@ -99,7 +99,8 @@ impl Frontend {
             return;
         };
         tracing::error!(
-            server = %self.config.own_record.id, %index,
+            server = self.config.own_record.id.0,
+            index = index.0,
             "the state of this server is corrupt: a corruption check found it to differ from that of a majority of the \
              servers. It votes on and answers no agent any more: stop it, empty its data folder and start it: it joins as \
              a new server"

@@ -96,6 +96,18 @@ pub(crate) enum MemberChange {
     Gone(ServerId),
 }
 
+impl MemberChange {
+    /// What it does, in words for the log, and to which server.
+    pub(crate) fn described(self) -> (&'static str, ServerId) {
+        match self {
+            Self::Learner(server) => ("add as a learner", server),
+            Self::Voter(server) => ("give a vote", server),
+            Self::Successor { new, .. } => ("give a vote in place of its former self", new),
+            Self::Gone(server) => ("remove", server),
+        }
+    }
+}
+
 /// How far the leader knows another server to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -729,7 +741,6 @@ impl slog::Drain for TracingDrain {
         let message = record.msg();
         match record.level() {
             slog::Level::Critical | slog::Level::Error => tracing::error!("consensus: {message}"),
-            slog::Level::Warning => tracing::warn!("consensus: {message}"),
             _ => tracing::debug!("consensus: {message}"),
         }
         Ok(())
