@@ -163,6 +163,30 @@ const REPLACED: &[(&str, &str)] = &[
     ("steer", "update"),
 ];
 
+/// The textbook's words for what is decided here, and the file that decides it: its first lines say the word, so that a
+/// stranger's `grep` lands there.
+const DECIDED_IN: &[(&str, &str)] = &[
+    ("leader discovery", "agent/core/src/leader_tracker.rs"),
+    ("request id", "agent/core/src/request_ids.rs"),
+    ("idempotent", "agent/core/src/request_ids.rs"),
+    ("coalesced read", "agent/core/src/quorum_client/shared_reads.rs"),
+    ("single-flight", "agent/core/src/quorum_client/shared_reads.rs"),
+    ("bootstrap", "server/src/bootstrap/decide.rs"),
+    ("compaction", "server/core/src/write_queue.rs"),
+    ("snapshot transfer", "server/src/snapshot/download.rs"),
+    ("autopilot", "server/core/src/autopilot.rs"),
+    ("read index", "server/core/src/read_index.rs"),
+    ("backpressure", "server/core/src/frontend/admission.rs"),
+    ("slow clients", "agent/src/http/guard.rs"),
+    ("ttl", "server/core/src/timers.rs"),
+    ("lock-delay", "server/core/src/state/invalidation.rs"),
+    ("fencing", "server/core/src/state/lock.rs"),
+    ("blocking quer", "server/core/src/frontend/watches.rs"),
+    ("transaction", "server/core/src/state/txn.rs"),
+    ("tombstone", "server/core/src/state/tombstone.rs"),
+    ("semaphore", "agent/client/src/semaphore/mod.rs"),
+];
+
 /// Names that begin with `get_` because the word is Consul's.
 const GET_WORDS: &[&str] = &["get_tree", "get_or_empty"];
 
@@ -298,6 +322,16 @@ fn words_are_the_fields() {
         "// Lobbyists seem free.\nstruct EventMailbox;\nfn a() { b.mailboxes_of(MAILBOX_LIMIT) }\n// fleet\n",
     );
     assert_eq!(rule(&bad).iter().map(|fault| fault.line).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn what_is_decided_is_found_by_its_word() {
+    let sources = sources();
+    for (word, path) in DECIDED_IN {
+        let source = sources.iter().find(|source| source.path == *path).expect("the file is there");
+        assert_tidy(rules::opens_with_the_word(source, word));
+    }
+    assert_eq!(rules::opens_with_the_word(&snippet("//! Locks.\n\n\n// tombstone"), "tombstone").len(), 1);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Request ids: one for each command through all its attempts, so that servers carry it out once.
+//! Request ids: one for each command through all its attempts. So a retry is idempotent: servers
+//! carry the command out once.
 //!
 //! ```text
 //! enter ──> a sequence ──> request_id, before each attempt ──> leave

@@ -1,4 +1,5 @@
-//! The leader looks after the other servers: who is well, who has caught up and gets its vote, who goes.
+//! Autopilot: the leader looks after the other servers. Who is healthy, who has caught up and gets its
+//! vote, who is removed, and how far the log may be compacted.
 //!
 //! A membership changes one server at a time, through a joint one; who comes back emptied takes its own place in one
 //! move, so that no dead vote is ever counted beside its own. **Invariants:** no server is taken out unless those

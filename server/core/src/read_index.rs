@@ -1,4 +1,4 @@
-//! Those who wait to read: one round of the quorum for all of them.
+//! Read index (ReadIndex of the Raft thesis, 6.4): one round of the quorum allows all waiting reads.
 //!
 //! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before
 //! it may then look at the state, once everything that was committed at that time is applied. A round that vanishes (a

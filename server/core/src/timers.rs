@@ -1,4 +1,4 @@
-//! The leader's deadlines: sessions that must be renewed, lock-delays, waits for locks, tombstones.
+//! The leader's deadlines: a session's TTL, lock-delays, waits for locks, tombstones.
 //!
 //! A timer never changes the state: when it is due, the leader proposes a command that says so. After an election
 //! every deadline starts afresh, in full; a clock can therefore lengthen a delay but never shorten it.

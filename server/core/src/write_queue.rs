@@ -1,4 +1,5 @@
-//! What a server wants on its disk, in the order in which it may be written: a value that threads drive, and the
+//! The write queue: log commits, checkpoints and compaction in the order in which they may reach the
+//! disk: a value that threads drive, and the
 //! simulator.
 //!
 //! ```text

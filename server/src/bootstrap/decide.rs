@@ -1,4 +1,5 @@
-//! Who is here, and what follows from it: the decisions of a server that belongs to nothing yet. Pure.
+//! Cluster bootstrap: which servers are here, and what follows from it for a server that belongs to no
+//! cluster yet. Pure.
 //!
 //! A cluster begins once. Its first servers find each other, and the one with the lowest node id proposes a
 //! [`BootstrapPlan`]: the cluster's id and the voters. Each voter writes down that it promises this plan, and promises

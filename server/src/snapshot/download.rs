@@ -1,4 +1,4 @@
-//! How another server's snapshot is fetched: which part is asked for, what of it is taken, when it is asked for again, and
+//! Snapshot transfer, the receiving side: which part is asked for, what of it is taken, when it is asked for again, and
 //! when it is given up.
 //!
 //! ```text

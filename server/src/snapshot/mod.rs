@@ -1,4 +1,4 @@
-//! The way of a snapshot to a server that is too far behind to follow the log.
+//! Snapshot transfer: the way of a snapshot to a server that is too far behind to follow the log.
 //!
 //! The leader's message only says that there is one. The server that needs it asks for the parts, one after the other, of
 //! a reader that reads them out of the checkpoint as it was at one moment; the leader serves on meanwhile. After a lost

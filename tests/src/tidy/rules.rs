@@ -134,6 +134,16 @@ pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault>
     faults.collect()
 }
 
+/// The first three lines say a word.
+pub fn opens_with_the_word(source: &Source, word: &str) -> Vec<Fault> {
+    let opening = source.text.lines().take(3).collect::<Vec<_>>().join(" ").to_lowercase();
+    let missing = !opening.contains(word);
+    missing
+        .then(|| Fault::new(source, 1, format!("the first lines do not say `{word}`")))
+        .into_iter()
+        .collect()
+}
+
 /// No word that the field has another one for, alone or inside a name; each with what to say instead.
 pub fn says_the_fields_word(source: &Source, replaced: &[(&str, &str)]) -> Vec<Fault> {
     let lines = source.text.lines().enumerate();

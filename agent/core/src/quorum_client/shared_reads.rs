@@ -1,4 +1,5 @@
-//! Blocking reads that share: all local waiters for the same news cost one upstream request.
+//! Coalesced reads (single-flight): all local waiters of the same blocking query cost one upstream
+//! request.
 //!
 //! Each waiter keeps its own time, and then reads what there is; the shared read lives as long as it has a waiter.
 //! **Invariant:** a waiter is never told of a state older than the moment at which it asked, even if it joined when the answer

@@ -1,4 +1,4 @@
-//! Who may ask what. What is refused here was certainly not done.
+//! Admission and backpressure: who may ask what, and when there is too much. What is refused here was certainly not done.
 
 use super::Frontend;
 use super::event::DiskHealth;

@@ -1,4 +1,4 @@
-//! The log as the engine reads it: everything behind the compaction index, in memory.
+//! The log in memory, as the engine reads it, and its compaction: everything behind the compaction index, in memory.
 //!
 //! What is here need not be on disk yet; the engine is told separately what is.
 

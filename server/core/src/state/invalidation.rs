@@ -1,4 +1,4 @@
-//! What the end of a session does: its locks are released or its keys deleted, each key is closed by the
+//! Session invalidation: what the end of a session does. its locks are released or its keys deleted, each key is closed by the
 //! session's lock-delay, its positions in queues are given up, and the loss is written down. All in the command that
 //! ended it; only when every session that it ends has ended, the locks that are free go to those who wait.
 

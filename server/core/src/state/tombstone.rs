@@ -1,4 +1,4 @@
-//! What is remembered of deleted keys, so that the index of a prefix does not go back when its newest key goes.
+//! Tombstones: what is remembered of deleted keys, so that the index of a prefix does not go back when its newest key goes.
 //!
 //! Tombstones are forgotten by a command of the leader, never by the passing of time here.
 
