@@ -7,6 +7,9 @@
 //! | [`id`] | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
 //! | [`duration`] | lengths of time as people write them |
 //! | [`time`] | our own point in time, an argument wherever it is needed |
+//! | [`random`] | numbers that a seed decides |
+//! | [`backoff`] | pauses between attempts |
+//! | [`log_on_change`] | one log line for each change of what keeps going wrong |
 //! | [`record`] | the nouns that the replicated state holds |
 //! | [`command`] | everything that may change the replicated state |
 //! | [`reply`] | what a command answers, and why it may refuse |
@@ -19,13 +22,16 @@
 //!
 //! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
 
+pub mod backoff;
 pub mod bootstrap;
 pub mod change;
 pub mod command;
 pub mod duration;
 pub mod id;
+pub mod log_on_change;
 pub mod peer;
 pub mod query;
+pub mod random;
 pub mod record;
 pub mod reply;
 pub mod rpc;

@@ -4,9 +4,9 @@
 //! server in a newer term, says otherwise; while there is a leader that answers nobody is asked about it; questions
 //! have a pace, so that an agent without a leader is no burden.
 
-use crate::jitter::Jitter;
 use crate::servers::{KnownServer, KnownServers, Slot};
 use lockmesh_protocol::id::{ServerId, Term};
+use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::Status;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ pub struct LeaderTracker {
     /// Since when a leader is looked for, or a home server in place of one that does not answer.
     searching: Option<Time>,
     no_leader_since: Time,
-    jitter: Jitter,
+    random: Random,
 }
 
 /// What shall be done now, and when to ask again.
@@ -106,7 +106,7 @@ impl LeaderTracker {
             claimed: None,
             searching: None,
             no_leader_since: now,
-            jitter: Jitter::new(seed),
+            random: Random::new(seed),
         }
     }
 
@@ -474,7 +474,7 @@ impl LeaderTracker {
 
     /// Between 0.7 and 1.3, evenly.
     fn spread(&mut self) -> f64 {
-        0.7 + 0.6 * self.jitter.fraction()
+        0.7 + 0.6 * self.random.fraction()
     }
 }
 

@@ -10,12 +10,8 @@
 //! | [`servers`] | the servers, configured and heard of |
 //! | [`admission`] | whether the servers take this agent |
 //! | [`request_ids`] | one id for all attempts of a command, and how many may be under way |
-//! | [`backoff`] | pauses between attempts |
-//! | [`jitter`] | small differences, so that a thousand agents do not come at once |
 
 pub mod admission;
-pub mod backoff;
-pub mod jitter;
 pub mod leader_tracker;
 pub mod quorum_client;
 pub mod request_ids;

@@ -6,7 +6,8 @@
 use super::calls::{PendingCalls, Roles};
 use super::input::ConnectionId;
 use super::requests::RequestNumber;
-use crate::backoff::Backoff;
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,8 +57,8 @@ pub(super) struct Link {
     pub(super) is_backlogged: bool,
     /// The requests that wait for that to end, in order.
     pub(super) backlog: VecDeque<RequestNumber>,
-    /// What was said of the last failure.
-    pub(super) last_failure: String,
+    /// What was told of its failures.
+    pub(super) log: LogOnChange,
     backoff: Backoff,
     /// Whether the oldest call is unanswered for too long, and when that is looked at again.
     slow: Option<Time>,
@@ -66,7 +67,6 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(address: &str, seed: u64) -> Self {
-        let (least, most) = RECONNECT_BACKOFF;
         Self {
             address: address.into(),
             state: LinkState::Down,
@@ -77,8 +77,8 @@ impl Link {
             calls: PendingCalls::default(),
             is_backlogged: false,
             backlog: VecDeque::new(),
-            last_failure: String::new(),
-            backoff: Backoff::new(least, most, seed),
+            log: LogOnChange::default(),
+            backoff: Backoff::new(RECONNECT_BACKOFF, seed),
             slow: None,
             traffic: None,
         }
@@ -110,7 +110,7 @@ impl Link {
     /// The server took this agent: the next failure is the first one.
     pub(super) fn succeeded(&mut self) {
         self.backoff.reset();
-        self.last_failure.clear();
+        self.log.reset();
     }
 
     /// There is no connection any more.

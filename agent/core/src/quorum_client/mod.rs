@@ -42,7 +42,6 @@ pub use outbox::{Answered, Dial, Notice, Outbox};
 pub use requests::unexpected;
 
 use crate::admission::Admission;
-use crate::jitter::Jitter;
 use crate::leader_tracker::LeaderTracker;
 use crate::request_ids::{Registration, RequestIds};
 use crate::servers::Slot;
@@ -50,6 +49,7 @@ use links::Link;
 use lock_waits::LockWait;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
 use registrar::Registrar;
@@ -169,7 +169,7 @@ pub struct QuorumClient {
     timers: BTreeSet<(Time, Timer)>,
     /// Whether there was more to do than fits a turn.
     is_more: bool,
-    jitter: Jitter,
+    random: Random,
     counts: Counts,
     /// Whether nobody shall wait for news or locks any more.
     in_hurry: bool,
@@ -180,11 +180,11 @@ impl QuorumClient {
     /// Knows configured servers only, and has no connection; the first input begins to make some. `seed` makes this agent's
     /// pauses differ from others'.
     pub fn new(config: QuorumClientConfig, seed: u64, now: Time) -> Self {
-        let mut jitter = Jitter::new(seed);
+        let mut random = Random::new(seed);
         let agent = config.registration.node.name.as_str();
         Self {
-            tracker: LeaderTracker::new(agent, &config.servers, jitter.seed(), now),
-            registrar: Registrar::new(jitter.seed()),
+            tracker: LeaderTracker::new(agent, &config.servers, random.number(), now),
+            registrar: Registrar::new(random.number()),
             config,
             now,
             outbox: Outbox::default(),
@@ -208,7 +208,7 @@ impl QuorumClient {
             lock_waits: BTreeMap::new(),
             timers: BTreeSet::new(),
             is_more: true,
-            jitter,
+            random,
             counts: Counts::default(),
             in_hurry: false,
             is_closed: false,

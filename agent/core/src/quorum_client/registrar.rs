@@ -5,10 +5,11 @@
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::outbox::Notice;
 use super::{QuorumClient, Timer};
-use crate::backoff::Backoff;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
@@ -30,18 +31,17 @@ pub(super) struct Registrar {
     is_pausing: bool,
     backoff: Backoff,
     /// Why the last attempt failed.
-    last_failure: String,
+    log: LogOnChange,
 }
 
 impl Registrar {
     pub(super) fn new(seed: u64) -> Self {
-        let (least, most) = REGISTRATION_BACKOFF;
         Self {
             is_registered: false,
             is_under_way: false,
             is_pausing: false,
-            backoff: Backoff::new(least, most, seed),
-            last_failure: String::new(),
+            backoff: Backoff::new(REGISTRATION_BACKOFF, seed),
+            log: LogOnChange::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl QuorumClient {
         self.registrar.is_under_way = false;
         self.registrar.is_registered = true;
         self.registrar.backoff.reset();
-        self.registrar.last_failure.clear();
+        self.registrar.log.reset();
         self.counts.registrations += 1;
         self.outbox.notices.push(Notice::Registered(registration));
         let admitted = self.ids.register(registration);
@@ -121,8 +121,7 @@ impl QuorumClient {
         let at = self.now + self.registrar.backoff.next_pause();
         self.timers.insert((at, Timer::Registration));
         self.notice_refusal();
-        if self.registrar.last_failure != failure {
-            self.registrar.last_failure.clone_from(&failure);
+        if self.registrar.log.is_new(&failure) {
             self.outbox.notices.push(Notice::NotRegistered(failure));
         }
     }

@@ -16,9 +16,9 @@ use super::input::{CallToken, ConnectionId};
 use super::outbox::Answered;
 use super::shared_reads::{SHARED_READ_WAIT, SharedReadNumber};
 use super::{QuorumClient, Timer};
-use crate::backoff::Backoff;
 use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Sequence};
 use crate::servers::Slot;
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -133,14 +133,13 @@ impl QuorumClient {
     pub(super) fn begin(&mut self, owner: Owner, request: Request, effort: Effort) -> RequestNumber {
         self.last_request += 1;
         let number = RequestNumber(self.last_request);
-        let (least, most) = RETRY_BACKOFF;
         let pending = PendingRequest {
             addressee: if effort == Effort::Once { Addressee::Home } else { addressee(&request) },
             request,
             owner,
             effort,
             deadline: (effort == Effort::Held).then(|| self.now + self.config.hold_time),
-            backoff: Backoff::new(least, most, self.jitter.seed()),
+            backoff: Backoff::new(RETRY_BACKOFF, self.random.number()),
             was_sent: false,
             sequence: None,
             stage: RequestStage::Runnable,

@@ -37,8 +37,8 @@ impl QuorumClient {
         self.notice_refusal();
         for slot in &actions.keep {
             if let Some(address) = self.tracker.address(*slot) {
-                let seed = &mut self.jitter;
-                self.links.entry(*slot).or_insert_with(|| Link::new(address, seed.seed()));
+                let random = &mut self.random;
+                self.links.entry(*slot).or_insert_with(|| Link::new(address, random.number()));
             }
         }
         self.publish(actions.leader, actions.home);
@@ -184,9 +184,7 @@ impl QuorumClient {
             }
         };
         link.pause(self.now);
-        if link.last_failure != reason {
-            // One line for each change: a server that stays away says nothing new.
-            link.last_failure.clone_from(&reason);
+        if link.log.is_new(&reason) {
             self.outbox.notices.push(Notice::ConnectionFailed(reason));
         }
         self.tell(|tracker, now| tracker.lost(slot, now));

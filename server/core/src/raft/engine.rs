@@ -23,6 +23,7 @@ use crate::raft::memory_log::MemoryLog;
 use crate::raft::message::{MessageKind, PeerMessage};
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::random::Random;
 use raft::eraftpb;
 use raft::{GetEntriesContext, RawNode, ReadOnlyOption, StateRole, Storage, StorageError};
 use std::collections::VecDeque;
@@ -58,7 +59,7 @@ pub(crate) struct Dropped;
 /// The engine with what it wants remembered.
 pub(crate) struct Engine {
     node: RawNode<MemoryLog>,
-    seed: u64,
+    random: Random,
     election_ticks: usize,
     /// What makes this life's read rounds unlike those of other servers and of its own earlier lives.
     life: u64,
@@ -135,7 +136,7 @@ impl Engine {
         snapshot: &SnapshotMeta,
         base: (LogIndex, Term),
         entries: Vec<LogEntry>,
-        (mut seed, election): (u64, ElectionTimeout),
+        (seed, election): (u64, ElectionTimeout),
     ) -> Self {
         let mut log = MemoryLog::new(base, entries);
         log.hard_state = hard_state;
@@ -160,10 +161,11 @@ impl Engine {
         let node = RawNode::new(&config, log, &logger).expect("the log was recovered and the config is ours");
         let durable_vote = (hard_state.term, hard_state.vote);
         let membership = snapshot.membership.clone();
-        let life = splitmix(&mut seed);
+        let mut random = Random::new(seed);
+        let life = random.number();
         Self {
             node,
-            seed,
+            random,
             election_ticks: election.ticks,
             life,
             drawn_for: None,
@@ -483,7 +485,7 @@ impl Engine {
         let now = (self.node.raft.term, self.node.raft.state);
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
-            let draw = splitmix(&mut self.seed) as usize % (self.election_ticks - 1);
+            let draw = self.random.number() as usize % (self.election_ticks - 1);
             self.election_timeout = self.election_ticks + 1 + draw;
         }
         self.node.raft.set_randomized_election_timeout(self.election_timeout);
@@ -495,15 +497,6 @@ impl std::fmt::Debug for Engine {
         let role = self.node.raft.state;
         write!(f, "Engine({role:?}, term {}, last {})", self.term(), self.last_index())
     }
-}
-
-/// The next draw of a seeded sequence.
-fn splitmix(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *seed;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 impl Storage for MemoryLog {

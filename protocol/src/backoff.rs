@@ -1,6 +1,6 @@
-//! Pauses that grow, each a little different from everybody else's.
+//! Pauses between attempts that grow, each a little different from everybody else's. Pure: whoever tries has the clock.
 
-use crate::jitter::Jitter;
+use crate::random::Random;
 use std::time::Duration;
 
 /// A pause that doubles with every attempt.
@@ -9,20 +9,20 @@ pub struct Backoff {
     least: Duration,
     most: Duration,
     next: Duration,
-    jitter: Jitter,
+    random: Random,
 }
 
 impl Backoff {
     /// Pauses from `least` to `most`. Equal seeds give equal pauses.
-    pub fn new(least: Duration, most: Duration, seed: u64) -> Self {
-        Self { least, most, next: least, jitter: Jitter::new(seed) }
+    pub fn new((least, most): (Duration, Duration), seed: u64) -> Self {
+        Self { least, most, next: least, random: Random::new(seed) }
     }
 
     /// The next pause: between half and all of a length that doubles up to the limit.
     pub fn next_pause(&mut self) -> Duration {
         let length = self.next;
-        self.next = (length * 2).min(self.most);
-        length / 2 + (length / 2).mul_f64(self.jitter.fraction())
+        self.next = length.saturating_mul(2).min(self.most);
+        length / 2 + (length / 2).mul_f64(self.random.fraction())
     }
 
     /// The next pause is the shortest again.
@@ -36,15 +36,22 @@ mod tests {
     use super::Backoff;
     use std::time::Duration;
 
+    const LIMITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
+
     #[test]
     fn pauses_double_up_to_the_limit_and_start_over() {
-        let (least, most) = (Duration::from_millis(10), Duration::from_millis(80));
-        let mut backoff = Backoff::new(least, most, 7);
+        let mut backoff = Backoff::new(LIMITS, 7);
         for length in [10, 20, 40, 80, 80].map(Duration::from_millis) {
             let pause = backoff.next_pause();
             assert!(pause >= length / 2 && pause <= length, "{pause:?} of {length:?}");
         }
         backoff.reset();
-        assert!(backoff.next_pause() <= least);
+        assert!(backoff.next_pause() <= LIMITS.0);
+    }
+
+    #[test]
+    fn those_who_begin_together_do_not_come_back_together() {
+        let (mut one, mut other) = (Backoff::new(LIMITS, 1), Backoff::new(LIMITS, 2));
+        assert_ne!(one.next_pause(), other.next_pause());
     }
 }
