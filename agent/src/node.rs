@@ -3,6 +3,7 @@
 use crate::config::NodeConfig;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
+use lockmesh_net::random;
 use lockmesh_protocol::id::NodeName;
 use std::fs;
 use std::io;
@@ -37,9 +38,9 @@ pub enum NodeError {
         /// What the system said.
         error: io::Error,
     },
-    /// The system gives no random bytes.
-    #[error("the system gives no random bytes: {0}")]
-    Random(String),
+    /// The system has no random numbers.
+    #[error("cannot make a UUID: {0}")]
+    Random(io::Error),
 }
 
 impl NodeIdentity {
@@ -56,16 +57,9 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Sixteen random bytes from the system.
-pub fn random_bytes() -> Result<[u8; 16], NodeError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| NodeError::Random(error.to_string()))?;
-    Ok(bytes)
-}
-
 /// A random UUID.
 pub fn random_uuid() -> Result<String, NodeError> {
-    let id = uuid::Builder::from_random_bytes(random_bytes()?).into_uuid();
+    let id = uuid::Builder::from_random_bytes(random::bytes().map_err(NodeError::Random)?).into_uuid();
     Ok(id.hyphenated().to_string())
 }
 

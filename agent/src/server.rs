@@ -5,7 +5,7 @@ use crate::config::load::Sources;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};
-use lockmesh_net::{Identity, IdentityFiles};
+use lockmesh_net::{Identity, IdentityFiles, random};
 use lockmesh_server::config::{ServerConfig, TlsConfig};
 use lockmesh_server::{Server, ServerOptions};
 use std::path::PathBuf;
@@ -74,14 +74,13 @@ pub(crate) fn start(
     node: &NodeIdentity,
     identity: Identity,
 ) -> Result<Server, AgentError> {
-    let (_, seed) = uuid::Uuid::from_bytes(node::random_bytes()?).as_u64_pair();
     let options = ServerOptions {
         config,
         node: node.name.to_string(),
         node_id: node.id.clone(),
         identity,
         birth: node::random_uuid()?,
-        seed,
+        seed: random::seed(),
         socket: None,
     };
     Server::start(options).map_err(|error| AgentError::Server(error.to_string()))

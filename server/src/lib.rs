@@ -13,8 +13,6 @@
 //! | `backup` | readers of checkpoints, for backups and snapshots |
 //! | [`snapshot`] | the way of a snapshot to a server that is too far behind |
 //! | `background` | threads whose work can wait |
-//! | `asker` | asks another server |
-//! | `said` | how often something is tried, and said |
 //! | [`inspect`] | what a stopped server's data folder holds |
 //! | [`moved`] | takes a folder that was moved for the original |
 //! | [`recover`] | begins anew from one server that survived |
@@ -22,7 +20,6 @@
 //! | [`config`] | what a server can be told |
 //! | `metrics` | what is counted |
 
-mod asker;
 mod background;
 mod backup;
 pub mod bootstrap;
@@ -35,7 +32,6 @@ pub mod moved;
 pub mod peers;
 pub mod recover;
 pub mod rpc;
-mod said;
 pub mod server;
 pub mod snapshot;
 mod start;

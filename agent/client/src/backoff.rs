@@ -1,23 +1,22 @@
 //! Waiting a little longer after each failure, never in step with others. Pure: what is random comes from a seed.
+//!
+//! The library depends on none of Lockmesh's crates, so that an application pulls in none of them: so it has this of its own,
+//! though agents and servers have one too.
 
 use std::time::Duration;
 
 /// A stream of numbers that its seed decides. Good for spreading, not for secrets.
 #[derive(Clone, Debug)]
-pub(crate) struct Jitter(u64);
+pub(crate) struct Jitter(fastrand::Rng);
 
 impl Jitter {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// The next number from 0 up to 1, evenly.
     pub(crate) fn fraction(&mut self) -> f64 {
-        // A step of splitmix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        self.0.f64()
     }
 
     /// A random share of `span`, from nothing to all of it.

@@ -12,7 +12,6 @@ use crate::keeper::SessionOptions;
 use crate::loss::Loss;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -310,6 +309,5 @@ fn log(notice: Notice) {
 
 /// Good for spreading, not for secrets.
 pub(crate) fn random_seed() -> u64 {
-    // Every `RandomState` has a seed of its own, so an empty hash is a random number.
-    RandomState::new().build_hasher().finish()
+    fastrand::u64(..)
 }

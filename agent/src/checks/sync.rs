@@ -5,8 +5,11 @@
 //! again.
 
 use super::{Checks, LocalCheck};
+use lockmesh_net::random::seed;
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex};
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, Node};
 use lockmesh_protocol::reply::Reply;
@@ -17,8 +20,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the catalog may still take to hear what it is told when the agent stops.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,9 +36,9 @@ struct SyncRound {
 struct Pace {
     compare_at: Instant,
     retry_at: Option<Instant>,
-    pause: Duration,
-    /// Why the catalog could not be told, as it was said last.
-    said: String,
+    backoff: Backoff,
+    /// Why the catalog could not be told.
+    log: LogOnChange,
     /// Whether the checks of an earlier life were looked for.
     adopted: bool,
 }
@@ -48,8 +50,8 @@ impl Checks {
         let mut pace = Pace {
             compare_at: now,
             retry_at: None,
-            pause: FIRST_BACKOFF,
-            said: String::new(),
+            backoff: Backoff::new(RETRY_BACKOFF, seed()),
+            log: LogOnChange::default(),
             adopted: false,
         };
         loop {
@@ -78,18 +80,16 @@ impl Checks {
         if pace.retry_at.is_none_or(|at| at <= now) {
             match self.tell_and_compare(pace, now).await {
                 Ok(()) => {
-                    (pace.retry_at, pace.pause) = (None, FIRST_BACKOFF);
-                    pace.said.clear();
+                    pace.retry_at = None;
+                    pace.backoff.reset();
+                    pace.log.reset();
                 }
                 Err(error) => {
                     crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
-                    // One line for each change: a catalog that stays away says nothing new.
-                    if pace.said != error {
+                    if pace.log.is_new(&error) {
                         tracing::warn!(%error, "the catalog was not told of this agent's checks: trying again until it is");
-                        pace.said = error;
                     }
-                    pace.retry_at = Some(Instant::now() + pace.pause);
-                    pace.pause = (pace.pause * 2).min(LONGEST_BACKOFF);
+                    pace.retry_at = Some(Instant::now() + pace.backoff.next_pause());
                 }
             }
         }

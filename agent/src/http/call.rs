@@ -12,9 +12,11 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::json::Layout;
+use lockmesh_net::random::seed;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::random::Random;
 use lockmesh_protocol::reply::Applied;
 use std::io;
 use std::sync::Arc;
@@ -283,15 +285,5 @@ fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
 
 /// A wait with a little randomness on top, so that waiters do not come back all at once.
 fn spread(wait: Duration) -> Duration {
-    wait + wait.mul_f64(random_fraction() / 16.0)
-}
-
-/// A random number from 0 to below 1.
-fn random_fraction() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness the waiters only come back together.
-    if getrandom::fill(&mut bytes).is_err() {
-        return 0.0;
-    }
-    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+    wait + wait.mul_f64(Random::new(seed()).fraction() / 16.0)
 }

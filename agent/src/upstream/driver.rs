@@ -4,14 +4,16 @@
 //! microseconds, and leaves calls in the connections' queues and answers with their callers. One task looks at the clock.
 //! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
 
+use super::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
-use super::{UpstreamCounters, stranger};
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, Notice, Outbox,
     QuorumClient, QuorumClientConfig,
 };
 use lockmesh_agent_core::request_ids::Registration;
+use lockmesh_net::client::call_once;
+use lockmesh_net::random::seed;
 use lockmesh_net::{Endpoint, Identity};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, Request, Response, Unavailable};
@@ -19,11 +21,15 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 type Answer = Result<Answered, Unavailable>;
+
+/// How long a server that is invited may take to answer, at each of its addresses.
+const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Driver {
@@ -58,7 +64,7 @@ impl Driver {
     pub(super) fn start(endpoint: Endpoint, config: QuorumClientConfig) -> Arc<Self> {
         let node = config.registration.node.name.to_string();
         let state = ChannelState {
-            client: QuorumClient::new(config, super::seed(), Time(0)),
+            client: QuorumClient::new(config, seed(), Time(0)),
             outbox: Outbox::default(),
             connections: BTreeMap::new(),
             callers: HashMap::new(),
@@ -245,7 +251,11 @@ impl Quorum for Driver {
     }
 
     fn invite(self: Arc<Self>, address: String, servers: Vec<String>) -> BoxFuture<Result<Response, String>> {
-        Box::pin(async move { stranger::ask(&self.endpoint, &address, &Request::Invite(servers)).await })
+        Box::pin(async move {
+            let request = Request::Invite(servers);
+            let response = call_once(&self.endpoint, &address, &request, INVITE_TIMEOUT).await;
+            response.map_err(|error| error.to_string())
+        })
     }
 
     fn is_registered(&self) -> bool {

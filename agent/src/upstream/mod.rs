@@ -13,12 +13,10 @@
 //! | `quorum.rs` | what the rest of the agent needs of the quorum, whoever plays it |
 //! | `driver.rs` | gives the client the time, tells it what happens, carries out what comes back |
 //! | `quic.rs` | one connection to a server |
-//! | `stranger.rs` | one question to a server that need not belong to the quorum |
 
 mod driver;
 mod quic;
 mod quorum;
-mod stranger;
 
 pub use quorum::{BoxFuture, Quorum};
 
@@ -31,7 +29,6 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -265,9 +262,4 @@ fn misfit(answered: Answered) -> Unavailable {
         Answered::Response(response) => unexpected(&response),
         Answered::Shared(_) | Answered::Acquired(..) => unreachable!("each call has its own kind of answer"),
     }
-}
-
-/// A seed for what shall differ from agent to agent: a fresh hasher's keys differ each time, and that is all it needs.
-fn seed() -> u64 {
-    RandomState::new().hash_one(0u8)
 }

@@ -2,11 +2,11 @@
 
 use super::driver::Driver;
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
+use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, ReplyFrame};
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -83,34 +83,16 @@ impl QuicConnection {
 
     /// Tries every address of the server once.
     async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, LinkError> {
-        let server = &self.server;
-        let addresses: Vec<SocketAddr> = match tokio::net::lookup_host(server.as_str()).await {
-            Ok(addresses) => addresses.collect(),
-            Err(error) => {
-                return Err(LinkError::Lost(format!(
-                    "cannot find the address of the server {server}: {error}"
-                )));
+        let connecting =
+            try_each(&self.server, CONNECT_TIMEOUT, |address| endpoint.connect(address, Role::Server));
+        connecting.await.map_err(|error| {
+            let text = format!("cannot connect to the server {}: {error}", self.server);
+            if matches!(error, LinkError::Stranger(_)) {
+                LinkError::Stranger(text)
+            } else {
+                LinkError::Lost(text)
             }
-        };
-        let mut reason = LinkError::Lost(format!("the server {server} has no address"));
-        for address in addresses {
-            let connecting = endpoint.connect(address, Role::Server);
-            reason = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(error)) => {
-                    let text = format!("cannot connect to the server {server} ({address}): {error}");
-                    if matches!(error, LinkError::Stranger(_)) {
-                        LinkError::Stranger(text)
-                    } else {
-                        LinkError::Lost(text)
-                    }
-                }
-                Err(_) => {
-                    LinkError::Lost(format!("cannot connect to the server {server} ({address}): no answer"))
-                }
-            };
-        }
-        Err(reason)
+        })
     }
 
     /// Uses a connection until it ends, and says why it did; `None` when it was given up.

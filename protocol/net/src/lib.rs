@@ -3,15 +3,18 @@
 //! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type encodes to.
 
 pub mod certificate;
+pub mod client;
 pub mod development;
 pub mod expiry;
 pub mod files;
 pub mod frame;
 pub mod private;
 pub mod quic;
+pub mod random;
 pub mod tls;
 
 pub use certificate::{Authority, CertificateError};
+pub use client::CallClient;
 pub use development::Development;
 pub use expiry::CertificateLife;
 pub use lockmesh_protocol::peer::{self, Peer, Role};

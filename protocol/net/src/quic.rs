@@ -7,6 +7,7 @@
 use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
 use crate::peer::{Peer, Role};
+use crate::random;
 use crate::tls::{self, Identity, ResetSecret};
 use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -17,7 +18,6 @@ use quinn::{
 };
 use serde::de::DeserializeOwned;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,6 +133,18 @@ pub enum LinkError {
     /// The peer called and then wanted nothing any more: nobody was refused.
     #[error("it went away before it was known")]
     Withdrawn,
+}
+
+impl LinkError {
+    /// The same, with the address of those that a name stands for at which it happened.
+    pub(crate) fn at(self, address: SocketAddr) -> Self {
+        match self {
+            Self::Lost(reason) => Self::Lost(format!("{reason} ({address})")),
+            Self::Stranger(reason) => Self::Stranger(format!("{reason} ({address})")),
+            Self::Malformed(what) => Self::Malformed(format!("{what} ({address})")),
+            Self::Withdrawn => Self::Withdrawn,
+        }
+    }
 }
 
 /// One UDP socket with all the connections that begin or end at it.
@@ -470,20 +482,16 @@ fn transport(options: &QuicOptions) -> TransportConfig {
 /// only when the idle time is over.
 fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(ResetKey(identity.reset_secret().clone())));
-    config.cid_generator(|| Box::new(ConnectionIds { chance: RandomState::new(), count: 0 }));
+    config.cid_generator(|| Box::new(ConnectionIds));
     config
 }
 
 /// Connection ids that are not told apart from those of an earlier life, so that its connections are answered too.
-struct ConnectionIds {
-    chance: RandomState,
-    count: u64,
-}
+struct ConnectionIds;
 
 impl ConnectionIdGenerator for ConnectionIds {
     fn generate_cid(&mut self) -> ConnectionId {
-        self.count += 1;
-        ConnectionId::new(&self.chance.hash_one(self.count).to_be_bytes())
+        ConnectionId::new(&random::seed().to_be_bytes())
     }
 
     fn cid_len(&self) -> usize {

@@ -2,11 +2,12 @@
 //! called again and again. Both go on for ever and say what is wrong once for each change.
 
 use super::BootstrapEvent;
-use crate::asker::{Asker, resolve};
 use crate::event_queue::{DriverEvent, EventSender};
-use crate::said::{Backoff, Said};
-use lockmesh_net::Endpoint;
+use lockmesh_net::client::resolve;
+use lockmesh_net::{CallClient, Endpoint, random};
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::bootstrap::Introduction;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -111,25 +112,26 @@ impl Drop for Discovery {
 }
 
 async fn look_up(name: String, sender: EventSender) {
-    let mut backoff = Backoff::new(BACKOFF.0, LOOK_UP_INTERVAL);
-    let mut said = Said::default();
+    let mut backoff = Backoff::new((BACKOFF.0, LOOK_UP_INTERVAL), random::seed());
+    let mut log = LogOnChange::default();
     let mut known = Vec::new();
     loop {
         match resolve(&name).await {
             Ok(mut addresses) => {
                 addresses.sort_unstable();
-                said.forget();
+                log.reset();
                 if addresses != known {
                     known.clone_from(&addresses);
                     post(&sender, BootstrapEvent::Resolved(name.clone(), addresses));
                 }
                 tokio::time::sleep(LOOK_UP_INTERVAL).await;
             }
-            Err(reason) => {
-                if said.is_new(&reason) {
+            Err(error) => {
+                let reason = error.to_string();
+                if log.is_new(&reason) {
                     tracing::warn!(%name, %reason, "cannot find a server by this name; retrying");
                 }
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next_pause()).await;
             }
         }
     }
@@ -144,39 +146,44 @@ struct KnownAddress {
 
 impl KnownAddress {
     async fn go_on(mut self) {
-        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
-        let mut said = Said::default();
+        let mut backoff = Backoff::new(BACKOFF, random::seed());
+        let mut log = LogOnChange::default();
         loop {
-            let reason = match Asker::connect(&self.endpoint, self.address).await {
-                Ok(asker) => self.introduce(asker, &mut backoff, &mut said).await,
-                Err(reason) => reason,
+            let reason = match CallClient::connect(&self.endpoint, self.address).await {
+                Ok(client) => self.introduce(client, &mut backoff, &mut log).await,
+                Err(error) => error.to_string(),
             };
-            if said.is_new(&reason) {
+            if log.is_new(&reason) {
                 tracing::info!(address = %self.address, %reason, "no answer from this server; retrying");
             }
-            tokio::time::sleep(backoff.next()).await;
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 
     /// Introduces this server again and again; says what ended it.
-    async fn introduce(&mut self, mut asker: Asker, backoff: &mut Backoff, said: &mut Said) -> String {
+    async fn introduce(
+        &mut self,
+        mut client: CallClient,
+        backoff: &mut Backoff,
+        log: &mut LogOnChange,
+    ) -> String {
         loop {
             let request = Request::Introduce(self.introduction.borrow_and_update().clone());
-            let other = match asker.ask(request, TIMEOUT).await {
+            let other = match client.call(request, TIMEOUT).await {
                 Ok(Response::Introduced(other)) => other,
                 Ok(Response::Unavailable(reason)) => return reason.to_string(),
                 Ok(other) => return format!("it answered something else: {other:?}"),
-                Err(reason) => return reason,
+                Err(error) => return error.to_string(),
             };
-            if other.server.node.folded() != asker.peer().node.folded() {
+            if other.server.node.folded() != client.peer().node.folded() {
                 return format!(
                     "it says that it is {}, but its certificate names {}",
                     other.server.node,
-                    asker.peer()
+                    client.peer()
                 );
             }
             backoff.reset();
-            said.forget();
+            log.reset();
             post(&self.sender, BootstrapEvent::Introduced(other));
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}

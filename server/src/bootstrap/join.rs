@@ -1,10 +1,10 @@
 //! Asking a quorum for something, wherever its leader is: to take this server in, or to note where it is now.
 
 use super::BootstrapEvent;
-use crate::asker::Asker;
 use crate::event_queue::{DriverEvent, EventSender};
-use crate::said::{Backoff, Said};
-use lockmesh_net::Endpoint;
+use lockmesh_net::{CallClient, Endpoint, random};
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::{NewServer, Server};
 use lockmesh_protocol::rpc::{Joined, Request, Response, Unavailable};
 use std::sync::Arc;
@@ -56,8 +56,8 @@ async fn call_until_done<T>(
     what: &str,
     mut wanted: impl FnMut(Response) -> Option<T>,
 ) -> T {
-    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
-    let mut said = Said::default();
+    let mut backoff = Backoff::new(BACKOFF, random::seed());
+    let mut log = LogOnChange::default();
     loop {
         let now = addresses.borrow().clone();
         for address in &now {
@@ -68,11 +68,11 @@ async fn call_until_done<T>(
                 },
                 Err(reason) => reason,
             };
-            if said.is_new(&reason) {
+            if log.is_new(&reason) {
                 tracing::warn!(address, %reason, "this server {what}: not done yet; retrying");
             }
         }
-        tokio::time::sleep(backoff.next()).await;
+        tokio::time::sleep(backoff.next_pause()).await;
     }
 }
 
@@ -80,8 +80,9 @@ async fn call_until_done<T>(
 async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Result<Response, String> {
     let mut address = address.to_owned();
     for _ in 0..MAX_HINTS {
-        let mut asker = Asker::connect_to(endpoint, &address).await?;
-        match asker.ask(request.clone(), TIMEOUT).await? {
+        let connected = CallClient::connect_to(endpoint, &address).await;
+        let mut client = connected.map_err(|error| error.to_string())?;
+        match client.call(request.clone(), TIMEOUT).await.map_err(|error| error.to_string())? {
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
                 address = leader;
             }

@@ -5,9 +5,9 @@ use super::discovery::Discovery;
 use super::join::join;
 use super::{BootstrapEvent, BootstrapState, Record, RecordError};
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, ReplySink, WakeList};
-use crate::said::Said;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::bootstrap::{Introduction, Standing};
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Status, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -45,7 +45,7 @@ struct RunningLoop<'a> {
     wakes: WakeList,
     /// The task that asks a cluster, and where it asks.
     joining: Option<(watch::Sender<Vec<String>>, AbortHandle)>,
-    said: Said,
+    log: LogOnChange,
     began: Instant,
 }
 
@@ -67,16 +67,9 @@ impl BootstrapLoop {
         if let BootstrapState::Promised(plan) = &self.record.state {
             plan.servers.iter().for_each(|server| discovery.look_at(&server.address));
         }
-        let (wakes, said, began) = (WakeList::default(), Said::default(), Instant::now());
-        let waiting = RunningLoop {
-            bootstrap_loop: &mut self,
-            bootstrap,
-            discovery,
-            wakes,
-            joining: None,
-            said,
-            began,
-        };
+        let (wakes, log, began) = (WakeList::default(), LogOnChange::default(), Instant::now());
+        let waiting =
+            RunningLoop { bootstrap_loop: &mut self, bootstrap, discovery, wakes, joining: None, log, began };
         Ok(waiting.run(receiver)?.then_some(self.record))
     }
 }
@@ -136,13 +129,13 @@ impl RunningLoop<'_> {
                     return Ok(false);
                 }
                 Decision::Wait(what) => {
-                    if self.said.is_new(&what) {
+                    if self.log.is_new(&what) {
                         tracing::info!("{what}");
                     }
                     return Ok(false);
                 }
                 Decision::Trouble(what) => {
-                    if self.said.is_new(&what) {
+                    if self.log.is_new(&what) {
                         tracing::error!("cluster bootstrap is blocked: {what}");
                     }
                     return Ok(false);

@@ -3,14 +3,15 @@
 use super::Peers;
 use super::hello::HelloFrame;
 use super::queue::PeerQueue;
-use crate::asker::resolve;
 use crate::event_queue::{DriverEvent, EventSender};
-use crate::said::{Backoff, Said};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_net::client::try_each;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role, random};
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::id::{NodeName, ServerId};
+use lockmesh_protocol::log_on_change::LogOnChange;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -43,22 +44,22 @@ type Stream = (Connection, FrameSender, FrameReceiver);
 impl PeerLink {
     /// Keeps the stream until the task is aborted.
     pub(super) async fn keep(self) {
-        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
-        let mut said = Said::default();
+        let mut backoff = Backoff::new(BACKOFF, random::seed());
+        let mut log = LogOnChange::default();
         let mut address = self.queue.address();
         let server = self.server;
         loop {
             let dialled = address.borrow_and_update().clone();
             let began = Instant::now();
             let connected = tokio::select! {
-                connected = self.connect(&dialled) => connected,
+                connected = try_each(&dialled, CONNECT_TIMEOUT, |address| self.say_hello(address)) => connected,
                 // It has just come back: what was sent to it before is lost, so it is called anew.
                 () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
                     tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to the other server");
-                    said.forget();
+                    log.reset();
                     self.queue.up();
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
@@ -69,18 +70,18 @@ impl PeerLink {
                     connection.close(Close::Done, "");
                     reason
                 }
-                Err(reason) => reason,
+                Err(error) => error.to_string(),
             };
             self.queue.down();
             self.tell_driver(server);
-            if said.is_new(&reason) {
+            if log.is_new(&reason) {
                 tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot reach the other server; retrying");
             }
             if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
             }
             tokio::select! {
-                () = tokio::time::sleep(backoff.next()) => {}
+                () = tokio::time::sleep(backoff.next_pause()) => {}
                 () = self.queue.reconnect_hint(&mut address) => {}
             }
         }
@@ -96,18 +97,6 @@ impl PeerLink {
         if connection.is_closed_by_removal() {
             let _ = self.sender.post(DriverEvent::Removed);
         }
-    }
-
-    async fn connect(&self, dialled: &str) -> Result<Stream, String> {
-        let mut reason = String::new();
-        for address in resolve(dialled).await? {
-            match tokio::time::timeout(CONNECT_TIMEOUT, self.say_hello(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => reason = error.to_string(),
-                Err(_) => reason = "it does not answer".into(),
-            }
-        }
-        Err(reason)
     }
 
     async fn say_hello(&self, address: SocketAddr) -> Result<Stream, LinkError> {

@@ -12,11 +12,11 @@
 //! done has every part, in order, from one reader, and every checksum is as that reader computed it.
 
 use super::digest::{Digest, of_all, of_part};
-use crate::said::Backoff;
 use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
 use lockmesh_core::checksum::{Checksum, FORMAT};
 use lockmesh_core::raft::log::SnapshotMeta;
+use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, SnapshotPart};
@@ -83,9 +83,9 @@ struct Parts {
 }
 
 impl SnapshotDownload {
-    /// Begins to fetch a snapshot of at least an index.
-    pub fn new(now: Time, least: LogIndex) -> Self {
-        let backoff = Backoff::new(RECONNECT_BACKOFF.0, RECONNECT_BACKOFF.1);
+    /// Begins to fetch a snapshot of at least an index; `seed` makes its pauses differ from others'.
+    pub fn new(now: Time, least: LogIndex, seed: u64) -> Self {
+        let backoff = Backoff::new(RECONNECT_BACKOFF, seed);
         Self { least, parts: Parts::new(), backoff, heard: now, last_part: None }
     }
 
@@ -142,7 +142,7 @@ impl SnapshotDownload {
         if now.since(self.heard) > GIVE_UP_AFTER {
             return DownloadStep::GiveUp(reason);
         }
-        DownloadStep::AskAgain(self.backoff.next(), reason)
+        DownloadStep::AskAgain(self.backoff.next_pause(), reason)
     }
 
     fn finish(&mut self, mark: SnapshotMeta) -> Fetched {
@@ -248,7 +248,7 @@ mod tests {
     const START: Time = Time(1_000_000);
 
     fn download() -> SnapshotDownload {
-        SnapshotDownload::new(START, LogIndex(7))
+        SnapshotDownload::new(START, LogIndex(7), 1)
     }
 
     /// Which part of which reader is asked for.
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_is_too_old_is_asked_for_anew() {
-        let mut download = SnapshotDownload::new(START, LogIndex(8));
+        let mut download = SnapshotDownload::new(START, LogIndex(8), 1);
         let _ = download.answered(START, part(0));
         assert!(matches!(download.answered(START, part(1)), DownloadStep::AskAgain(..)));
         assert_eq!(download.part_count(), 0);

@@ -1,10 +1,9 @@
 //! The task that asks another server for the parts of its snapshot: the connection and the clock of a [`SnapshotDownload`].
 
 use super::download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
-use crate::asker::Asker;
 use crate::event_queue::{DriverEvent, EventSender};
 use lockmesh_core::write_queue::CheckpointRows;
-use lockmesh_net::Endpoint;
+use lockmesh_net::{CallClient, Endpoint, LinkError, random};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -50,17 +49,17 @@ impl Fetch {
     async fn fetch(&self) -> Result<Box<Fetched>, String> {
         let began = Instant::now();
         let now = || Time(began.elapsed().as_micros() as u64);
-        let mut download = SnapshotDownload::new(now(), self.least);
-        let (mut asker, mut told) = (None, Instant::now());
+        let mut download = SnapshotDownload::new(now(), self.least, random::seed());
+        let (mut client, mut told) = (None, Instant::now());
         loop {
-            let step = match self.ask(&mut asker, &download).await {
+            let step = match self.ask(&mut client, &download).await {
                 Ok(response) => download.answered(now(), response),
-                Err(reason) => download.lost(now(), reason),
+                Err(error) => download.lost(now(), error.to_string()),
             };
             match step {
                 DownloadStep::Ask => self.tell_progress(&mut told, &download),
                 DownloadStep::AskAgain(after, reason) => {
-                    asker = None;
+                    client = None;
                     let parts = download.part_count();
                     tracing::info!(from = self.from.0, parts, %reason, "asking for the snapshot again");
                     tokio::time::sleep(after).await;
@@ -72,13 +71,17 @@ impl Fetch {
     }
 
     /// Asks what the download wants next, on the connection that there is or on a new one.
-    async fn ask(&self, asker: &mut Option<Asker>, download: &SnapshotDownload) -> Result<Response, String> {
-        let mut connected = match asker.take() {
+    async fn ask(
+        &self,
+        client: &mut Option<CallClient>,
+        download: &SnapshotDownload,
+    ) -> Result<Response, LinkError> {
+        let mut connected = match client.take() {
             Some(connected) => connected,
-            None => Asker::connect_to(&self.endpoint, &self.address).await?,
+            None => CallClient::connect_to(&self.endpoint, &self.address).await?,
         };
-        let response = connected.ask(download.request(), PART_TIMEOUT).await?;
-        *asker = Some(connected);
+        let response = connected.call(download.request(), PART_TIMEOUT).await?;
+        *client = Some(connected);
         Ok(response)
     }
 

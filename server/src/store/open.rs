@@ -14,8 +14,8 @@ use super::told::{self, TOLD, ToldFile};
 use super::{Store, StoreOptions};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, LogEntry, Recovered, SnapshotMeta};
+use lockmesh_net::random;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -154,7 +154,9 @@ impl Pair {
 fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     let mark = &options.first_snapshot;
     let identity = |kind, pair| FileIdentity { kind, pair, server: options.server };
-    let pair = random();
+    // A number that no other pair has.
+    let pair = random::bytes().map_err(io_error(&disk.path(""), "cannot name the new store"))?;
+    let pair = u128::from_le_bytes(pair);
     RedbFile::create(disk, NEW_STATE, &identity(Kind::State, pair), |writing| {
         CheckpointStore::fill(writing, mark)
     })?;
@@ -245,12 +247,6 @@ fn term_at(entries: &[LogEntry], base: (LogIndex, Term), index: LogIndex) -> Opt
         0 => Some(base.1),
         distance => entries.get(usize::try_from(distance - 1).ok()?).map(|entry| entry.term),
     }
-}
-
-/// A number that no other pair has: the standard library seeds its hashers from the system.
-fn random() -> u128 {
-    let half = || u128::from(RandomState::new().hash_one(std::process::id()));
-    half() << 64 | half()
 }
 
 /// Whether either file is there.

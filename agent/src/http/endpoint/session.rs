@@ -8,6 +8,7 @@ use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
 use http::Response;
 use lockmesh_client::shape;
+use lockmesh_net::random;
 use lockmesh_protocol::command::{Command, NewSession};
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
@@ -201,9 +202,7 @@ fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
 }
 
 fn fresh_id() -> Result<SessionId, Failure> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::not_done(format!("this machine has no random numbers: {error}")))?;
+    let bytes = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     Ok(SessionId::from_random(bytes))
 }
 

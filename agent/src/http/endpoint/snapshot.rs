@@ -12,6 +12,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use lockmesh_client::outcome::Outcome;
+use lockmesh_net::random;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -119,8 +120,8 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
 
 /// Sends a verified backup to the quorum, part by part; the state changes at the last step.
 async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<LogIndex, Failure> {
-    let id = getrandom::u64()
-        .map_err(|error| Failure::not_done(format!("this machine has no random numbers: {error}")))?;
+    let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
+    let id = u64::from_le_bytes(id);
     step(call, RestoreStep::Begin { id }).await?;
     let (sender, mut parts) = mpsc::channel::<(u32, Vec<Change>)>(2);
     let reading = tokio::task::spawn_blocking(move || {
