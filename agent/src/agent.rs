@@ -1,21 +1,18 @@
 //! The one file that starts what an agent consists of, and stops it in the reverse order.
 
 use crate::checks::{CheckLimits, Checks};
-use crate::config::load::Sources;
 use crate::config::{AgentConfig, CheckConfig, HttpConfig};
-use crate::data_folder;
+use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::metrics;
 use crate::node::NodeIdentity;
-use crate::reload::Reloadable;
-use crate::signals::{Asking, Signals};
+use crate::reload::Asking;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{CertificateLife, Identity, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,58 +39,6 @@ pub struct AgentOptions {
     pub server: Option<SocketAddr>,
     /// How its API asks this process to reload.
     pub reload: Asking,
-}
-
-/// Why an agent could not be started, or stopped by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// Not a value that works.
-    #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    /// It cannot be said who this machine is.
-    #[error(transparent)]
-    Node(#[from] crate::node::NodeError),
-    /// The certificate cannot be used.
-    #[error(transparent)]
-    Certificate(#[from] lockmesh_net::CertificateError),
-    /// The servers would not believe who this agent is.
-    #[error(
-        "this is node {node}, but its certificate names {certified}: let `node.name` say the same, or issue a \
-         certificate for this node"
-    )]
-    Stranger {
-        /// What the configuration says, or the host.
-        node: NodeName,
-        /// What the certificate says.
-        certified: NodeName,
-    },
-    /// Another process uses the data folder.
-    #[error(transparent)]
-    Held(#[from] data_folder::HoldError),
-    /// The data folder can be neither made nor closed to other users.
-    #[error(transparent)]
-    Folder(#[from] lockmesh_net::files::FileError),
-    /// Applications cannot reach it.
-    #[error(transparent)]
-    Listen(#[from] http::ListenError),
-    /// The system refuses something.
-    #[error("{doing}: {error}")]
-    System {
-        /// What was tried.
-        doing: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The embedded server cannot work.
-    #[error("{0}")]
-    Server(String),
-}
-
-impl AgentError {
-    /// What the system refused.
-    pub fn system(doing: impl Into<String>, error: io::Error) -> Self {
-        Self::System { doing: doing.into(), error }
-    }
 }
 
 /// An agent at work.
@@ -125,8 +70,7 @@ impl Agent {
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
-        let upstream = Upstream::start(upstream)
-            .map_err(|error| AgentError::system("cannot open a UDP socket towards the servers", error))?;
+        let upstream = Upstream::start(upstream).map_err(AgentError::Socket)?;
 
         let identity = http::Identity {
             node: node.name.clone(),
@@ -196,26 +140,6 @@ impl Agent {
         }
         self.upstream.close().await;
     }
-}
-
-/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is read there again when
-/// it is asked to reload.
-pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), AgentError> {
-    let (signals, reload) = Signals::new()?;
-    // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.
-    if config.node.id.is_empty() || config.data_dir.exists() {
-        data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
-    }
-    let _held = data_folder::hold(&config.data_dir)?;
-    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
-    let identity = Identity::load(&crate::server::files(&config.tls))?;
-    let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
-    let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload })?;
-    let replace = |identity: &Identity| agent.replace_identity(identity);
-    let reload = || reloadable.reload(replace);
-    signals.serve(agent.ready(), || tracing::info!("ready"), reload).await;
-    agent.stop().await;
-    Ok(())
 }
 
 /// An agent speaks for one node: that which its certificate names.

@@ -1,6 +1,6 @@
 //! Who this machine is: its node's name, and the UUID that it keeps for life.
 
-use crate::config::NodeConfig;
+use lockmesh_net::config::NodeConfig;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
 use lockmesh_net::random;
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file in the data folder that keeps the UUID.
-pub(crate) const FILE: &str = "node-id";
+pub const FILE: &str = "node-id";
 
 /// A machine's name and UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,87 +1,53 @@
-//! Certificates and the log level, taken into use anew while the process runs.
-//!
-//! **Invariant:** everything new is read and checked before anything old is let go. What is broken is refused whole,
-//! with its reason, and everything stays as it was.
+//! The way to ask this process to reload: its API asks, and whoever runs the process carries the order out.
 
-use crate::config::load::{Role, Sources, differences, load};
-use crate::telemetry;
-use lockmesh_net::{Identity, IdentityFiles};
-use std::time::SystemTime;
+use tokio::sync::{mpsc, oneshot};
+
+/// How many reloads may be asked for and not yet begun; more wait for their turn.
+const ORDERS: usize = 4;
 
 /// What changed, in words, one thing a line; or why nothing did.
 pub type Outcome = Result<Vec<String>, String>;
 
-/// What a role was told, and where to look again.
+/// The order to reload, with the one who waits for its outcome, if anybody does.
 #[derive(Debug)]
-pub struct Reloadable<T> {
-    sources: Sources,
-    config: T,
-    identity: Identity,
+pub struct Order(Option<oneshot::Sender<Outcome>>);
+
+/// A way to ask this process to reload. The default leads nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Asking(Option<mpsc::Sender<Order>>);
+
+/// A way to ask, and the orders of whoever does, to be carried out one after the other.
+pub fn channel() -> (Asking, mpsc::Receiver<Order>) {
+    let (sender, orders) = mpsc::channel(ORDERS);
+    (Asking(Some(sender)), orders)
 }
 
-impl<T: Role> Reloadable<T> {
-    /// What is in use now.
-    pub fn new(sources: Sources, config: T, identity: Identity) -> Self {
-        Self { sources, config, identity }
+impl Order {
+    /// An order whose outcome nobody waits for; the log tells it.
+    pub fn of_nobody() -> Self {
+        Self(None)
     }
 
-    /// Reads everything again. A good certificate that is another one than before goes to `replace`.
-    pub fn reload(&mut self, replace: impl FnOnce(&Identity)) -> Outcome {
-        let config: T = load(&self.sources).map_err(|error| error.to_string())?;
-        let mut changes = Vec::new();
-        let fresh = fresh_identity(&self.identity, &crate::server::files(config.tls()))?;
-        telemetry::replace_level(config.log()).map_err(|error| error.to_string())?;
-        if let Some(identity) = fresh {
-            replace(&identity);
-            changes.push(told(&identity));
-            self.identity = identity;
+    /// Says what came of it: in the log, and to whoever waits.
+    pub fn carried_out(self, outcome: Outcome) {
+        match &outcome {
+            Ok(changes) => changes.iter().for_each(|change| tracing::info!("reloaded: {change}")),
+            Err(reason) => tracing::error!("the reload is refused, and everything stays as it was: {reason}"),
         }
-        changes
-            .extend(differences(&self.config, &config).iter().filter_map(|key| self.said_of(key, &config)));
-        // The keys that a start alone looks at stay as they were, so that they are named again next time.
-        self.config.take_reloadable(&config);
-        Ok(or_nothing(changes))
-    }
-
-    fn said_of(&self, key: &str, config: &T) -> Option<String> {
-        match key {
-            "log.level" => {
-                let (old, new) = (&self.config.log().level, &config.log().level);
-                let effective = telemetry::effective_level(config.log());
-                Some(match effective == *new {
-                    true => format!("log.level is {new:?}, was {old:?}"),
-                    false => format!(
-                        "log.level is {new:?}, but {} = {effective:?} counts",
-                        telemetry::LEVEL_VARIABLE
-                    ),
-                })
-            }
-            key if key.starts_with("tls.") => None,
-            key => Some(format!("{key} has changed, which takes a restart")),
+        if let Some(asker) = self.0 {
+            // An asker who is gone has the log.
+            let _ = asker.send(outcome);
         }
     }
 }
 
-/// The identity in these files, if it is good and another one than that in use.
-pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, String> {
-    let fresh = Identity::load(files).map_err(|error| error.to_string())?;
-    if fresh.peer() != in_use.peer() {
-        let (path, new, old) = (files.certificate.display(), fresh.peer(), in_use.peer());
-        return Err(format!("{path} is the certificate of {new}, but this process is {old}"));
+impl Asking {
+    /// Asks, and waits for the outcome.
+    pub async fn reload(&self) -> Outcome {
+        let gone = "this process cannot reload: it is about to stop";
+        let (asker, outcome) = oneshot::channel();
+        let orders = self.0.as_ref().ok_or(gone)?;
+        orders.send(Order(Some(asker))).await.map_err(|_| gone)?;
+        outcome.await.map_err(|_| gone)?
     }
-    Ok((!fresh.is_same_as(in_use)).then_some(fresh))
-}
-
-/// The changes, or that there are none.
-pub fn or_nothing(changes: Vec<String>) -> Vec<String> {
-    if changes.is_empty() { vec!["nothing has changed".into()] } else { changes }
-}
-
-/// What is said of a certificate that was taken into use.
-pub fn told(identity: &Identity) -> String {
-    let now = SystemTime::now();
-    let least = identity.lives().iter().min_by_key(|life| life.seconds_left(now));
-    let (own, left) = (identity.lives().first(), least.map_or(0, |life| life.seconds_left(now)));
-    let path = own.map(|life| life.path.display().to_string()).unwrap_or_default();
-    format!("the certificate {path} is in use for new connections, good for {} more days", left / 86_400)
 }

@@ -4,6 +4,9 @@
 //! at again as text. Unknown keys are refused. Every key, its default and a comment stand in
 //! `deploy/config/server.toml`; a test holds that file equal to [`ServerConfig::default`].
 
+use lockmesh_net::config::{
+    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range,
+};
 use lockmesh_protocol::duration;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -40,18 +43,6 @@ pub struct ServerConfig {
     pub log: LogConfig,
 }
 
-/// Who this machine is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NodeConfig {
-    /// The node's name; empty for the host's name. Compared without regard to case.
-    pub name: String,
-    /// The node's UUID; empty to draw one at the first start and keep it in the data folder.
-    pub id: String,
-    /// The datacenter's name: lower-case letters, digits, `-` and `_`.
-    pub datacenter: String,
-}
-
 /// Where agents and other servers reach this one: one UDP port for QUIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -61,20 +52,6 @@ pub struct RpcConfig {
     /// The address that others are told, as `ip:port`; empty for the one listened on, which then must not be a
     /// wildcard.
     pub advertise: String,
-}
-
-/// Certificates for mutual TLS. The certificate says the role and the node's name.
-///
-/// Its own default has no paths, which [`TlsConfig::check`] refuses: each role has its own, [`TlsConfig::of_role`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
-    /// The authorities that are trusted, as PEM.
-    pub ca: PathBuf,
-    /// This machine's certificate, as PEM.
-    pub certificate: PathBuf,
-    /// Its private key, as PEM; readable for this process alone.
-    pub key: PathBuf,
 }
 
 /// How a server comes to belong to a quorum, and when it stands for election in it.
@@ -150,44 +127,6 @@ pub struct LimitConfig {
     pub calls_per_connection: usize,
 }
 
-/// What is logged, and how. Logs go to stderr.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// `error`, `warn`, `info`, `debug`, `trace` or `off`, and by module: `info,lockmesh_server=debug`.
-    pub level: String,
-    /// Text for people or one JSON object a line.
-    pub format: LogFormat,
-}
-
-/// How a log line looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For machines.
-    Json,
-}
-
-/// Why a configuration is refused; names the key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{key}` {problem}")]
-pub struct ConfigError {
-    /// The key with its sections, as `limits.watches`.
-    pub key: String,
-    /// What is wrong with it and what would be right.
-    pub problem: String,
-}
-
-impl ConfigError {
-    /// Complains about a key.
-    pub fn new(key: &str, problem: impl Into<String>) -> Self {
-        Self { key: key.into(), problem: problem.into() }
-    }
-}
-
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
@@ -237,33 +176,6 @@ impl ServerConfig {
     }
 }
 
-impl Default for NodeConfig {
-    fn default() -> Self {
-        Self { name: String::new(), id: String::new(), datacenter: "dc1".into() }
-    }
-}
-
-impl NodeConfig {
-    /// Refuses names that would not survive a URL, a certificate or a comparison.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let printable = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
-        if !self.name.chars().all(printable) || self.name.len() > 253 {
-            let problem = "must be at most 253 printable characters without spaces and slashes";
-            return Err(ConfigError::new("node.name", problem));
-        }
-        if !self.id.is_empty() && !is_uuid(&self.id) {
-            let problem = "must be a UUID such as 6f2d5f5e-0c3a-4b5e-9d0f-3c1a5c1f7a10, or empty to draw one";
-            return Err(ConfigError::new("node.id", problem));
-        }
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-        if self.datacenter.is_empty() || !self.datacenter.chars().all(allowed) {
-            let problem = "must be lower-case letters, digits, `-` and `_`, and not empty";
-            return Err(ConfigError::new("node.datacenter", problem));
-        }
-        Ok(())
-    }
-}
-
 impl Default for RpcConfig {
     fn default() -> Self {
         Self { listen: SocketAddr::from(([127, 0, 0, 1], 8300)), advertise: String::new() }
@@ -292,24 +204,6 @@ impl RpcConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.advertised().map(|_| ())
-    }
-}
-
-impl TlsConfig {
-    /// The files of a role in the usual place.
-    pub fn of_role(role: &str) -> Self {
-        Self {
-            ca: "/etc/lockmesh/tls/ca.pem".into(),
-            certificate: format!("/etc/lockmesh/tls/{role}.pem").into(),
-            key: format!("/etc/lockmesh/tls/{role}-key.pem").into(),
-        }
-    }
-
-    /// Refuses empty paths; whether the files are good is seen when they are read.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        check_path("tls.ca", &self.ca)?;
-        check_path("tls.certificate", &self.certificate)?;
-        check_path("tls.key", &self.key)
     }
 }
 
@@ -376,47 +270,6 @@ impl Default for LimitConfig {
     fn default() -> Self {
         Self { queued_events: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
     }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Text }
-    }
-}
-
-/// Refuses an empty path.
-pub fn check_path(key: &str, path: &std::path::Path) -> Result<(), ConfigError> {
-    match path.as_os_str().is_empty() {
-        true => Err(ConfigError::new(key, "must not be empty")),
-        false => Ok(()),
-    }
-}
-
-/// Refuses a number outside of its range.
-pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
-    match (least..=most).contains(&value) {
-        true => Ok(()),
-        false => Err(ConfigError::new(key, format!("is {value}, but must be {least} to {most}"))),
-    }
-}
-
-/// Refuses a length of time outside of its range.
-pub fn check_length(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(), ConfigError> {
-    match (least..=most).contains(&value) {
-        true => Ok(()),
-        false => {
-            let [value, least, most] = [value, least, most].map(duration::format);
-            Err(ConfigError::new(key, format!("is {value}, but must be {least} to {most}")))
-        }
-    }
-}
-
-fn is_uuid(text: &str) -> bool {
-    text.len() == 36
-        && text.char_indices().all(|(at, c)| match at {
-            8 | 13 | 18 | 23 => c == '-',
-            _ => c.is_ascii_hexdigit(),
-        })
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ const TOP: [&str; 10] = [
 ];
 
 /// Our crates: the folder, and the crates of ours that it may depend on.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("protocol", &[]),
     ("tests/bench/compare", &[]),
     ("protocol/net", &["lockmesh-protocol"]),
@@ -32,9 +32,10 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("server", &["lockmesh-protocol", "lockmesh-net", "lockmesh-core"]),
     ("agent/client", &[]),
     ("agent/core", &["lockmesh-protocol"]),
+    ("agent", &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-agent-core"]),
     (
-        "agent",
-        &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-server", "lockmesh-agent-core"],
+        "agent/cli",
+        &["lockmesh-protocol", "lockmesh-net", "lockmesh-client", "lockmesh-agent", "lockmesh-server"],
     ),
     (
         "tests",
@@ -46,22 +47,24 @@ const CRATES: [(&str, &[&str]); 9] = [
             "lockmesh-client",
             "lockmesh-agent",
             "lockmesh-agent-core",
+            "lockmesh-cli",
         ],
     ),
 ];
 
 /// Where each dependency may be named outside of tests: swapping a library touches one room.
 const HOMES: &[(&str, &[&str])] = &[
-    ("lockmesh_agent", &["agent/src/main.rs"]),
-    ("lockmesh_server", &["agent/src/config/mod.rs", "agent/src/dev/", "agent/src/server.rs"]),
+    ("lockmesh_agent", &["agent/cli/src/"]),
+    ("lockmesh_cli", &["agent/cli/src/main.rs"]),
+    ("lockmesh_server", &["agent/cli/src/"]),
     ("base64", &["agent/client/src/shape/blob.rs"]),
     ("bincode", &["protocol/src/wire.rs"]),
-    ("clap", &["agent/src/cli/"]),
-    ("clap_complete", &["agent/src/cli/"]),
+    ("clap", &["agent/cli/src/command/"]),
+    ("clap_complete", &["agent/cli/src/command/"]),
     ("flate2", &["agent/src/http/"]),
     ("fastrand", &["agent/client/src/"]),
     ("getrandom", &["protocol/net/src/random.rs"]),
-    ("hdrhistogram", &["agent/src/cli/bench/figures.rs"]),
+    ("hdrhistogram", &["agent/cli/src/command/bench/figures.rs"]),
     ("http", &["agent/src/http/"]),
     ("http_body_util", &["agent/src/http/", "agent/client/src/connection.rs"]),
     ("hyper", &["agent/src/http/", "agent/client/src/connection.rs"]),
@@ -74,17 +77,23 @@ const HOMES: &[(&str, &[&str])] = &[
     ("redb", &["server/src/store/"]),
     (
         "rustix",
-        &["agent/src/", "agent/client/src/", "server/src/background.rs", "server/src/store/origin.rs"],
+        &[
+            "agent/src/",
+            "agent/cli/src/",
+            "agent/client/src/",
+            "server/src/background.rs",
+            "server/src/store/origin.rs",
+        ],
     ),
     ("rustls", &["protocol/net/src/tls.rs"]),
     ("sha2", &["agent/src/http/", "server/core/src/checksum.rs", "server/src/snapshot/digest.rs"]),
     ("slog", &["server/core/src/raft/engine.rs"]),
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),
-    ("time", &["protocol/net/src/certificate.rs", "agent/src/"]),
+    ("time", &["protocol/net/src/certificate.rs", "agent/src/", "agent/cli/src/command/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
-    ("toml", &["agent/src/config/load.rs", "tests/src/hunt/table.rs"]),
-    ("tracing_subscriber", &["agent/src/telemetry.rs"]),
+    ("toml", &["agent/cli/src/config/load.rs", "tests/src/hunt/table.rs"]),
+    ("tracing_subscriber", &["agent/cli/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),
 ];

@@ -1,7 +1,7 @@
 //! What every request is served from.
 
 use crate::checks::Checks;
-use crate::signals::Asking;
+use crate::reload::Asking;
 use crate::upstream::Upstream;
 use lockmesh_protocol::id::NodeName;
 use std::net::{IpAddr, SocketAddr};

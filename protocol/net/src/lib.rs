@@ -4,6 +4,7 @@
 
 pub mod certificate;
 pub mod client;
+pub mod config;
 pub mod development;
 pub mod expiry;
 pub mod files;

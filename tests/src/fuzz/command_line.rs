@@ -1,9 +1,10 @@
 //! What people type, and what stands in configuration files.
 
 use super::{as_text, bytes_of};
-use lockmesh_agent::cli::{self, spelling};
-use lockmesh_agent::config::load::{Role, Sources, load};
-use lockmesh_agent::config::{AgentConfig, ServerConfig};
+use lockmesh_agent::config::AgentConfig;
+use lockmesh_cli::command::{self, spelling};
+use lockmesh_cli::config::load::{Role, Sources, load};
+use lockmesh_server::config::ServerConfig;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 pub fn cli_arguments(data: &[u8]) {
     let words = data.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     let words: Vec<OsString> = [OsString::from("lockmesh")].into_iter().chain(words).collect();
-    let mut root = cli::command();
+    let mut root = command::command();
     root.build();
     let rewritten = spelling::rewrite(words, &root);
     assert_eq!(rewritten.first(), Some(&OsString::from("lockmesh")), "the program's name comes first");

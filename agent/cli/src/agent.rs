@@ -1,0 +1,31 @@
+//! An agent as a process of its own: the `agent` role of the one binary.
+
+use crate::config::load::Sources;
+use crate::data_folder;
+use crate::error::RunError;
+use crate::reload::Reloadable;
+use crate::signals::Signals;
+use lockmesh_agent::agent::{Agent, AgentOptions};
+use lockmesh_agent::config::AgentConfig;
+use lockmesh_agent::node::NodeIdentity;
+use lockmesh_net::Identity;
+
+/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is read there again when
+/// it is asked to reload.
+pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), RunError> {
+    let (signals, reload) = Signals::new()?;
+    // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.
+    if config.node.id.is_empty() || config.data_dir.exists() {
+        data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
+    }
+    let _held = data_folder::hold(&config.data_dir)?;
+    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
+    let identity = Identity::load(&config.tls.files())?;
+    let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
+    let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload })?;
+    let replace = |identity: &Identity| agent.replace_identity(identity);
+    let reload = || reloadable.reload(replace);
+    signals.serve(agent.ready(), || tracing::info!("ready"), reload).await;
+    agent.stop().await;
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! `lockmesh agent`: an agent, as a process of its own.
+
+use super::error::CliError;
+use crate::config::load;
+use crate::config::load::Sources;
+use crate::telemetry;
+use lockmesh_agent::config::AgentConfig;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Start an agent: the local API of a host
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The configuration file; without one the defaults stand
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a key of the configuration, for example --set http.tcp=127.0.0.1:8501
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+/// Runs until the process is told to stop.
+pub fn run(args: Args) -> Result<ExitCode, CliError> {
+    let sources = Sources::of_process(args.config, args.settings);
+    let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
+    telemetry::start(&config.log).map_err(CliError::usage)?;
+    super::runtime(config.threads)?.block_on(crate::agent::run(config, sources)).map_err(CliError::failed)?;
+    Ok(ExitCode::SUCCESS)
+}

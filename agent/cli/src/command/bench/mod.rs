@@ -1,0 +1,128 @@
+//! `lockmesh bench`: measures an agent: puts, gets, lock cycles, hand-off, session churn, blocked watchers.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`wire`] | raw HTTP, as cheap as possible |
+//! | [`scenario`] | what is measured in closed loops |
+//! | [`watchers`] | thousands of blocked watchers |
+//! | [`figures`] | percentiles, tables, JSON |
+//!
+//! The load runs on one thread, because it shares its machine with what it measures. It writes under a prefix of its
+//! own, which it deletes in the end, and never touches another key.
+
+mod figures;
+mod scenario;
+mod watchers;
+mod wire;
+
+use super::context::Context;
+use super::error::CliError;
+use super::lock::duration;
+use super::lock::held::say;
+use super::output::print_json;
+use figures::Figure;
+use scenario::{Plan, Scenario};
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+use watchers::Crowd;
+
+/// Measures an agent
+///
+/// Every client has one connection and one request under way. With `handoff` a client is a pair of contenders, each of
+/// which waits in the lock's queue (`wait=`) while the other holds it. Figures are milliseconds; progress is told on
+/// stderr.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// What to measure; all but `watchers` unless told otherwise
+    #[arg(value_enum, value_name = "SCENARIO")]
+    scenarios: Vec<Scenario>,
+    /// How many clients at once, one measurement for each
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,16,64,256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    clients: Vec<u32>,
+    /// How long each measurement takes
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
+    duration: Duration,
+    /// How many bytes a value has
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=524_288))]
+    value_size: u32,
+    /// Under which key prefix to work
+    #[arg(long, value_name = "KEY", default_value = "lockmesh-bench")]
+    prefix: String,
+    /// `watchers`: how many
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    count: u32,
+    /// `watchers`: each watches a key of its own, instead of all the same
+    #[arg(long)]
+    distinct: bool,
+    /// `watchers`: how long they stay blocked before they are woken, for a look at the agent's memory
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
+    hold: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    if args.duration.is_zero() {
+        return Err(CliError::usage("--duration is 0: nothing can be measured in no time"));
+    }
+    let json = args.json;
+    let address = context.address.clone();
+    let measured = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let plan = args.plan(address);
+        runtime.block_on(measure_all(&args, &plan))
+    });
+    let failed = |error: io::Error| {
+        CliError::failed(format!("cannot measure the agent at {}: {error}", context.address))
+    };
+    let figures = measured.await.map_err(CliError::failed)?.map_err(failed)?;
+    match json {
+        true => print_json(&figures)?,
+        false => figures::print_table(&figures)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn plan(&self, address: super::Address) -> Plan {
+        // Two that run at once must not meet.
+        let prefix = format!("{}/{}", self.prefix.trim_matches('/'), std::process::id());
+        let value_size = usize::try_from(self.value_size).unwrap_or(usize::MAX);
+        Plan { address, prefix, duration: self.duration, value_size }
+    }
+
+    fn crowd(&self) -> Crowd {
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        Crowd { count, distinct: self.distinct, hold: self.hold }
+    }
+}
+
+async fn measure_all(args: &Args, plan: &Plan) -> io::Result<Vec<Figure>> {
+    let scenarios = if args.scenarios.is_empty() { &Scenario::LOOPS[..] } else { &args.scenarios[..] };
+    let measured = measure_each(args, scenarios, plan).await;
+    // Also after a failure; which of the two is told first does not matter then.
+    let cleaned = plan.clean_up().await;
+    let figures = measured?;
+    cleaned?;
+    Ok(figures)
+}
+
+async fn measure_each(args: &Args, scenarios: &[Scenario], plan: &Plan) -> io::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for scenario in scenarios {
+        if *scenario == Scenario::Watchers {
+            figures.extend(watchers::measure(args.crowd(), plan, say).await?);
+            continue;
+        }
+        for clients in &args.clients {
+            let clients = usize::try_from(*clients).unwrap_or(usize::MAX);
+            say(&format!("measuring {} with {clients} clients for {:?}", scenario.name(), args.duration));
+            figures.push(scenario::measure(*scenario, clients, plan).await?);
+        }
+    }
+    Ok(figures)
+}

@@ -1,0 +1,324 @@
+//! `lockmesh lock`: holds a lock while a command runs, with the options of `consul lock`.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`child`] | the process that runs, as a group |
+//! | [`held`] | the loop that ends it when the lock is lost |
+//!
+//! Exit codes are those of `consul lock`: 0 when the command ran, whatever it returned; with `--child-exit-code` 2
+//! when it failed; 1 when it could not be run. Ours: `--pass-exit-code` returns its own code, and a lock that was lost
+//! while the command ran is always 1.
+
+pub mod child;
+pub mod held;
+
+use super::context::Context;
+use super::error::CliError;
+use child::{End, Program, Signals};
+use held::{Ended, Held, WaitLimit, Wanted, say};
+use lockmesh_client::{Lock, Semaphore, SessionOptions};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Holds a lock while a command runs
+///
+/// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands it to a shell, as
+/// `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE in its environment. When the lock is
+/// lost its process group is sent SIGTERM, and SIGKILL five seconds later.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// How many may hold it at a time; more than one makes it a semaphore
+    #[arg(short = 'n', value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    holders: u32,
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    program: ProgramArgs,
+}
+
+/// Options of everything that holds while a command runs.
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// A name for the session
+    #[arg(long = "name", value_name = "TEXT")]
+    session_name: Option<String>,
+    /// Give up waiting after this long, such as 10s; 0 waits for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0", conflicts_with = "try")]
+    timeout: Duration,
+    /// The same, in an older spelling of `consul lock`
+    #[arg(long = "try", id = "try", value_name = "DURATION", value_parser = duration, hide = true)]
+    older_timeout: Option<Duration>,
+    /// Do not wait at all
+    #[arg(long, conflicts_with_all = ["timeout", "try"])]
+    once: bool,
+    /// Exit with 2 if the command failed, instead of 0
+    #[arg(long)]
+    child_exit_code: bool,
+    /// Exit with the command's own code, 128 and the signal's number if one killed it
+    #[arg(long, conflicts_with = "child_exit_code")]
+    pass_exit_code: bool,
+    /// Give the lock up after this many failed tries to watch it, a second apart, instead of at the end of its lease
+    #[arg(long, value_name = "COUNT")]
+    monitor_retry: Option<u32>,
+    /// How long the lock outlives this process at least; at least 10s unless the cluster allows less
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
+    ttl: Duration,
+    /// How long nobody else is given the lock after it was lost; 15s unless told otherwise
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    lock_delay: Option<Duration>,
+    /// Tell what happens
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// What to run.
+#[derive(clap::Args, Debug)]
+pub struct ProgramArgs {
+    /// Hand the command to $SHELL, or not; without `--` it is handed
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shell: Option<bool>,
+    /// Give the command our standard input
+    #[arg(long)]
+    pass_stdin: bool,
+    /// What to hold
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A command for the shell
+    #[arg(value_name = "CHILD", num_args = 0.., allow_hyphen_values = true, hide = true)]
+    child: Vec<OsString>,
+    /// The command to run
+    #[arg(value_name = "CMD", last = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    hold_and_run(context, args.holders, false, &args.options, &args.program).await
+}
+
+/// Holds, runs, gives back and tidies up. A single holder takes a lock, unless `always_semaphore`.
+pub async fn hold_and_run(
+    context: &Context,
+    holders: u32,
+    always_semaphore: bool,
+    options: &Options,
+    program: &ProgramArgs,
+) -> Result<ExitCode, CliError> {
+    let words = program.words()?;
+    let client = context.client()?;
+    let session = options.session(&program.name, &words);
+    let name = program.prefix();
+    let wanted = if holders == 1 && !always_semaphore {
+        let lock = Lock::new(&client, format!("{name}/.lock")).session(session);
+        Wanted::Lock(lock.watch_retries(options.monitor_retry))
+    } else {
+        let limit = usize::try_from(holders).map_err(CliError::usage)?;
+        let semaphore = Semaphore::new(&client, name, limit).session(session);
+        Wanted::Slot(semaphore.watch_retries(options.monitor_retry))
+    };
+    let mut signals = Signals::take()?;
+    options.tell("waiting for the lock");
+    let acquired = wanted.acquire(options.wait_limit(), &mut signals).await;
+    let Some(held) = acquired? else {
+        wanted.settle().await;
+        return Err(CliError::failed(format!("{name} was not to be had in time; nothing was run")));
+    };
+    options.tell(&format!(
+        "holding it, fence {}",
+        held.fence().map_or("unknown".into(), |fence| fence.to_string())
+    ));
+    let program = Program { words, pass_stdin: program.pass_stdin, environment: held.environment() };
+    let ended = held::run(&held, &program, &mut signals).await;
+    give_back(held, &wanted, &ended, options).await?;
+    Ok(options.exit_code(&ended?))
+}
+
+/// Gives back what is held still, and takes the key away if nobody else wants it.
+async fn give_back(
+    held: Held,
+    wanted: &Wanted,
+    ended: &Result<Ended, CliError>,
+    options: &Options,
+) -> Result<(), CliError> {
+    if matches!(ended, Ok(Ended::Lost(_))) {
+        // There is nothing to give back, and perhaps nobody to talk to.
+        drop(held);
+        wanted.settle().await;
+        return Ok(());
+    }
+    let released = held.release().await?;
+    options.tell(if released { "released" } else { "it was lost before it could be released" });
+    if !wanted.remove().await? {
+        options.tell("others use the key: it stays");
+    }
+    Ok(())
+}
+
+impl Options {
+    fn wait_limit(&self) -> WaitLimit {
+        match self.older_timeout.unwrap_or(self.timeout) {
+            _ if self.once => WaitLimit::Once,
+            Duration::ZERO => WaitLimit::Endless,
+            limit => WaitLimit::Within(limit),
+        }
+    }
+
+    fn session(&self, name: &str, words: &[OsString]) -> SessionOptions {
+        let command = words.join(&OsString::from(" "));
+        let described = || format!("lockmesh lock for '{}' at '{name}'", command.to_string_lossy());
+        SessionOptions {
+            ttl: self.ttl,
+            lock_delay: self.lock_delay,
+            ..SessionOptions::named(self.session_name.clone().unwrap_or_else(described))
+        }
+    }
+
+    fn exit_code(&self, ended: &Ended) -> ExitCode {
+        match ended {
+            Ended::Lost(_) => ExitCode::from(1),
+            Ended::Itself(end) if self.pass_exit_code => ExitCode::from(end.shell_code()),
+            Ended::Itself(End::Code(0)) => ExitCode::SUCCESS,
+            Ended::Itself(_) if self.child_exit_code => ExitCode::from(2),
+            Ended::Itself(_) => ExitCode::SUCCESS,
+        }
+    }
+
+    fn tell(&self, text: &str) {
+        if self.verbose {
+            say(text);
+        }
+    }
+}
+
+impl ProgramArgs {
+    /// The name without what only looks like a part of it.
+    fn prefix(&self) -> &str {
+        self.name.trim_start_matches('/').trim_end_matches('/')
+    }
+
+    /// The program and its arguments.
+    pub fn words(&self) -> Result<Vec<OsString>, CliError> {
+        if self.prefix().is_empty() {
+            return Err(CliError::usage("NAME is empty: say what to hold"));
+        }
+        let (words, in_shell) = match (self.child.is_empty(), self.command.is_empty()) {
+            (true, true) => return Err(CliError::usage("no command: write it after `--`")),
+            (false, false) => {
+                return Err(CliError::usage("write the command after `--`, all of it"));
+            }
+            (true, false) => (&self.command, self.shell.unwrap_or(false)),
+            (false, true) => (&self.child, self.shell.unwrap_or(true)),
+        };
+        Ok(if in_shell { Program::in_shell(words) } else { words.clone() })
+    }
+}
+
+/// Reads a duration as Go writes it.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    lockmesh_protocol::duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// How long a session that is kept may live; the agent's `http.session_ttl_min` may ask for more.
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    SessionOptions { ttl, ..SessionOptions::default() }.check().map_err(|error| error.to_string())?;
+    Ok(ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_client::Loss;
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        use clap::FromArgMatches;
+        let mut command = crate::command::command();
+        command.build();
+        let arguments = crate::command::spelling::rewrite(line.split(' ').map(OsString::from), &command);
+        let matches = command.try_get_matches_from(arguments)?;
+        let (_, matches) = matches.subcommand().expect("a command was given");
+        Args::from_arg_matches(matches)
+    }
+
+    fn words(args: &Args) -> Vec<String> {
+        let words = args.program.words().expect("a command");
+        words.iter().map(|word| word.to_str().expect("it was text").to_owned()).collect()
+    }
+
+    #[test]
+    fn consuls_spelling_is_understood() {
+        let line = "lockmesh lock -n=3 -name=job -timeout=10s -child-exit-code -monitor-retry=5 -shell=false \
+                    -pass-stdin -verbose a/b echo -n x";
+        let args = parse(line).expect("good");
+        assert_eq!((args.holders, args.program.prefix()), (3, "a/b"));
+        assert_eq!(words(&args), ["echo", "-n", "x"]);
+        let options = &args.options;
+        assert_eq!(options.wait_limit(), WaitLimit::Within(Duration::from_secs(10)));
+        assert!(options.child_exit_code && options.verbose && args.program.pass_stdin);
+        assert_eq!((options.monitor_retry, options.session_name.as_deref()), (Some(5), Some("job")));
+        let args = parse("lockmesh lock -try 10s -shell a sh").expect("good");
+        assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(10)));
+        assert_eq!(words(&args).last().map(String::as_str), Some("sh"));
+    }
+
+    #[test]
+    fn two_dashes_are_understood_too() {
+        let args =
+            parse("lockmesh lock --timeout 1m30s --ttl 30s --lock-delay 0 /a/ -- sh -c exit").expect("good");
+        assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
+        assert_eq!(args.program.prefix(), "a");
+        let session = args.options.session("a", &[]);
+        assert_eq!((session.ttl, session.lock_delay), (Duration::from_secs(30), Some(Duration::ZERO)));
+        assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
+        assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.wait_limit(), WaitLimit::Once);
+    }
+
+    #[test]
+    fn a_command_behind_two_dashes_is_run_as_it_is() {
+        let args = parse("lockmesh lock a -- echo -n -- $HOME").expect("good");
+        assert_eq!(words(&args), ["echo", "-n", "--", "$HOME"]);
+        let args = parse("lockmesh lock a echo $HOME").expect("good");
+        assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
+        let args = parse("lockmesh lock --shell=true a -- echo $HOME").expect("good");
+        assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "lockmesh lock",
+            "lockmesh lock -n 0 a -- x",
+            "lockmesh lock -timeout=10 a -- x",
+            "lockmesh lock -timeout=-1s a -- x",
+            "lockmesh lock --once --timeout=1s a -- x",
+            "lockmesh lock --monitor-retry=-1 a -- x",
+            "lockmesh lock --unknown a -- x",
+            "lockmesh lock --ttl 0s a -- x",
+            "lockmesh lock --ttl 99ms a -- x",
+            "lockmesh lock --ttl 24h1ms a -- x",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        for line in ["lockmesh lock a", "lockmesh lock / -- x"] {
+            assert!(parse(line).expect("the shape is good").program.words().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn exit_codes_follow_consul_unless_asked_otherwise() {
+        let code = |line: &str, ended: &Ended| {
+            let args = parse(&format!("lockmesh lock {line}a -- x")).expect("good");
+            format!("{:?}", args.options.exit_code(ended))
+        };
+        let is = |code: u8| format!("{:?}", ExitCode::from(code));
+        let failed = Ended::Itself(End::Code(7));
+        assert_eq!(code("", &Ended::Itself(End::Code(0))), is(0));
+        assert_eq!(code("", &failed), is(0));
+        assert_eq!(code("-child-exit-code ", &failed), is(2));
+        assert_eq!(code("-child-exit-code ", &Ended::Itself(End::Code(0))), is(0));
+        assert_eq!(code("--pass-exit-code ", &failed), is(7));
+        assert_eq!(code("--pass-exit-code ", &Ended::Itself(End::Killed(15))), is(143));
+        assert_eq!(code("--pass-exit-code ", &Ended::Lost(Loss::Deleted)), is(1));
+    }
+}

@@ -1,0 +1,246 @@
+//! `lockmesh operator snapshot`: backups of the whole state.
+//!
+//! Saving and restoring go through the agent. Looking into a file needs none, only the format that the agent writes.
+//! What comes from stdin or goes to stdout lies in an unnamed temporary file in between: a backup is looked at as a whole
+//! before anybody is given a byte of it.
+
+use super::super::context::{ConsistencyArgs, Context};
+use super::super::error::CliError;
+use super::super::instant;
+use super::super::output::{Table, print_json, print_line};
+use lockmesh_agent::http::archive::{self, ArchiveError, Meta};
+use lockmesh_client::{Client, Read};
+use lockmesh_protocol::change::Change;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufReader, IsTerminal, Seek};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::fs::File;
+
+/// Save and restore backups of the whole state
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Write a backup to a file
+    Save {
+        /// The file; one that is there is replaced once the backup is whole; `-` for stdout
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        consistency: ConsistencyArgs,
+    },
+    /// Replace the whole state by a backup; everything since is gone
+    Restore {
+        /// The file; `-` for stdin
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Look at every byte of a backup and say what it holds; needs no agent
+    Inspect {
+        /// The file; `-` for stdin
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    match args.command {
+        Command::Save { file, consistency } if is_stream(&file) => {
+            save_to_stdout(&context.client()?, &consistency.read()).await?;
+        }
+        Command::Save { file, consistency } => save(&file, &context.client()?, &consistency.read()).await?,
+        Command::Restore { file } => {
+            // A file that is no backup is refused here, in plain words, before the agent is bothered with it.
+            let mut source = open(&file)?;
+            Contents::of(&source, &file)?;
+            source.rewind().map_err(|error| cannot("read", &file, &error))?;
+            context.client()?.operator().restore_snapshot(&mut File::from_std(source)).await?;
+            print_line(&format!("Restored {}", file.display()))?;
+        }
+        Command::Inspect { file, json } => {
+            let contents = Contents::of(&open(&file)?, &file)?;
+            match json {
+                true => print_json(&contents)?,
+                false => contents.table().print()?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError> {
+    let part = part_beside(file)?;
+    let handle = part.reopen().map_err(|error| cannot("write", part.path(), &error))?;
+    client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
+    part.as_file().sync_all().map_err(|error| cannot("write", file, &error))?;
+    // What broke on its way must not take the place of a good backup.
+    let contents = Contents::of(&open(part.path())?, part.path())?;
+    part.persist(file).map_err(|error| cannot("write", file, &error.error))?;
+    let (bytes, index) = (contents.bytes, contents.meta.index);
+    print_line(&format!("Saved and verified {}: {bytes} bytes, index {index}", file.display()))
+}
+
+/// Gives the backup to another command, and says nothing else.
+async fn save_to_stdout(client: &Client, read: &Read) -> Result<(), CliError> {
+    if std::io::stdout().is_terminal() {
+        return Err(CliError::failed("a backup is no text: send it to a file or to another command"));
+    }
+    let mut spool = unnamed()?;
+    let handle = spool.try_clone()?;
+    client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
+    spool.rewind()?;
+    Contents::of(&spool, Path::new("the backup"))?;
+    spool.rewind()?;
+    std::io::copy(&mut spool, &mut std::io::stdout().lock())?;
+    Ok(())
+}
+
+/// Whether a file's name stands for stdin or stdout.
+fn is_stream(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Opens a backup to be read more than once.
+fn open(file: &Path) -> Result<fs::File, CliError> {
+    if !is_stream(file) {
+        return fs::File::open(file).map_err(|error| cannot("read", file, &error));
+    }
+    let mut spool = unnamed()?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut spool)?;
+    spool.rewind()?;
+    Ok(spool)
+}
+
+fn unnamed() -> Result<fs::File, CliError> {
+    tempfile::tempfile().map_err(|error| cannot("write to", &std::env::temp_dir(), &error))
+}
+
+/// What a backup holds.
+#[derive(Debug, serde::Serialize)]
+struct Contents {
+    /// How long the file is.
+    bytes: u64,
+    #[serde(flatten)]
+    meta: Meta,
+    /// How many there are of each kind of row.
+    kinds: BTreeMap<&'static str, u64>,
+}
+
+impl Contents {
+    /// Looks at every byte of a file, which errors call by this name.
+    fn of(source: &fs::File, name: &Path) -> Result<Self, CliError> {
+        let bytes = source.metadata().map_err(|error| cannot("read", name, &error))?.len();
+        let mut kinds = BTreeMap::new();
+        let count = |_, rows: Vec<Change>| {
+            rows.iter().for_each(|row| *kinds.entry(kind_of(row)).or_default() += 1);
+            Ok(())
+        };
+        let meta = archive::read_parts(BufReader::new(source), count)
+            .map_err(|error: ArchiveError| CliError::failed(format!("{}: {error}", name.display())))?;
+        Ok(Self { bytes, meta, kinds })
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(["Cluster", &self.meta.cluster_id]);
+        for (name, value) in [
+            ("Index", self.meta.index.to_string()),
+            ("Term", self.meta.term.to_string()),
+            ("Made", instant::utc(self.meta.made_at_ms)),
+            ("By", format!("lockmesh {}", self.meta.build)),
+            ("Format", self.meta.format.to_string()),
+            ("Bytes", self.bytes.to_string()),
+            ("Rows", self.meta.rows.to_string()),
+        ] {
+            table.row([name.into(), value]);
+        }
+        for (kind, count) in &self.kinds {
+            table.row([format!("  {kind}"), count.to_string()]);
+        }
+        table
+    }
+}
+
+fn kind_of(row: &Change) -> &'static str {
+    match row {
+        Change::Entry(..) => "keys",
+        Change::Session(..) => "sessions",
+        Change::Node(..) => "nodes",
+        Change::Service(..) => "services",
+        Change::Check(..) => "checks",
+        Change::Tombstone(..) => "tombstones",
+        Change::LockDelay(..) => "lock-delays",
+        Change::Waiter(..) => "waiters",
+        Change::Agent(..) => "agents",
+        Change::Loss(..) => "losses",
+        _ => "other",
+    }
+}
+
+/// A file of ours in the same folder, readable for its owner alone, that goes away unless it is renamed.
+fn part_beside(file: &Path) -> Result<tempfile::NamedTempFile, CliError> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".lockmesh-snapshot-")
+        .tempfile_in(folder)
+        .map_err(|error| cannot("write to", folder, &error))
+}
+
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> CliError {
+    CliError::failed(format!("cannot {what} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::Fence;
+    use std::io::Read as _;
+
+    fn backup() -> Vec<u8> {
+        let mut writer = archive::ArchiveWriter::new().expect("a temporary file");
+        let entry = |key: &str| Change::Entry(key.into(), None);
+        writer.push(&vec![entry("a"), entry("b")]).expect("it can be written");
+        writer.push(&vec![Change::Fence(Fence(7))]).expect("it can be written");
+        let meta = Meta { cluster_id: "c1".into(), index: 42, term: 3, ..Meta::default() };
+        let (mut file, _) = writer.finish(meta).expect("it can be written");
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).expect("it can be read");
+        bytes
+    }
+
+    fn contents(bytes: &[u8]) -> Result<Contents, String> {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        fs::write(file.path(), bytes).expect("it can be written");
+        Contents::of(file.as_file(), file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_backup_says_what_it_holds() {
+        let contents = contents(&backup()).expect("it is good");
+        assert_eq!(contents.kinds, BTreeMap::from([("keys", 2), ("other", 1)]));
+        let text = contents.table().render();
+        assert!(text.starts_with("Cluster  c1\nIndex    42\nTerm     3\n"), "{text}");
+        assert!(text.ends_with("Rows     3\n  keys   2\n  other  1"), "{text}");
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_refused() {
+        let mut bytes = backup();
+        let middle = bytes.len() / 2;
+        // The checksum at a gzip's end; a bit in the middle may be one that changes nothing of what is unpacked.
+        let checksum = bytes.len() - 8;
+        bytes[checksum] ^= 1;
+        assert!(contents(&bytes).is_err());
+        assert!(contents(b"no backup").expect_err("it is none").contains("no backup of Lockmesh"));
+        assert!(contents(&backup()[..middle]).is_err());
+    }
+}

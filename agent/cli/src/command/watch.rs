@@ -1,0 +1,302 @@
+//! `lockmesh watch`: prints a view of the data once, or runs a handler whenever it changes.
+//!
+//! The handler gets the view as JSON on stdin and its index as `CONSUL_INDEX` and `LOCKMESH_INDEX`. Handlers run one
+//! after the other; what changed meanwhile is seen by the next one, once.
+
+use super::context::{ConsistencyArgs, Context};
+use super::error::CliError;
+use super::kv::shape_of;
+use super::output::{print_json, warn};
+use lockmesh_client::shape::catalog::Service;
+use lockmesh_client::shape::health::ServiceInstance;
+use lockmesh_client::{Answer, Client, Error, Read};
+use serde::Serialize;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// How long one blocking query waits for news.
+const WAIT: Duration = Duration::from_secs(300);
+
+/// The longest pause after an error that may pass.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Print a view of the data, or run a command whenever it changes
+///
+/// One CHILD argument is a line for the shell; several are a program and its arguments.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// What to watch: key, keyprefix, nodes, services, service or checks
+    #[arg(long = "type", value_name = "KIND")]
+    kind: String,
+    /// The key, for `key`
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// The prefix, for `keyprefix`
+    #[arg(long, value_name = "PREFIX")]
+    prefix: Option<String>,
+    /// The service, for `service` and `checks`
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// The state, for `checks`: any, passing, warning or critical
+    #[arg(long, value_name = "STATE", conflicts_with = "service")]
+    state: Option<String>,
+    /// A tag that an instance must have, for `service`; may be given again
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// Only instances whose checks all pass, for `service`
+    #[arg(long)]
+    passingonly: bool,
+    /// Whether a shell runs CHILD [default: if it is one argument]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shell: Option<bool>,
+    #[command(flatten)]
+    consistency: ConsistencyArgs,
+    /// What to run at the beginning and whenever the view changes
+    #[arg(value_name = "CHILD", trailing_var_arg = true, allow_hyphen_values = true)]
+    child: Vec<OsString>,
+}
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum View {
+    Key(String),
+    KeyPrefix(String),
+    Nodes,
+    Services,
+    Service { name: String, tags: Vec<String>, passing_only: bool },
+    ChecksOfService(String),
+    ChecksInState(String),
+}
+
+/// Runs the command.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    let view = View::of(&args)?;
+    let client = context.client()?;
+    let read = args.consistency.read();
+    if args.child.is_empty() {
+        print_json(&view.look(&client, &read).await?.value)?;
+    } else {
+        follow(&view, &client, read, &Handler::of(&args)).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the handler for every change, until it or the agent says no.
+async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> Result<(), CliError> {
+    let mut index = 0;
+    let mut seen = None;
+    let mut failures = 0;
+    loop {
+        match view.look(client, &read.newer_than(index, WAIT)).await {
+            Ok(answer) => {
+                failures = 0;
+                // An index that went back counts anew: the agent lost its memory, or a backup was restored.
+                let next = if answer.index < index { 0 } else { answer.index };
+                if next != index && seen.as_ref() != Some(&answer.value) {
+                    handler.handle(&answer.value, answer.index).await?;
+                    seen = Some(answer.value);
+                }
+                index = next;
+                if answer.index == 0 {
+                    return Err(CliError::failed(
+                        "the agent gives no index for this view: it cannot be watched",
+                    ));
+                }
+            }
+            Err(error) if error.is_transient() => {
+                failures += 1;
+                let pause = pause_after(failures);
+                warn(&format!("{error}; trying again in {} s", pause.as_secs()));
+                tokio::time::sleep(pause).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn pause_after(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.saturating_sub(1).min(5)).min(LONGEST_BACKOFF)
+}
+
+impl View {
+    fn of(args: &Args) -> Result<Self, CliError> {
+        let named = |value: &Option<String>, flag: &str| {
+            let value = value.clone().filter(|value| !value.is_empty());
+            value.ok_or_else(|| CliError::usage(format!("--type {} needs {flag}", args.kind)))
+        };
+        match args.kind.as_str() {
+            "key" => Ok(Self::Key(named(&args.key, "--key")?)),
+            "keyprefix" => Ok(Self::KeyPrefix(named(&args.prefix, "--prefix")?)),
+            "nodes" => Ok(Self::Nodes),
+            "services" => Ok(Self::Services),
+            "service" => Ok(Self::Service {
+                name: named(&args.service, "--service")?,
+                tags: args.tags.clone(),
+                passing_only: args.passingonly,
+            }),
+            "checks" => Ok(match &args.service {
+                Some(service) => Self::ChecksOfService(service.clone()),
+                None => Self::ChecksInState(args.state.clone().unwrap_or_else(|| "any".into())),
+            }),
+            "event" => Err(CliError::usage("events are not served: watch a key instead")),
+            other => Err(CliError::usage(format!(
+                "--type is {other:?}, but must be key, keyprefix, nodes, services, service or checks"
+            ))),
+        }
+    }
+
+    async fn look(&self, client: &Client, read: &Read) -> Result<Answer<Value>, Error> {
+        let (kv, catalog) = (client.kv(), client.catalog());
+        Ok(match self {
+            Self::Key(key) => kv.get(key, read).await?.map(|entry| json(&entry.as_ref().map(shape_of))),
+            Self::KeyPrefix(prefix) => kv.list(prefix, read).await?.map(|entries| match entries.is_empty() {
+                true => Value::Null,
+                false => json(&entries.iter().map(shape_of).collect::<Vec<_>>()),
+            }),
+            Self::Nodes => catalog.nodes(read).await?.map(|nodes| json(&nodes)),
+            Self::Services => catalog.services(read).await?.map(|services| json(&services)),
+            Self::Service { name, tags, passing_only } => {
+                let chosen = |instances: Vec<ServiceInstance>| {
+                    let is_wanted = |instance: &ServiceInstance| is_wanted(instance, tags, *passing_only);
+                    instances.into_iter().filter(is_wanted).collect::<Vec<_>>()
+                };
+                catalog.instances(name, read).await?.map(|instances| json(&chosen(instances)))
+            }
+            Self::ChecksOfService(name) => {
+                catalog.service_checks(name, read).await?.map(|checks| json(&checks))
+            }
+            Self::ChecksInState(state) => {
+                catalog.checks_in_state(state, read).await?.map(|checks| json(&checks))
+            }
+        })
+    }
+}
+
+fn is_wanted(instance: &ServiceInstance, tags: &[String], passing_only: bool) -> bool {
+    let Service { tags: own, .. } = &instance.service;
+    tags.iter().all(|tag| own.as_ref().is_some_and(|own| own.contains(tag)))
+        && (!passing_only || instance.checks.iter().all(|check| check.status == "passing"))
+}
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("the API's own shapes are JSON")
+}
+
+/// What is run for a change.
+struct Handler {
+    child: Vec<OsString>,
+    shell: bool,
+}
+
+impl Handler {
+    fn of(args: &Args) -> Self {
+        Self { child: args.child.clone(), shell: args.shell.unwrap_or(args.child.len() == 1) }
+    }
+
+    /// Runs the handler and waits for its end; one that fails ends the watch.
+    async fn handle(&self, value: &Value, index: u64) -> Result<(), CliError> {
+        let status = self.spawn_and_wait(value, index).await.map_err(|error| {
+            CliError::failed(format!("cannot run {:?}: {error}", self.child[0].to_string_lossy()))
+        })?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(CliError::failed(format!("the handler ended with {status}, and with it the watch"))),
+        }
+    }
+
+    async fn spawn_and_wait(&self, value: &Value, index: u64) -> std::io::Result<ExitStatus> {
+        let mut child = self
+            .command()
+            .env("CONSUL_INDEX", index.to_string())
+            .env("LOCKMESH_INDEX", index.to_string())
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A handler need not read what it is told.
+            let _ = stdin.write_all(format!("{value}\n").as_bytes()).await;
+        }
+        child.wait().await
+    }
+
+    fn command(&self) -> Command {
+        if !self.shell {
+            let mut command = Command::new(&self.child[0]);
+            command.args(&self.child[1..]);
+            return command;
+        }
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+        let mut command = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
+        command.arg("-c").arg(self.child.join(&OsString::from(" ")));
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, FromArgMatches};
+    use lockmesh_client::shape::health::Check;
+
+    fn parsed(line: &[&str]) -> Args {
+        let command = Args::augment_args(clap::Command::new("watch").no_binary_name(true));
+        let matches = command.try_get_matches_from(line).expect("the line is good");
+        Args::from_arg_matches(&matches).expect("the line is good")
+    }
+
+    fn view(line: &[&str]) -> Result<View, String> {
+        View::of(&parsed(line)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_view_is_named_by_its_type() {
+        assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(View::Key("a/b".into())));
+        assert_eq!(view(&["--type", "checks"]), Ok(View::ChecksInState("any".into())));
+        assert_eq!(view(&["--type", "checks", "--service", "web"]), Ok(View::ChecksOfService("web".into())));
+        assert_eq!(view(&["--type", "key"]), Err("--type key needs --key".into()));
+        assert!(view(&["--type", "event"]).expect_err("none are served").contains("watch a key instead"));
+        assert!(view(&["--type", "nodez"]).expect_err("no such kind").contains("nodes"));
+    }
+
+    #[test]
+    fn one_word_is_a_line_for_the_shell() {
+        let is_shell = |line: &[&str]| Handler::of(&parsed(line)).shell;
+        assert!(is_shell(&["--type", "nodes", "cat | jq ."]));
+        assert!(!is_shell(&["--type", "nodes", "jq", "-c", "."]));
+        assert!(is_shell(&["--type", "nodes", "--shell", "jq", "-c"]));
+        assert!(!is_shell(&["--type", "nodes", "--shell=false", "handler"]));
+    }
+
+    #[test]
+    fn instances_are_chosen_by_tag_and_health() {
+        let instance = ServiceInstance {
+            service: Service { tags: Some(vec!["a".into()]), ..Service::default() },
+            checks: vec![Check { status: "warning".into(), ..Check::default() }],
+            ..ServiceInstance::default()
+        };
+        assert!(is_wanted(&instance, &["a".into()], false));
+        assert!(!is_wanted(&instance, &["b".into()], false));
+        assert!(!is_wanted(&instance, &[], true));
+    }
+
+    #[test]
+    fn errors_lengthen_the_backoff() {
+        let pauses: Vec<u64> = (1..=7).map(|failures| pause_after(failures).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[tokio::test]
+    async fn a_handler_gets_the_view_and_its_index() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("seen");
+        let line = format!("(echo $CONSUL_INDEX; cat) > {}; exit $CONSUL_INDEX", file.display());
+        let handler = Handler { child: vec![line.into()], shell: true };
+        let error = handler.handle(&serde_json::json!({ "Key": "k" }), 7).await.expect_err("it ends with 7");
+        assert!(error.to_string().contains("exit status: 7"), "{error}");
+        assert_eq!(std::fs::read_to_string(file).expect("it was written"), "7\n{\"Key\":\"k\"}\n");
+    }
+}

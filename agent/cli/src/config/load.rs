@@ -1,0 +1,368 @@
+//! How a configuration is put together: defaults < file < environment < flags. The one file that names toml.
+//!
+//! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and `LOCKMESH_CONFIG_HTTP_TCP` in the
+//! environment. Whatever is not a key is refused: in the file with its line, in the environment and on the command
+//! line by its name.
+
+use lockmesh_agent::config::AgentConfig;
+use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
+use lockmesh_server::config::ServerConfig;
+use serde::{Serialize, de::DeserializeOwned};
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// What every variable that sets a key begins with.
+pub const PREFIX: &str = "LOCKMESH_CONFIG_";
+
+/// The configuration of a role.
+pub trait Role: Default + Serialize + DeserializeOwned {
+    /// Refuses values that cannot work.
+    fn check(&self) -> Result<(), ConfigError>;
+
+    /// Its certificate.
+    fn tls(&self) -> &TlsConfig;
+
+    /// Its logs.
+    fn log(&self) -> &LogConfig;
+
+    /// Takes over what may change while the process runs: where the certificate is, and the log's level.
+    fn take_reloadable(&mut self, from: &Self);
+}
+
+/// Both roles have the same sections for what is asked of them here.
+macro_rules! role {
+    ($config:ty) => {
+        impl Role for $config {
+            fn check(&self) -> Result<(), ConfigError> {
+                <$config>::check(self)
+            }
+
+            fn tls(&self) -> &TlsConfig {
+                &self.tls
+            }
+
+            fn log(&self) -> &LogConfig {
+                &self.log
+            }
+
+            fn take_reloadable(&mut self, from: &Self) {
+                self.tls.clone_from(&from.tls);
+                self.log.level.clone_from(&from.log.level);
+            }
+        }
+    };
+}
+
+role!(AgentConfig);
+role!(ServerConfig);
+
+/// Where a configuration comes from besides its defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, where there is one.
+    pub file: Option<PathBuf>,
+    /// The process's environment; only what begins with [`PREFIX`] is looked at.
+    pub environment: Vec<(String, String)>,
+    /// `key=value` from the command line.
+    pub settings: Vec<String>,
+}
+
+impl Sources {
+    /// A file, this process's environment and settings from its command line.
+    pub fn of_process(file: Option<PathBuf>, settings: Vec<String>) -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self { file, environment: std::env::vars_os().filter_map(text).collect(), settings }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {error}", file.display())]
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file is not TOML, has an unknown key or a value of the wrong kind.
+    #[error("{}: {error}", file.display())]
+    File {
+        /// Which file.
+        file: PathBuf,
+        /// What and where, with the line.
+        error: Box<toml::de::Error>,
+    },
+    /// A variable or a flag names no key, or its value is of the wrong kind.
+    #[error("{origin}: {problem}")]
+    Setting {
+        /// The variable or the flag.
+        origin: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A value cannot work.
+    #[error("the configuration is refused: {0}")]
+    Refused(#[from] ConfigError),
+}
+
+/// Puts a configuration together and checks it.
+pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
+    let mut table = table_of(&T::default());
+    if let Some(file) = &sources.file {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| LoadError::Unreadable { file: file.clone(), error })?;
+        merge(&mut table, parse::<T>(file, &text)?);
+    }
+    for (name, value) in &sources.environment {
+        if let Some(key) = name.strip_prefix(PREFIX) {
+            let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
+            set::<T>(&mut table, name, matches, value)?;
+        }
+    }
+    for setting in &sources.settings {
+        let origin = format!("--set {setting}");
+        let (key, value) = setting.split_once('=').ok_or_else(|| LoadError::Setting {
+            origin: origin.clone(),
+            problem: "write it as key=value, for example http.tcp=127.0.0.1:8501".into(),
+        })?;
+        set::<T>(&mut table, &origin, |path| path == key, value)?;
+    }
+    let config = deserialize::<T>(table, "the configuration")?;
+    config.check()?;
+    Ok(config)
+}
+
+/// A configuration as the text of a file that holds what differs from the default.
+pub fn text_of<T: Role>(config: &T) -> String {
+    let mut table = table_of(config);
+    drop_defaults(&mut table, &table_of(&T::default()));
+    toml::to_string(&table).expect("a table of plain values is TOML")
+}
+
+fn drop_defaults(table: &mut Table, defaults: &Table) {
+    table.retain(|key, value| match (value, defaults.get(key)) {
+        (Value::Table(inner), Some(Value::Table(defaults))) => {
+            drop_defaults(inner, defaults);
+            !inner.is_empty()
+        }
+        (value, default) => default != Some(value),
+    });
+}
+
+/// The paths of the keys, as `http.tcp`, in which two configurations differ.
+pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
+    let (mut one, mut other) = (table_of(one), table_of(other));
+    let mut paths = paths(&one);
+    paths.retain(|path| at(&mut one, path) != at(&mut other, path));
+    paths
+}
+
+/// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with their line.
+fn parse<T: Role>(file: &Path, text: &str) -> Result<Table, LoadError> {
+    let failed = |error| LoadError::File { file: file.into(), error: Box::new(error) };
+    toml::from_str::<T>(text).map_err(failed)?;
+    text.parse().map_err(failed)
+}
+
+fn table_of<T: Role>(config: &T) -> Table {
+    Table::try_from(config).expect("a tree of plain values is a table")
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Sets the one key whose path is wanted to the value that a text spells for a value of its kind.
+fn set<T: Role>(
+    table: &mut Table,
+    origin: &str,
+    wanted: impl Fn(&str) -> bool,
+    text: &str,
+) -> Result<(), LoadError> {
+    let failed = |problem: String| LoadError::Setting { origin: origin.into(), problem };
+    let defaults = table_of(&T::default());
+    let path = paths(&defaults)
+        .into_iter()
+        .find(|path| wanted(path))
+        .ok_or_else(|| failed("there is no such key; deploy/config has a file with all of them".into()))?;
+    let place = at(table, &path).expect("every key has a default");
+    *place = match place {
+        Value::Integer(_) => Value::Integer(
+            text.replace('_', "").parse().map_err(|_| failed(format!("{text:?} is not a whole number")))?,
+        ),
+        Value::Boolean(_) => Value::Boolean(
+            text.parse().map_err(|_| failed(format!("{text:?} is neither `true` nor `false`")))?,
+        ),
+        Value::Array(_) => Value::Array(
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Value::from).collect(),
+        ),
+        _ => Value::from(text),
+    };
+    deserialize::<T>(table.clone(), origin).map(|_| ())
+}
+
+fn deserialize<T: Role>(table: Table, origin: &str) -> Result<T, LoadError> {
+    T::deserialize(table)
+        .map_err(|error| LoadError::Setting { origin: origin.into(), problem: error.message().into() })
+}
+
+/// The paths of all keys, as `http.tcp`.
+fn paths(table: &Table) -> Vec<String> {
+    let below = |(key, value): (&String, &Value)| match value {
+        Value::Table(inner) => paths(inner).into_iter().map(|path| format!("{key}.{path}")).collect(),
+        _ => vec![key.clone()],
+    };
+    table.iter().flat_map(below).collect()
+}
+
+fn at<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
+    match path.split_once('.') {
+        Some((section, rest)) => at(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.get_mut(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::io::Write;
+
+    const AGENT_SAMPLE: &str = include_str!("../../../../deploy/config/agent.toml");
+    const SERVER_SAMPLE: &str = include_str!("../../../../deploy/config/server.toml");
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("it can be written");
+        file
+    }
+
+    fn load_agent(
+        text: &str,
+        environment: &[(&str, &str)],
+        settings: &[&str],
+    ) -> Result<AgentConfig, LoadError> {
+        let file = file(text);
+        load(&Sources {
+            file: Some(file.path().into()),
+            environment: environment
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_string()))
+                .collect(),
+            settings: settings.iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    fn complaint(text: &str, environment: &[(&str, &str)], settings: &[&str]) -> String {
+        load_agent(text, environment, settings).expect_err("it is wrong").to_string()
+    }
+
+    fn assert_sample_is_default<T: Role + PartialEq + std::fmt::Debug>(sample: &str) {
+        let config: T = toml::from_str(sample).expect("the sample is good");
+        assert_eq!(config, T::default());
+        let table: Table = sample.parse().expect("the sample is TOML");
+        assert_eq!(paths(&table), paths(&table_of(&T::default())), "the sample has every key");
+    }
+
+    #[test]
+    fn the_samples_have_every_key_with_its_default() {
+        assert_sample_is_default::<AgentConfig>(AGENT_SAMPLE);
+        assert_sample_is_default::<ServerConfig>(SERVER_SAMPLE);
+    }
+
+    #[test]
+    fn no_two_keys_share_a_variable() {
+        for table in [table_of(&AgentConfig::default()), table_of(&ServerConfig::default())] {
+            let mut names: Vec<String> =
+                paths(&table).into_iter().map(|path| path.replace('.', "_")).collect();
+            let all = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), all);
+        }
+    }
+
+    #[test]
+    fn a_partial_section_keeps_the_roles_own_defaults() {
+        let config = load_agent("[tls]\nca = \"/ca.pem\"\n", &[], &[]).expect("it is good");
+        assert_eq!(config.tls, TlsConfig { ca: "/ca.pem".into(), ..AgentConfig::default().tls });
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_the_file() {
+        let text = "[http]\nsession_ttl_min = \"1s\"\nmax_value_bytes = 1\nsocket_mode = \"0600\"\n";
+        let environment = [
+            ("LOCKMESH_CONFIG_HTTP_SESSION_TTL_MIN", "2s"),
+            ("LOCKMESH_CONFIG_HTTP_MAX_VALUE_BYTES", "2_000"),
+            ("LOCKMESH_CONFIG_UPSTREAM_SERVERS", "a:1, [::1]:2"),
+            ("LOCKMESH_LOG", "is no key"),
+        ];
+        let settings = ["http.session_ttl_min=3s", "http.allow_non_loopback=true", "http.tcp="];
+        let config = load_agent(text, &environment, &settings).expect("it is good");
+        assert_eq!(config.http.session_ttl_min.as_secs(), 3);
+        assert_eq!(config.http.max_value_bytes, 2_000);
+        assert_eq!(config.http.socket_mode.0, 0o600);
+        assert_eq!(config.upstream.servers, ["a:1", "[::1]:2"]);
+        assert!(config.http.allow_non_loopback && config.http.tcp.is_none());
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_where_it_stands() {
+        let unknown = complaint("[http]\ntcp = \"\"\nsokket = \"/s\"\n", &[], &[]);
+        assert!(unknown.contains("line 3") && unknown.contains("unknown field `sokket`"), "{unknown}");
+        let unknown = complaint("[nodes]\n", &[], &[]);
+        assert!(unknown.contains("line 1") && unknown.contains("`nodes`"), "{unknown}");
+        let unknown = complaint("", &[("LOCKMESH_CONFIG_HTTP_SOKKET", "/s")], &[]);
+        assert!(unknown.starts_with("LOCKMESH_CONFIG_HTTP_SOKKET: there is no such key"), "{unknown}");
+        let unknown = complaint("", &[], &["http.sokket=/s"]);
+        assert!(unknown.starts_with("--set http.sokket=/s: there is no such key"), "{unknown}");
+        assert!(complaint("", &[], &["http=1"]).contains("no such key"), "a section is not a key");
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_where_it_stands() {
+        let wrong = complaint("[http]\n\nsession_ttl_min = \"10\"\n", &[], &[]);
+        assert!(wrong.contains("line 3") && wrong.contains("not a duration"), "{wrong}");
+        assert!(complaint("[http]\ntcp = 8500\n", &[], &[]).contains("line 2"));
+        assert!(complaint("[http\n", &[], &[]).contains("line 1"));
+        let wrong = complaint("", &[("LOCKMESH_CONFIG_HTTP_TCP", "localhost")], &[]);
+        assert!(wrong.starts_with("LOCKMESH_CONFIG_HTTP_TCP: ") && wrong.contains("localhost"), "{wrong}");
+        assert!(complaint("", &[], &["http.max_value_bytes=-"]).contains("not a whole number"));
+        assert!(
+            complaint("", &[], &["http.max_value_bytes=-1"]).starts_with("--set http.max_value_bytes=-1: ")
+        );
+        assert!(complaint("", &[], &["http.allow_non_loopback=yes"]).contains("neither `true` nor `false`"));
+        assert!(complaint("", &[], &["http.socket_mode=0999"]).contains("not a file mode"));
+        assert!(complaint("", &[], &["http.max_value_bytes"]).contains("key=value"));
+        let refused = complaint("[http]\nmax_query_time = \"2h\"\n", &[], &[]);
+        assert!(refused.ends_with("`http.max_query_time` is 2h0m0s, but must be 1s to 1h0m0s"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let mut config = AgentConfig { data_dir: "/a \"b\"".into(), ..AgentConfig::default() };
+        config.upstream.servers = vec!["h:1".into()];
+        let text = text_of(&config);
+        assert_eq!(text.lines().count(), 4, "only what differs:\n{text}");
+        assert_eq!(load_agent(&text, &[], &[]).expect("it is good"), config);
+        assert_eq!(text_of(&AgentConfig::default()), "");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let missing = Sources { file: Some("/nowhere/agent.toml".into()), ..Sources::default() };
+        let error = load::<AgentConfig>(&missing).expect_err("there is none").to_string();
+        assert!(error.contains("/nowhere/agent.toml"), "{error}");
+    }
+}

@@ -1,0 +1,190 @@
+//! The folder in which an agent, or `lockmesh dev`, keeps what must outlive it: its owner's alone, unless applications
+//! find the agent's socket in it.
+
+use lockmesh_agent::node;
+use lockmesh_net::files::FileError;
+use lockmesh_net::private::{self, FolderEntry};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The file whose lock says that an agent uses the folder.
+const LOCK_FILE: &str = "agent.lock";
+
+/// Why a data folder cannot be had alone.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// An agent runs on it.
+    #[error("another agent uses the folder {0}: stop it, or give this one a `data_dir` of its own")]
+    InUse(PathBuf),
+    /// The lock cannot be taken.
+    #[error("cannot lock {path}: {source}")]
+    Lock {
+        /// The lock's file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Holds an agent's data folder until the file is closed: two agents of one folder would be one node, and take its
+/// registration from each other. There is nothing to hold where there is no folder.
+pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let path = folder.join(LOCK_FILE);
+    let opened = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = opened.map_err(|source| HoldError::Lock { path: path.clone(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(HoldError::InUse(folder.to_path_buf())),
+        Err(TryLockError::Error(source)) => Err(HoldError::Lock { path, source }),
+    }
+}
+
+/// Makes an agent's data folder, or closes an older one to other users.
+pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
+    let kind = |name: &str| match name {
+        node::FILE | LOCK_FILE => FolderEntry::Secret,
+        _ => kind_of_rest(name),
+    };
+    prepare(folder, socket, kind)
+}
+
+/// Makes the folder of `lockmesh dev`, or closes an older one to other users. The folders in it are closed by those who
+/// use them; that of a server which does not start this time is closed here.
+pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
+    let kind = |name: &str| match name {
+        node::FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        _ if is_member(name) => FolderEntry::Secret,
+        _ => kind_of_rest(name),
+    };
+    prepare(folder, Some(socket), kind)
+}
+
+/// Makes the folder of one server of `lockmesh dev --servers`, or closes an older one to other users.
+pub(crate) fn prepare_for_member(folder: &Path) -> Result<(), FileError> {
+    let kind = |name: &str| match name {
+        "server.toml" | "server.toml.part" | "log" | "data" | "tls" => FolderEntry::Secret,
+        "pid" => FolderEntry::Public,
+        _ => kind_of_rest(name),
+    };
+    prepare(folder, None, kind)
+}
+
+fn kind_of_rest(name: &str) -> FolderEntry {
+    match name {
+        // What was never finished, and what the root of a file system of its own has.
+        _ if name.starts_with(".tmp") => FolderEntry::Secret,
+        "lost+found" => FolderEntry::Public,
+        _ => FolderEntry::Foreign,
+    }
+}
+
+/// Whether a folder is called as those of servers are: `s1`, `s2`, …
+fn is_member(name: &str) -> bool {
+    name.strip_prefix('s').is_some_and(|number| number.len() == 1 && number.parse::<u8>().is_ok())
+}
+
+fn prepare(
+    folder: &Path,
+    socket: Option<&Path>,
+    kind: impl Fn(&str) -> FolderEntry,
+) -> Result<(), FileError> {
+    let reachable = socket.is_some_and(|socket| leads_to(folder, socket));
+    if !reachable {
+        private::make_folder(folder)?;
+    } else if let Err(error) = fs::create_dir_all(folder) {
+        return Err(FileError::new("make the folder", folder, error));
+    }
+    private::close(folder, reachable, kind)
+}
+
+/// Whether whoever wants to open the socket has to pass through the folder.
+fn leads_to(folder: &Path, socket: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+    let place = socket.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
+    let place: Option<PathBuf> = place.and_then(|place| real(place).ok());
+    // A folder of which nothing is known is rather left open than a socket shut away.
+    place.zip(real(folder).ok()).is_none_or(|(place, folder)| place.starts_with(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+    }
+
+    fn open(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    }
+
+    #[test]
+    fn an_agent_s_folder_is_made_and_found_closed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("agent");
+        prepare_for_agent(&folder, Some(&root.path().join("agent.sock"))).expect("it can be made");
+        assert_eq!(mode(&folder), 0o700);
+        fs::write(folder.join(node::FILE), "mine").expect("a file");
+        open(&folder, 0o755);
+        open(&folder.join(node::FILE), 0o644);
+        prepare_for_agent(&folder, None).expect("it is there");
+        assert_eq!((mode(&folder), mode(&folder.join(node::FILE))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_folder_is_one_agent_s() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("agent");
+        assert!(hold(&folder).expect("nothing to hold").is_none());
+        prepare_for_agent(&folder, None).expect("it can be made");
+        let held = hold(&folder).expect("nobody has it").expect("a lock");
+        let error = hold(&folder).expect_err("the first has it").to_string();
+        assert!(error.contains("another agent uses the folder") && error.contains("`data_dir`"), "{error}");
+        assert_eq!(mode(&folder.join(LOCK_FILE)), 0o600);
+        prepare_for_agent(&folder, None).expect("the lock is its own");
+        drop(held);
+        assert!(hold(&folder).expect("nobody has it any more").is_some());
+    }
+
+    #[test]
+    fn the_way_to_the_socket_stays_open() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("agent");
+        fs::create_dir(&folder).expect("it can be made");
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&folder, &link).expect("it can be made");
+        for socket in [folder.join("agent.sock"), folder.join("run/agent.sock"), link.join("agent.sock")] {
+            open(&folder, 0o755);
+            prepare_for_agent(&folder, Some(&socket)).expect("it is there");
+            assert_eq!(mode(&folder), 0o755, "{}", socket.display());
+        }
+        assert!(!leads_to(&folder, &root.path().join("agent.sock")));
+        assert!(!leads_to(&folder, Path::new("agent.sock")), "that is where this process is");
+        let fresh = root.path().join("fresh");
+        prepare_for_dev(&fresh, &fresh.join("agent.sock")).expect("it can be made");
+        fs::create_dir(fresh.join("s3")).expect("it can be made");
+        open(&fresh.join("s3"), 0o755);
+        open(&fresh, 0o755);
+        prepare_for_dev(&fresh, &fresh.join("agent.sock")).expect("it is there");
+        assert_eq!((mode(&fresh), mode(&fresh.join("s3"))), (0o755, 0o700));
+    }
+
+    #[test]
+    fn a_server_s_folder_is_closed_with_its_log() {
+        let root = tempfile::tempdir().expect("a folder");
+        for (file, before) in [("log", 0o644), ("server.toml", 0o644), ("pid", 0o644)] {
+            fs::write(root.path().join(file), "").expect("a file");
+            open(&root.path().join(file), before);
+        }
+        open(root.path(), 0o755);
+        prepare_for_member(root.path()).expect("it is there");
+        let modes = ["", "log", "server.toml", "pid"].map(|name| mode(&root.path().join(name)));
+        assert_eq!(modes, [0o700, 0o600, 0o600, 0o644]);
+    }
+}

@@ -1,0 +1,92 @@
+//! `lockmesh dev`: a server and an agent in one process.
+
+use super::options::DevOptions;
+use super::setup::{DevFolder, agent_config, announce};
+use crate::error::RunError;
+use crate::reload;
+use crate::signals::Signals;
+use lockmesh_agent::agent::{Agent, AgentOptions};
+use lockmesh_agent::node::NodeIdentity;
+use lockmesh_agent::reload::Outcome;
+use lockmesh_net::config::NodeConfig;
+use lockmesh_net::{Development, Identity, Role};
+use lockmesh_server::config::{RpcConfig, ServerConfig};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+/// Runs both until the process is told to stop.
+pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
+    let (signals, asking) = Signals::new()?;
+    let folder = DevFolder::open(&options)?;
+    super::member::refuse_fleet(&folder.path)?;
+    let node = NodeIdentity::resolve(&options.node, &folder.path)?;
+    let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
+    let mut identities = Identities::load(certificates)?;
+
+    let config = server_config(&options.node, &folder.path);
+    let server = crate::server::start(config, &node, identities.server.clone())?;
+    let agent = Agent::start(AgentOptions {
+        config: agent_config(&options, &folder.path, vec![server.address().to_string()]),
+        node,
+        identity: identities.agent.clone(),
+        server: Some(server.address()),
+        reload: asking,
+    });
+    let agent = match agent {
+        Ok(agent) => agent,
+        Err(error) => {
+            server.stop().await;
+            return Err(error.into());
+        }
+    };
+    let reload = || identities.reload(&server, &agent);
+    let say_ready = || {
+        announce(&agent, "");
+        tracing::info!("data is in {}, kept {}", folder.path.display(), folder.kept());
+    };
+    signals.serve(agent.ready(), say_ready, reload).await;
+    agent.stop().await;
+    server.stop().await;
+    Ok(())
+}
+
+/// Who server and agent are. Their certificates are the only thing that they read again: there is no configuration.
+struct Identities {
+    certificates: Development,
+    server: Identity,
+    agent: Identity,
+}
+
+impl Identities {
+    fn load(certificates: Development) -> Result<Self, RunError> {
+        let (server, agent) = (certificates.identity(Role::Server)?, certificates.identity(Role::Agent)?);
+        Ok(Self { certificates, server, agent })
+    }
+
+    fn reload(&mut self, server: &lockmesh_server::Server, agent: &Agent) -> Outcome {
+        let fresh_server = reload::fresh_identity(&self.server, &self.certificates.files(Role::Server))?;
+        let fresh_agent = reload::fresh_identity(&self.agent, &self.certificates.files(Role::Agent))?;
+        let mut changes = Vec::new();
+        if let Some(identity) = fresh_server {
+            server.replace_identity(&identity);
+            changes.push(reload::told(&identity));
+            self.server = identity;
+        }
+        if let Some(identity) = fresh_agent {
+            agent.replace_identity(&identity);
+            changes.push(reload::told(&identity));
+            self.agent = identity;
+        }
+        Ok(reload::or_nothing(changes))
+    }
+}
+
+fn server_config(node: &NodeConfig, folder: &Path) -> ServerConfig {
+    let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    ServerConfig {
+        data_dir: folder.join("server"),
+        node: node.clone(),
+        rpc: RpcConfig { listen: any_port, advertise: String::new() },
+        ..ServerConfig::default()
+    }
+}

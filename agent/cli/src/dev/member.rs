@@ -1,0 +1,242 @@
+//! One server's folder: `s1`, `s2`, … with its configuration, its certificate, its data, its log and its process number.
+//!
+//! What is there stays as it is: a server keeps its port, and a configuration that somebody changed is not overwritten.
+
+use crate::config::load::{self, Sources};
+use crate::data_folder;
+use crate::error::RunError;
+use lockmesh_net::config::{NodeConfig, TlsConfig};
+use lockmesh_net::{Development, Peer, Role, private};
+use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+/// The most servers that are looked for in a folder.
+const MOST: u8 = 9;
+
+/// A server's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServerFolder {
+    /// `s1`, which is its node's name too.
+    pub(super) name: String,
+    /// The folder.
+    pub(super) folder: PathBuf,
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+}
+
+impl ServerFolder {
+    fn named(folder: &Path, number: u8) -> Self {
+        let name = format!("s{number}");
+        Self { folder: folder.join(&name), name, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
+    }
+
+    /// What `lockmesh server --config` is given.
+    pub(super) fn config_file(&self) -> PathBuf {
+        self.folder.join("server.toml")
+    }
+
+    /// The file that holds its process number while it runs.
+    pub(super) fn pid_file(&self) -> PathBuf {
+        self.folder.join("pid")
+    }
+
+    /// What it says.
+    pub(super) fn log_file(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn has_data(&self) -> bool {
+        self.data_dir().exists()
+    }
+
+    fn read(&self) -> Result<ServerConfig, RunError> {
+        let sources = Sources { file: Some(self.config_file()), ..Sources::default() };
+        load::load(&sources).map_err(|error| RunError::Server(error.to_string()))
+    }
+}
+
+/// Refuses a folder in which several servers have their data.
+pub(super) fn refuse_fleet(folder: &Path) -> Result<(), RunError> {
+    match members_with_data(folder) {
+        0 => Ok(()),
+        count => Err(RunError::Server(format!(
+            "{} holds the data of {count} servers: start it with --servers {count}",
+            folder.display()
+        ))),
+    }
+}
+
+fn members_with_data(folder: &Path) -> usize {
+    (1..=MOST).filter(|number| ServerFolder::named(folder, *number).has_data()).count()
+}
+
+/// Makes of a folder what `count` servers need; those that were there before are as they were.
+pub(super) fn prepare(
+    folder: &Path,
+    count: u8,
+    datacenter: &str,
+    certificates: &Development,
+) -> Result<Vec<ServerFolder>, RunError> {
+    let folder = absolute(folder)?;
+    if folder.join("server").exists() {
+        return Err(RunError::Server(format!(
+            "{} holds the data of one server in one process: start it without --servers, or name another folder",
+            folder.display()
+        )));
+    }
+    let with_data = members_with_data(&folder);
+    if with_data > usize::from(count) {
+        refuse_fleet(&folder)?;
+    }
+    let mut members: Vec<ServerFolder> =
+        (1..=count).map(|number| ServerFolder::named(&folder, number)).collect();
+    // Where no server has run yet, a start that was cut off before is begun anew.
+    let is_old =
+        |member: &ServerFolder| member.has_data() || (with_data > 0 && member.config_file().exists());
+    for member in members.iter_mut().filter(|member| is_old(member)) {
+        member.address = member.read()?.rpc.listen;
+    }
+    let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
+    let mut ports = free_addresses(fresh.len(), &old)?.into_iter();
+    for member in members.iter_mut().filter(|member| !is_old(member)) {
+        member.address = ports.next().expect("there is an address for each");
+    }
+    for member in &members {
+        prepare_one(member, &members, (with_data, datacenter), certificates)?;
+    }
+    Ok(members)
+}
+
+fn prepare_one(
+    member: &ServerFolder,
+    all: &[ServerFolder],
+    (with_data, datacenter): (usize, &str),
+    certificates: &Development,
+) -> Result<(), RunError> {
+    let peer = Peer { role: Role::Server, node: member.name.as_str().into() };
+    data_folder::prepare_for_member(&member.folder)?;
+    let files = certificates.prepare_in(&member.folder.join("tls"), &peer)?;
+    let keep = member.config_file().exists() && (with_data > 0 || member.has_data());
+    if keep {
+        return Ok(());
+    }
+    let others = all.iter().filter(|other| other.name != member.name);
+    let config = ServerConfig {
+        data_dir: member.data_dir(),
+        pid_file: member.pid_file(),
+        node: NodeConfig {
+            name: member.name.clone(),
+            datacenter: datacenter.into(),
+            ..NodeConfig::default()
+        },
+        rpc: RpcConfig { listen: member.address, advertise: String::new() },
+        tls: TlsConfig { ca: files.authorities, certificate: files.certificate, key: files.key },
+        quorum: QuorumConfig {
+            // Where there is a quorum already, a server more joins it.
+            bootstrap_expect: if with_data > 0 { 0 } else { all.len() as u32 },
+            join: others.map(|other| other.address.to_string()).collect(),
+            ..QuorumConfig::default()
+        },
+        ..ServerConfig::default()
+    };
+    let text = format!(
+        "# Server {} of `lockmesh dev`. Every other key has its default: see deploy/config/server.toml.\n{}",
+        member.name,
+        load::text_of(&config)
+    );
+    let (file, part) = (member.config_file(), member.folder.join("server.toml.part"));
+    let write = |mut part: fs::File| part.write_all(text.as_bytes());
+    let written = private::create_file(&part).and_then(write).and_then(|()| fs::rename(&part, &file));
+    written.map_err(|error| RunError::system(format!("cannot write {}", file.display()), error))
+}
+
+/// The folder as it is called from wherever a server is started by hand. Configurations are text, so it must be too.
+fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
+    let absolute = std::path::absolute(folder)
+        .map_err(|error| RunError::system(format!("cannot find {}", folder.display()), error))?;
+    match absolute.to_str() {
+        Some(_) => Ok(absolute),
+        None => Err(RunError::Server(format!("{} is no UTF-8: name another folder", folder.display()))),
+    }
+}
+
+/// Addresses on loopback that nobody has, and that are none of those which servers have that do not run yet.
+fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
+    let taken: BTreeSet<SocketAddr> = taken.iter().map(|member| member.address).collect();
+    let (mut sockets, mut free) = (Vec::new(), Vec::new());
+    while free.len() < count {
+        // All sockets are held until the last one is there, or the system would give one address twice.
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let socket = socket.map_err(|error| RunError::system("cannot find a free port", error))?;
+        let address =
+            socket.local_addr().map_err(|error| RunError::system("cannot find a free port", error))?;
+        if !taken.contains(&address) {
+            free.push(address);
+        }
+        sockets.push(socket);
+    }
+    Ok(free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {
+        let certificates =
+            Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
+        prepare(folder, count, "dc1", &certificates).map_err(|error| error.to_string())
+    }
+
+    fn give_data(members: &[ServerFolder]) {
+        members.iter().for_each(|member| fs::create_dir_all(member.data_dir()).expect("it can be made"));
+    }
+
+    #[test]
+    fn each_server_has_a_folder_and_knows_the_others() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let members = prepared(folder.path(), 3).expect("it is empty");
+        let config = members[1].read().expect("it is good");
+        assert_eq!((config.node.name.as_str(), config.rpc.listen), ("s2", members[1].address));
+        assert_eq!(config.quorum.bootstrap_expect, 3);
+        let others = [members[0].address.to_string(), members[2].address.to_string()];
+        assert_eq!(config.quorum.join, others);
+        assert!(config.tls.key.exists() && config.check().is_ok());
+        assert_ne!(members[0].address, members[1].address);
+    }
+
+    #[test]
+    fn a_second_start_changes_nothing_and_a_larger_one_adds() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let first = prepared(folder.path(), 3).expect("it is empty");
+        give_data(&first);
+        let text = fs::read_to_string(first[0].config_file()).expect("it is there");
+        assert_eq!(prepared(folder.path(), 3).expect("it is good"), first);
+        assert_eq!(fs::read_to_string(first[0].config_file()).expect("it is there"), text);
+        let five = prepared(folder.path(), 5).expect("it is good");
+        assert_eq!(five[..3], first[..]);
+        let config = five[4].read().expect("it is good");
+        assert_eq!((config.quorum.bootstrap_expect, config.quorum.join.len()), (0, 4));
+    }
+
+    #[test]
+    fn a_folder_of_another_kind_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let members = prepared(folder.path(), 3).expect("it is empty");
+        assert!(refuse_fleet(folder.path()).is_ok(), "nothing has run yet");
+        give_data(&members);
+        let refused = prepared(folder.path(), 1).expect_err("there are three");
+        assert!(refused.ends_with("holds the data of 3 servers: start it with --servers 3"), "{refused}");
+        let other = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir(other.path().join("server")).expect("it can be made");
+        assert!(prepared(other.path(), 3).expect_err("there is one").contains("without --servers"));
+    }
+}

@@ -1,0 +1,83 @@
+//! A server as a process of its own: the `server` role of the one binary.
+
+use crate::config::load::Sources;
+use crate::error::RunError;
+use crate::reload::Reloadable;
+use crate::signals::{Event, Signals};
+use lockmesh_agent::node::{self, NodeIdentity};
+use lockmesh_net::{Identity, random};
+use lockmesh_server::config::ServerConfig;
+use lockmesh_server::{Server, ServerOptions};
+use std::path::PathBuf;
+
+/// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
+/// SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop too.
+pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), RunError> {
+    let (mut signals, _) = Signals::new()?;
+    if until_stdin_ends {
+        signals.stop_with_stdin();
+    }
+    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
+    let identity = Identity::load(&config.tls.files())?;
+    let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
+    let pid_file = config.pid_file.clone();
+    let server = start(config, &node, identity)?;
+    let _pid_file = PidFile::write(pid_file);
+    loop {
+        let event = tokio::select! {
+            event = signals.next() => event,
+            () = server.ended() => {
+                server.stop().await;
+                return Err(RunError::Server("it cannot go on; the last lines of its log say why".into()));
+            }
+        };
+        let Event::Reload(order) = event else { break };
+        order.carried_out(reloadable.reload(|identity| server.replace_identity(identity)));
+    }
+    server.stop().await;
+    Ok(())
+}
+
+/// A file with this process's number, removed with this value.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes it, where it is wanted. A server without the file serves as well.
+    fn write(path: PathBuf) -> Option<Self> {
+        if path.as_os_str().is_empty() {
+            return None;
+        }
+        match std::fs::write(&path, format!("{}\n", std::process::id())) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                tracing::error!("cannot write the process's number to {}: {error}", path.display());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Whoever reads a number that is nobody's any more finds no such process.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Starts a server with fresh random draws.
+pub(crate) fn start(
+    config: ServerConfig,
+    node: &NodeIdentity,
+    identity: Identity,
+) -> Result<Server, RunError> {
+    let options = ServerOptions {
+        config,
+        node: node.name.to_string(),
+        node_id: node.id.clone(),
+        identity,
+        birth: node::random_uuid()?,
+        seed: random::seed(),
+        socket: None,
+    };
+    Server::start(options).map_err(|error| RunError::Server(error.to_string()))
+}

@@ -1,0 +1,104 @@
+//! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a request of its own API.
+
+use crate::error::RunError;
+use lockmesh_agent::reload::{self, Asking, Order, Outcome};
+use std::io::{IsTerminal, stderr};
+use std::pin::pin;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+/// Everything that a process is asked, one after the other.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    orders: mpsc::Receiver<Order>,
+    on_terminal: bool,
+    /// Closes with standard input, where that counts.
+    stdin_end: Option<oneshot::Receiver<()>>,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Event {
+    /// To end.
+    Stop,
+    /// To reload.
+    Reload(Order),
+}
+
+impl Signals {
+    /// Begins to listen; must be called on a runtime, and before anything that a signal must not cut off.
+    pub fn new() -> Result<(Self, Asking), RunError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| RunError::system("cannot listen for signals", error));
+        let (asking, orders) = reload::channel();
+        let this = Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+            orders,
+            on_terminal: stderr().is_terminal(),
+            stdin_end: None,
+        };
+        Ok((this, asking))
+    }
+
+    /// Takes the end of standard input for the wish to stop: whoever holds its other end started this process, and is
+    /// gone.
+    pub fn stop_with_stdin(&mut self) {
+        let (life, end) = oneshot::channel();
+        self.stdin_end = Some(end);
+        // A thread of its own, since a read of standard input cannot be called off when the process stops.
+        std::thread::spawn(move || {
+            let _life: oneshot::Sender<()> = life;
+            // An error is an end too.
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        });
+    }
+
+    /// Waits for what is asked next.
+    pub async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
+            _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
+            // A terminal that is closed says the same as somebody who wants a reload, but is not there any more.
+            _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
+                true => {}
+                false => return Event::Reload(Order::of_nobody()),
+            },
+            () = closed(&mut self.stdin_end) => tracing::info!("the end of standard input: stopping"),
+            Some(order) = self.orders.recv() => return Event::Reload(order),
+        }
+        Event::Stop
+    }
+
+    /// Reloads whenever that is asked, until the process shall end; says once when it is ready.
+    pub async fn serve(
+        mut self,
+        ready: impl Future<Output = ()>,
+        say_ready: impl FnOnce(),
+        mut reload: impl FnMut() -> Outcome,
+    ) {
+        let mut ready = pin!(ready);
+        let mut say_ready = Some(say_ready);
+        loop {
+            tokio::select! {
+                () = &mut ready, if say_ready.is_some() => say_ready.take().into_iter().for_each(|say| say()),
+                event = self.next() => match event {
+                    Event::Stop => return,
+                    Event::Reload(order) => order.carried_out(reload()),
+                },
+            }
+        }
+    }
+}
+
+async fn closed(end: &mut Option<oneshot::Receiver<()>>) {
+    match end {
+        // Nothing is ever sent.
+        Some(end) => drop(end.await),
+        None => std::future::pending().await,
+    }
+}

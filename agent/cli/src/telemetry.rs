@@ -1,0 +1,115 @@
+//! Logs: text for people or JSON for machines, to stderr, filtered by level and module.
+//!
+//! The one file that names tracing-subscriber. Set up once a process; libraries only ever call `tracing`'s macros.
+//! The level may be replaced later, the rest stays for the process's life.
+
+use lockmesh_net::config::{LogConfig, LogFormat};
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, reload};
+
+/// The variable that wins over the configured level.
+pub const LEVEL_VARIABLE: &str = "LOCKMESH_LOG";
+
+/// The filter in use, once there is one.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// Why logs cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{origin} is {text:?}, but must be a level such as `info`, or levels by module as `info,lockmesh_agent=debug`"
+)]
+pub struct TelemetryError {
+    /// Where the level was given.
+    origin: &'static str,
+    /// What was given.
+    text: String,
+}
+
+/// Sends logs to stderr from now on. A second call in one process changes nothing.
+pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
+    let (filter, handle) = reload::Layer::new(filter(variable(), &config.level)?);
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
+        LogFormat::Text => lines.with_ansi(colours).with_filter(filter).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
+    };
+    // Only fails where there is a subscriber already, as in a test that starts two servers.
+    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).is_ok() {
+        FILTER.get_or_init(|| handle);
+    }
+    Ok(())
+}
+
+/// Logs at another level from now on; a wrong one is refused, and the level in use stays.
+pub fn replace_level(config: &LogConfig) -> Result<(), TelemetryError> {
+    let filter = filter(variable(), &config.level)?;
+    if let Some(handle) = FILTER.get() {
+        // Only fails where the subscriber is gone, and then there are no logs.
+        let _ = handle.reload(filter);
+    }
+    Ok(())
+}
+
+/// The level that counts: the variable's, or else the configured one.
+pub fn effective_level(config: &LogConfig) -> String {
+    variable().unwrap_or_else(|| config.level.clone())
+}
+
+fn variable() -> Option<String> {
+    std::env::var(LEVEL_VARIABLE).ok().filter(|text| !text.is_empty())
+}
+
+/// The level of a command that talks to an agent: quiet unless asked.
+pub fn for_commands() -> LogConfig {
+    LogConfig { level: "warn".into(), format: LogFormat::Text }
+}
+
+fn filter(variable: Option<String>, configured: &str) -> Result<Targets, TelemetryError> {
+    let (origin, text) = match variable {
+        Some(text) => (LEVEL_VARIABLE, text),
+        None => ("`log.level`", configured.to_string()),
+    };
+    // A bare word is a level and nothing else: taken for a module, a misspelt level would silence everything.
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let is_good = |part: &str| match part.split_once('=') {
+        Some((module, level)) => !module.is_empty() && is_level(level),
+        None => is_level(part),
+    };
+    if !text.split(',').map(str::trim).all(is_good) {
+        return Err(TelemetryError { origin, text });
+    }
+    text.parse().map_err(|_| TelemetryError { origin, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn the_variable_wins_over_the_configured_level() {
+        let filter = filter(Some("warn,lockmesh_server=debug".into()), "trace").expect("it is good");
+        assert!(filter.would_enable("lockmesh_server::driver", &Level::DEBUG));
+        assert!(!filter.would_enable("lockmesh_agent", &Level::INFO));
+    }
+
+    #[test]
+    fn without_a_variable_the_configured_level_counts() {
+        let filter = filter(None, "off").expect("it is good");
+        assert!(!filter.would_enable("lockmesh_agent", &Level::ERROR));
+    }
+
+    #[test]
+    fn a_wrong_level_is_named_with_its_origin() {
+        for wrong in ["loud", "lockmesh_server=loud", "info,=debug", "info,,warn"] {
+            let error = filter(Some(wrong.into()), "info").expect_err("no such level").to_string();
+            assert!(error.starts_with(&format!("LOCKMESH_LOG is {wrong:?}")), "{error}");
+        }
+        let error = filter(None, "loud").expect_err("no such level").to_string();
+        assert!(error.starts_with("`log.level` is"), "{error}");
+    }
+}

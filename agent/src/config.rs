@@ -1,0 +1,320 @@
+//! What an agent can be told: one tree of plain values with defaults.
+//!
+//! Read once, from a file, the environment or flags, checked by [`AgentConfig::check`], never looked at again as text. Unknown keys are refused.
+//! Every key, its default and a comment stand in `deploy/config/agent.toml`; a test holds that file equal to
+//! [`AgentConfig::default`].
+
+mod value;
+
+pub use value::FileMode;
+
+use lockmesh_net::config::{
+    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range,
+};
+use lockmesh_protocol::duration;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The most names by which a host may be called.
+const MAX_ALLOWED_HOSTS: usize = 64;
+
+/// Everything an agent can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Where the agent keeps what must outlive it: the node's UUID, the checks that were registered.
+    pub data_dir: PathBuf,
+    /// The address that the catalog gives for this node; empty for the one the servers see, which a host with
+    /// one address never needs to change.
+    #[serde(with = "value::empty_is_none")]
+    pub advertise: Option<IpAddr>,
+    /// How many threads serve applications and the way to the servers. 1 to 256.
+    pub threads: usize,
+    /// Who this machine is.
+    pub node: NodeConfig,
+    /// Where applications on this host reach the agent.
+    pub http: HttpConfig,
+    /// How the agent reaches the quorum.
+    pub upstream: UpstreamConfig,
+    /// Who it is towards the servers.
+    pub tls: TlsConfig,
+    /// Health checks that run here.
+    pub checks: CheckConfig,
+    /// What is logged, and how.
+    pub log: LogConfig,
+}
+
+/// Where applications on this host reach the agent, and what they may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
+    #[serde(with = "value::empty_is_none")]
+    pub tcp: Option<SocketAddr>,
+    /// Whether `tcp` may be reachable from other hosts. There is no access control behind it.
+    pub allow_non_loopback: bool,
+    /// The names, besides `localhost` and the node's, by which requests over TCP may call this host, without a port.
+    /// At most 64.
+    pub allowed_hosts: Vec<String>,
+    /// The Unix socket's path; empty for none.
+    pub socket: PathBuf,
+    /// The socket's permissions, octal.
+    pub socket_mode: FileMode,
+    /// The socket's group, by name or number; empty for the process's own.
+    pub socket_group: String,
+    /// The shortest TTL that a session may ask for. 100 ms to 24 h.
+    #[serde(with = "duration::text")]
+    pub session_ttl_min: Duration,
+    /// The longest value of a key in bytes. 1 to 4 MiB.
+    pub max_value_bytes: usize,
+    /// The longest body of a transaction in bytes. 1 to 4 MiB.
+    pub max_transaction_bytes: usize,
+    /// The most operations in a transaction. 1 to 128.
+    pub max_transaction_operations: usize,
+    /// How long a blocking query waits where it does not say. 1 s up to `max_query_time`.
+    #[serde(with = "duration::text")]
+    pub default_query_time: Duration,
+    /// The longest that a blocking query, or an acquire for a lock, may wait. 1 s to 1 h.
+    #[serde(with = "duration::text")]
+    pub max_query_time: Duration,
+    /// How long a client may take to send a request's head, and how long each further part of its body. 1 s to 10 m.
+    #[serde(with = "duration::text")]
+    pub read_timeout: Duration,
+    /// Connections in all. 16 to 1,000,000.
+    pub max_connections: usize,
+    /// Connections of one client address other than loopback. 1 up to `max_connections`.
+    pub max_connections_per_address: usize,
+}
+
+/// How the agent reaches the quorum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpstreamConfig {
+    /// The servers as `host:port`. One that answers is enough; it tells of the others.
+    pub servers: Vec<String>,
+    /// How long a request is tried again while there is no leader. 0 s to 10 m.
+    #[serde(with = "duration::text")]
+    pub hold_timeout: Duration,
+    /// After how long without an answer from the leader the other servers are asked whether there is a new one.
+    /// 10 ms to 10 s.
+    #[serde(with = "duration::text")]
+    pub probe_after: Duration,
+}
+
+/// Health checks that run in the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckConfig {
+    /// How long a change of a check's output alone may wait before the catalog is told. 0 s to 24 h.
+    #[serde(with = "duration::text")]
+    pub update_interval: Duration,
+    /// How much of a check's output is kept in bytes. 1 to 1 MiB.
+    pub max_output_bytes: usize,
+    /// The most checks. 1 to 100,000.
+    pub max_checks: usize,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: "/var/lib/lockmesh/agent".into(),
+            advertise: None,
+            threads: 1,
+            node: NodeConfig::default(),
+            http: HttpConfig::default(),
+            upstream: UpstreamConfig::default(),
+            tls: TlsConfig::of_role("agent"),
+            checks: CheckConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl AgentConfig {
+    /// Refuses values that cannot work, each by its key.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_path("data_dir", &self.data_dir)?;
+        if self.advertise.is_some_and(|address| address.is_unspecified()) {
+            return Err(ConfigError::new("advertise", "must be an address that others can reach"));
+        }
+        check_range("threads", self.threads as u64, 1, 256)?;
+        self.node.check()?;
+        self.http.check()?;
+        self.upstream.check()?;
+        self.tls.check()?;
+        let second = Duration::from_secs(1);
+        check_length("checks.update_interval", self.checks.update_interval, Duration::ZERO, second * 86_400)?;
+        check_range("checks.max_output_bytes", self.checks.max_output_bytes as u64, 1, 1 << 20)?;
+        check_range("checks.max_checks", self.checks.max_checks as u64, 1, 100_000)
+    }
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            tcp: Some(SocketAddr::from(([127, 0, 0, 1], 8500))),
+            allow_non_loopback: false,
+            allowed_hosts: Vec::new(),
+            socket: "/run/lockmesh/agent.sock".into(),
+            socket_mode: FileMode(0o660),
+            socket_group: String::new(),
+            session_ttl_min: Duration::from_secs(10),
+            max_value_bytes: 512 << 10,
+            max_transaction_bytes: 512 << 10,
+            max_transaction_operations: 128,
+            default_query_time: Duration::from_secs(5 * 60),
+            max_query_time: Duration::from_secs(10 * 60),
+            read_timeout: Duration::from_secs(10),
+            max_connections: 65_536,
+            max_connections_per_address: 200,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// The Unix socket's path, where there shall be one.
+    pub fn socket_path(&self) -> Option<&Path> {
+        (!self.socket.as_os_str().is_empty()).then_some(self.socket.as_path())
+    }
+
+    /// Refuses values that cannot work, each by its key.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_addresses()?;
+        self.check_hosts()?;
+        let second = Duration::from_secs(1);
+        check_length("http.session_ttl_min", self.session_ttl_min, second / 10, second * 86_400)?;
+        check_range("http.max_value_bytes", self.max_value_bytes as u64, 1, 4 << 20)?;
+        check_range("http.max_transaction_bytes", self.max_transaction_bytes as u64, 1, 4 << 20)?;
+        check_range("http.max_transaction_operations", self.max_transaction_operations as u64, 1, 128)?;
+        check_length("http.max_query_time", self.max_query_time, second, second * 3600)?;
+        check_length("http.default_query_time", self.default_query_time, second, self.max_query_time)?;
+        check_length("http.read_timeout", self.read_timeout, second, second * 600)?;
+        let connections = self.max_connections as u64;
+        check_range("http.max_connections", connections, 16, 1_000_000)?;
+        check_range(
+            "http.max_connections_per_address",
+            self.max_connections_per_address as u64,
+            1,
+            connections,
+        )
+    }
+
+    fn check_hosts(&self) -> Result<(), ConfigError> {
+        const KEY: &str = "http.allowed_hosts";
+        if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
+            return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
+        }
+        let is_name = |host: &&String| {
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+        };
+        match self.allowed_hosts.iter().find(|host| !is_name(host)) {
+            None => Ok(()),
+            Some(host) => {
+                let problem = format!("has {host:?}, but a host is named without scheme, port and wildcard");
+                Err(ConfigError::new(KEY, problem))
+            }
+        }
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        match self.tcp {
+            Some(address) if !address.ip().to_canonical().is_loopback() && !self.allow_non_loopback => {
+                let problem = format!(
+                    "is {address}, which other hosts may reach, and there is no access control: use 127.0.0.1 or \
+                     [::1], or set `http.allow_non_loopback` if that is meant"
+                );
+                Err(ConfigError::new("http.tcp", problem))
+            }
+            None if self.socket_path().is_none() => Err(ConfigError::new(
+                "http.socket",
+                "and `http.tcp` are both empty: nobody could reach the agent",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Default for UpstreamConfig {
+    fn default() -> Self {
+        Self {
+            servers: vec!["127.0.0.1:8300".into()],
+            hold_timeout: Duration::from_secs(7),
+            probe_after: Duration::from_millis(100),
+        }
+    }
+}
+
+impl UpstreamConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.servers.is_empty() {
+            return Err(ConfigError::new("upstream.servers", "must name at least one server as `host:port`"));
+        }
+        for server in &self.servers {
+            let parts = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+            if !matches!(parts, Some((host, Ok(1..))) if !host.is_empty()) {
+                let problem = format!("has {server:?}, but a server is named as `host:port`");
+                return Err(ConfigError::new("upstream.servers", problem));
+            }
+        }
+        let second = Duration::from_secs(1);
+        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, second * 600)?;
+        check_length("upstream.probe_after", self.probe_after, second / 100, second * 10)
+    }
+}
+
+impl Default for CheckConfig {
+    fn default() -> Self {
+        Self { update_interval: Duration::from_secs(5 * 60), max_output_bytes: 4_096, max_checks: 4_096 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(change: impl FnOnce(&mut AgentConfig)) -> String {
+        let mut config = AgentConfig::default();
+        change(&mut config);
+        config.check().expect_err("the value is wrong").to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        assert_eq!(AgentConfig::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_open_door_must_be_asked_for_by_name() {
+        let open = |c: &mut AgentConfig| c.http.tcp = Some(SocketAddr::from(([0, 0, 0, 0], 8500)));
+        assert!(complaint(open).contains("set `http.allow_non_loopback`"));
+        let mut config = AgentConfig::default();
+        open(&mut config);
+        config.http.allow_non_loopback = true;
+        assert_eq!(config.check(), Ok(()));
+        config.http = HttpConfig { tcp: "[::ffff:127.0.0.1]:8500".parse().ok(), ..HttpConfig::default() };
+        assert_eq!(config.check(), Ok(()), "a mapped loopback address is loopback");
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_by_its_key() {
+        assert!(complaint(|c| c.upstream.servers.clear()).starts_with("`upstream.servers`"));
+        assert!(complaint(|c| c.upstream.servers.push("host".into())).contains("\"host\""));
+        assert!(complaint(|c| c.upstream.servers.push("host:0".into())).contains("\"host:0\""));
+        assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
+        assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
+        assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));
+        let hosts = |name: &str, count: usize| {
+            let names = vec![name.into(); count];
+            complaint(|c| c.http.allowed_hosts = names)
+        };
+        assert!(
+            hosts("host:8500", 1).contains("\"host:8500\"") && hosts("*.example", 1).contains("wildcard")
+        );
+        assert!(hosts("", 1).starts_with("`http.allowed_hosts`") && hosts("a", 65).contains("at most 64"));
+        let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());
+        assert!(complaint(unreachable).contains("nobody could reach the agent"));
+    }
+}

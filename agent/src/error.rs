@@ -1,0 +1,31 @@
+//! Why an agent cannot start.
+
+use crate::http::ListenError;
+use lockmesh_net::config::ConfigError;
+use lockmesh_protocol::id::NodeName;
+use std::io;
+
+/// Why an agent could not be started. Nothing of it runs.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Not a value that works.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The servers would not believe who this agent is.
+    #[error(
+        "this is node {node}, but its certificate names {certified}: let `node.name` say the same, or issue a \
+         certificate for this node"
+    )]
+    Stranger {
+        /// What the configuration says, or the host.
+        node: NodeName,
+        /// What the certificate says.
+        certified: NodeName,
+    },
+    /// Applications cannot reach it.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// There is no socket towards the servers.
+    #[error("cannot open a UDP socket towards the servers: {0}")]
+    Socket(io::Error),
+}
