@@ -5,7 +5,7 @@ use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::metrics;
-use crate::node::NodeIdentity;
+use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{CertificateLife, Identity, expiry};
@@ -72,7 +72,7 @@ impl Agent {
         upstream.probe_after = config.upstream.probe_after;
         let upstream = Upstream::start(upstream).map_err(AgentError::Socket)?;
 
-        let identity = http::Identity {
+        let identity = node::Identity {
             node: node.name.clone(),
             node_id: node.id,
             datacenter: config.node.datacenter.clone(),

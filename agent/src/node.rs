@@ -7,6 +7,7 @@ use lockmesh_net::random;
 use lockmesh_protocol::id::NodeName;
 use std::fs;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The file in the data folder that keeps the UUID.
@@ -41,6 +42,23 @@ pub enum NodeError {
     /// The system has no random numbers.
     #[error("cannot make a UUID: {0}")]
     Random(io::Error),
+}
+
+/// Who this agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its node's name.
+    pub node: NodeName,
+    /// Its node's UUID, in lower case.
+    pub node_id: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// The version that it shows.
+    pub version: String,
+    /// The address under which others reach this machine.
+    pub advertise: IpAddr,
+    /// The address of the server in this process, where there is one.
+    pub server_rpc: Option<SocketAddr>,
 }
 
 impl NodeIdentity {

@@ -1,7 +1,8 @@
 //! Reading the catalog and the health of the fleet.
 
-use crate::client::{Answer, Client, Read, Target};
+use crate::client::{Answer, Client, Target};
 use crate::error::Error;
+use crate::read::Read;
 use crate::shape::catalog::{Node, NodeServices, ServiceNode};
 use crate::shape::health::{Check, ServiceInstance};
 use std::collections::BTreeMap;

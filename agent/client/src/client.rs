@@ -3,12 +3,14 @@
 //! A call is one HTTP request. Nothing here retries: the agent does that, under one request id; what outlives errors
 //! are the keepers and guards built on top.
 
-use crate::address::{Address, Settings};
+use crate::address::Address;
 use crate::clock::Clock;
 use crate::connection::{Call, Download, Outgoing, Pool, Reply, Verb};
 use crate::duration::format_duration;
 use crate::error::Error;
 use crate::outcome;
+use crate::read::{Consistency, Read};
+use crate::settings::Settings;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
@@ -177,53 +179,13 @@ pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
     }
 }
 
-/// How fresh an answer must be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Consistency {
-    /// The leader's.
-    #[default]
-    Default,
-    /// The leader's, after it made sure that it is still the leader.
-    Consistent,
-    /// Any server's, of any age.
-    Stale,
-}
-
-/// How to read: how fresh, and whether to wait for news.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Read {
-    /// How fresh the answer must be.
-    pub consistency: Consistency,
-    /// Wait until the answer's index exceeds this; 0 for an answer at once.
-    pub index: u64,
-    /// How long to wait at most for that; `None` for the agent's default of five minutes, and at most ten.
-    pub wait: Option<Duration>,
-}
-
-impl Read {
-    /// From the leader, made sure.
-    pub fn consistent() -> Self {
-        Self { consistency: Consistency::Consistent, ..Self::default() }
+/// How long a call that reads so may take.
+fn timeout_of(read: &Read) -> Duration {
+    if read.index == 0 {
+        return CALL_TIMEOUT;
     }
-
-    /// From any server.
-    pub fn stale() -> Self {
-        Self { consistency: Consistency::Stale, ..Self::default() }
-    }
-
-    /// The same, but waits until something newer than `index` is there, or `wait` is over.
-    #[must_use]
-    pub fn newer_than(self, index: u64, wait: Duration) -> Self {
-        Self { index, wait: Some(wait), ..self }
-    }
-
-    fn timeout(&self) -> Duration {
-        if self.index == 0 {
-            return CALL_TIMEOUT;
-        }
-        let wait = self.wait.filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_WAIT);
-        wait.saturating_add(wait / 16).saturating_add(BLOCKING_SLACK)
-    }
+    let wait = read.wait.filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_WAIT);
+    wait.saturating_add(wait / 16).saturating_add(BLOCKING_SLACK)
 }
 
 /// An answer, and what is needed to judge it or to wait for the next.
@@ -314,7 +276,7 @@ impl Target {
                 target = target.with("wait", &format_duration(wait));
             }
         }
-        target.timeout = read.timeout();
+        target.timeout = timeout_of(read);
         target
     }
 

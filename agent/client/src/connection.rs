@@ -346,10 +346,10 @@ fn not_accepted() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use crate::client::Read;
+    use crate::acquired::Acquired;
     use crate::error::Error;
     use crate::fake::{Fake, Fault};
-    use crate::kv::Acquired;
+    use crate::read::Read;
     use tokio::time::{Duration, sleep};
 
     #[tokio::test(start_paused = true)]

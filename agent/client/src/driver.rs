@@ -3,13 +3,14 @@
 //! Every input is taken under one lock, and what comes back is carried out at once: each request in a task of its own. One
 //! task more tells the time. It must decide nothing.
 
-use crate::client::{Client, Read, Tidying};
+use crate::client::{Client, Tidying};
 use crate::error::Error;
 use crate::holder::{
     Event, Grant, HoldId, Holder, HolderRequest, Input, Notice, Outbox, Request, Response, SessionUse, Wanted,
 };
-use crate::keeper::SessionOptions;
 use crate::loss::Loss;
+use crate::read::Read;
+use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

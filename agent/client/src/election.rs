@@ -1,11 +1,12 @@
 //! Electing a leader: whoever holds the lock leads, and the key's value says who that is.
 
 use crate::backoff::{Backoff, Jitter};
-use crate::client::{Client, Read};
+use crate::client::Client;
 use crate::driver::random_seed;
 use crate::error::Error;
-use crate::keeper::SessionOptions;
 use crate::lock::{Lock, LockGuard};
+use crate::read::Read;
+use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::sleep;

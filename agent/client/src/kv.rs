@@ -2,10 +2,12 @@
 //!
 //! These are the plain requests. A hold that watches over itself is a [`crate::Lock`].
 
-use crate::client::{Answer, Client, Read, Target, accept};
+use crate::acquired::Acquired;
+use crate::client::{Answer, Client, Target, accept};
 use crate::connection::Verb;
 use crate::duration::parse_duration;
 use crate::error::Error;
+use crate::read::Read;
 use crate::shape;
 use bytes::Bytes;
 use std::time::Duration;
@@ -41,21 +43,6 @@ impl From<shape::kv::Entry> for Entry {
             modify_index: entry.modify_index,
         }
     }
-}
-
-/// What became of an attempt to take a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acquired {
-    /// The session holds it now, or did already.
-    Granted {
-        /// The fencing token of the grant; `None` from an agent that does not know fences.
-        fence: Option<u64>,
-    },
-    /// Somebody else holds it, or a lock-delay keeps it closed.
-    Refused {
-        /// How long the key stays closed, where that is the reason and the agent says so.
-        delay: Option<Duration>,
-    },
 }
 
 /// Requests about keys. See [`Client::kv`].

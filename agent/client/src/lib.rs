@@ -43,6 +43,7 @@
 //! a clock that runs while the machine sleeps. A plain request is sent once; only what is known not to have reached
 //! the agent is sent again.
 
+mod acquired;
 mod address;
 mod agent;
 mod backoff;
@@ -61,27 +62,34 @@ mod lock;
 mod loss;
 mod operator;
 pub mod outcome;
+mod read;
 mod semaphore;
 mod session;
+mod session_options;
+mod settings;
 pub mod shape;
 mod txn;
 
 #[cfg(test)]
 mod fake;
 
-pub use address::{Address, DEFAULT_PORT, Settings};
+pub use acquired::Acquired;
+pub use address::{Address, DEFAULT_PORT};
 pub use agent::Agent;
 pub use catalog::Catalog;
-pub use client::{Answer, Client, Consistency, Read};
+pub use client::{Answer, Client};
 pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::Error;
 pub use holder::SEMAPHORE_FLAGS;
-pub use keeper::{DEFAULT_TTL, SessionKeeper, SessionOptions};
-pub use kv::{Acquired, Entry, Kv};
+pub use keeper::SessionKeeper;
+pub use kv::{Entry, Kv};
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
 pub use loss::Loss;
 pub use operator::Operator;
+pub use read::{Consistency, Read};
 pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use session::Sessions;
+pub use session_options::{DEFAULT_TTL, SessionOptions};
+pub use settings::Settings;
 pub use txn::{Outcome, Txn};

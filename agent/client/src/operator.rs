@@ -1,9 +1,10 @@
 //! For operators: the quorum, backups, and who holds what.
 
-use crate::client::{Answer, Client, Read, Target, accept};
+use crate::client::{Answer, Client, Target, accept};
 use crate::connection::{Download, Outgoing, Verb};
 use crate::error::Error;
 use crate::outcome;
+use crate::read::Read;
 use crate::shape::lockmesh::{Lock, Loss, Quorum};
 use crate::shape::operator::{AutopilotConfiguration, AutopilotHealth, RaftConfiguration, Transferred};
 use bytes::Bytes;

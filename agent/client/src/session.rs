@@ -1,8 +1,9 @@
 //! Sessions: the plain requests. One that keeps itself alive is a [`crate::SessionKeeper`].
 
-use crate::client::{Answer, CALL_TIMEOUT, Client, Read, Target, accept};
+use crate::client::{Answer, CALL_TIMEOUT, Client, Target, accept};
 use crate::connection::Verb;
 use crate::error::Error;
+use crate::read::Read;
 use crate::shape::session::{Created, NewSession, Session};
 use bytes::Bytes;
 use std::time::Duration;

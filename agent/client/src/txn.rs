@@ -1,9 +1,10 @@
 //! Transactions: up to 128 operations that happen together or not at all.
 
-use crate::client::{Client, Read, Target};
+use crate::client::{Client, Target};
 use crate::connection::Verb;
 use crate::error::Error;
 use crate::kv::Entry;
+use crate::read::Read;
 use crate::shape::Blob;
 use crate::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError};
 use bytes::Bytes;

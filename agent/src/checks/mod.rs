@@ -10,7 +10,7 @@
 
 mod sync;
 
-use crate::http::Identity;
+use crate::node::Identity;
 use crate::upstream::Upstream;
 use lockmesh_protocol::duration::{format as format_duration, parse as parse_duration};
 use lockmesh_protocol::id::{CheckId, LogIndex};

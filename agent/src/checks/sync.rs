@@ -225,7 +225,7 @@ async fn closed(shutdown: &mut watch::Receiver<bool>) {
 mod tests {
     use super::*;
     use crate::checks::CheckLimits;
-    use crate::http::Identity;
+    use crate::node::Identity;
     use crate::upstream::{BoxFuture, Quorum, Upstream};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
     use lockmesh_protocol::rpc::{Response, Unavailable};

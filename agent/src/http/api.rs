@@ -1,30 +1,13 @@
 //! What every request is served from.
 
 use crate::checks::Checks;
+use crate::node::Identity;
 use crate::reload::Asking;
 use crate::upstream::Upstream;
-use lockmesh_protocol::id::NodeName;
-use std::net::{IpAddr, SocketAddr};
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Who this agent is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Its node's name.
-    pub node: NodeName,
-    /// Its node's UUID, in lower case.
-    pub node_id: String,
-    /// Its datacenter.
-    pub datacenter: String,
-    /// The version that it shows.
-    pub version: String,
-    /// The address under which others reach this machine.
-    pub advertise: IpAddr,
-    /// The address of the server in this process, where there is one.
-    pub server_rpc: Option<SocketAddr>,
-}
 
 /// How much a client may ask for. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

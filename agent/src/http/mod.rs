@@ -48,7 +48,7 @@ mod guard;
 mod host;
 mod shapes;
 
-pub use api::{Api, HttpLimits, Identity};
+pub use api::{Api, HttpLimits};
 pub use body::Body;
 pub use listener::{ListenError, Listeners, UnixSocket};
 pub use serve::serve;

@@ -6,7 +6,8 @@ use super::answer::{Failure, nothing, text};
 use super::api::Api;
 use super::body::Body;
 use super::call::Call;
-use super::endpoint::{self, Endpoint};
+use super::endpoint;
+use super::endpoint::table::{ROUTES, Route};
 use super::go::{path, query};
 use super::host;
 use http::header::{self, HeaderName, HeaderValue};
@@ -18,17 +19,6 @@ const NO_SUCH_ENDPOINT: &str = "Invalid URL path: not a recognized HTTP API endp
 const NO_VERSION: &str =
     "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
 const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled=true in the agent configuration and restart.";
-
-/// An endpoint in the table.
-#[derive(Debug)]
-pub(super) struct Route {
-    /// Its path, also its name in the metrics.
-    pub(super) path: &'static str,
-    /// Its methods, as `Allow` lists them.
-    pub(super) methods: &'static [Method],
-    /// What answers.
-    pub(super) endpoint: Endpoint,
-}
 
 /// Answers one request that came over TCP.
 pub(super) async fn respond_over_tcp(api: &Api, request: Request<Body>) -> Response<Body> {
@@ -109,7 +99,7 @@ fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
 
 /// The route of a path, and what the path has behind it.
 fn find(path: &str) -> Option<(&'static Route, &str)> {
-    let matching = endpoint::ROUTES.iter().filter_map(|route| {
+    let matching = ROUTES.iter().filter_map(|route| {
         let tail = path.strip_prefix(route.path)?;
         (tail.is_empty() || route.path.ends_with('/')).then_some((route, tail))
     });
@@ -119,7 +109,7 @@ fn find(path: &str) -> Option<(&'static Route, &str)> {
 /// The same path with a `/` behind it, where there is a route for that.
 fn below(path: &str) -> Option<String> {
     let with_slash = format!("{path}/");
-    endpoint::ROUTES.iter().any(|route| route.path == with_slash).then_some(with_slash)
+    ROUTES.iter().any(|route| route.path == with_slash).then_some(with_slash)
 }
 
 /// 301 to another path with the same query.
@@ -181,7 +171,7 @@ mod tests {
 
     #[test]
     fn no_path_is_in_the_table_twice() {
-        let mut paths: Vec<_> = endpoint::ROUTES.iter().map(|route| route.path).collect();
+        let mut paths: Vec<_> = ROUTES.iter().map(|route| route.path).collect();
         paths.sort_unstable();
         let count = paths.len();
         paths.dedup();

@@ -4,7 +4,7 @@
 //! microseconds, and leaves calls in the connections' queues and answers with their callers. One task looks at the clock.
 //! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
 
-use super::UpstreamCounters;
+use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
 use lockmesh_agent_core::quorum_client::{
@@ -34,8 +34,8 @@ const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Driver {
     state: Mutex<ChannelState>,
-    pub(super) endpoint: Endpoint,
-    pub(super) counters: UpstreamCounters,
+    endpoint: Endpoint,
+    counters: UpstreamCounters,
     /// The clock has to be looked at earlier than was thought.
     earlier: Notify,
     /// As which node the agent registers.
@@ -96,15 +96,23 @@ impl Driver {
     }
 
     /// Tells the client something, and does what it says then.
-    pub(super) fn handle(self: &Arc<Self>, input: Input) {
+    fn handle(self: &Arc<Self>, input: Input) {
         self.drive(self.lock(), input);
     }
 
     /// A connection ended by itself, or could not be made.
-    pub(super) fn ended(self: &Arc<Self>, connection: ConnectionId, end: ConnectionEnd) {
+    fn ended(self: &Arc<Self>, connection: ConnectionId, end: ConnectionEnd) {
         let mut state = self.lock();
         state.connections.remove(&connection);
         self.drive(state, Input::Ended(connection, end));
+    }
+
+    /// Uses a connection until it ends or is given up.
+    async fn use_connection(self: Arc<Self>, connection: Arc<QuicConnection>) {
+        let ended = connection.run(&self.endpoint, &self.counters, |input| self.handle(input)).await;
+        if let Some(end) = ended {
+            self.ended(connection.id(), end);
+        }
     }
 
     async fn look_at_the_clock(self: Arc<Self>) {
@@ -167,7 +175,7 @@ impl Driver {
         let ChannelState { outbox, connections, callers, .. } = state;
         for dial in outbox.connect.drain(..) {
             let connection = QuicConnection::new(dial.connection, dial.address);
-            self.runtime.spawn(connection.clone().run(self.clone()));
+            self.runtime.spawn(self.clone().use_connection(connection.clone()));
             connections.insert(dial.connection, connection);
         }
         for (id, call) in outbox.calls.drain(..) {

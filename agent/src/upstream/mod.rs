@@ -12,12 +12,15 @@
 //! | `mod.rs` | the handle that the rest of the agent uses |
 //! | `quorum.rs` | what the rest of the agent needs of the quorum, whoever plays it |
 //! | `driver.rs` | gives the client the time, tells it what happens, carries out what comes back |
+//! | `counters.rs` | what is counted on the way |
 //! | `quic.rs` | one connection to a server |
 
+mod counters;
 mod driver;
 mod quic;
 mod quorum;
 
+pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
 use driver::Driver;
@@ -31,7 +34,6 @@ use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// What the way to the quorum needs to know.
@@ -66,27 +68,6 @@ impl UpstreamOptions {
             quic: QuicOptions::default(),
         }
     }
-}
-
-/// What is counted on the way, for metrics; everything only grows.
-#[derive(Debug, Default)]
-pub struct UpstreamCounters {
-    /// Calls that were sent or would have been.
-    pub attempts: AtomicU64,
-    /// Attempts after the first one of a request.
-    pub retries: AtomicU64,
-    /// Frames of calls that were sent.
-    pub call_frames: AtomicU64,
-    /// Frames of answers that arrived.
-    pub reply_frames: AtomicU64,
-    /// Attempts to connect after the first one.
-    pub reconnects: AtomicU64,
-    /// Registrations of this agent.
-    pub registrations: AtomicU64,
-    /// Questions for a server's status that this agent had itself.
-    pub questions: AtomicU64,
-    /// How often a leader was found.
-    pub leaders: AtomicU64,
 }
 
 /// A handle to the quorum, cheap to clone.

@@ -1,6 +1,6 @@
 //! Connections to servers by QUIC: each made once, used until it ends or is given up.
 
-use super::driver::Driver;
+use super::counters::UpstreamCounters;
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
@@ -44,6 +44,11 @@ impl QuicConnection {
         Arc::new(Self { id, server, queue, ready, given_up })
     }
 
+    /// Its id.
+    pub(super) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
     /// Takes a call that is to be sent. Whether so much waits to be sent now that no more should be given, until it is told
     /// that there is room again.
     ///
@@ -64,21 +69,26 @@ impl QuicConnection {
         self.given_up.notify_one();
     }
 
-    /// Connects, and uses the connection until it ends or is given up.
-    pub(super) async fn run(self: Arc<Self>, driver: Arc<Driver>) {
+    /// Connects, and uses the connection until it ends, and says how; `None` when it was given up. What happens meanwhile is
+    /// told at once.
+    pub(super) async fn run(
+        &self,
+        endpoint: &Endpoint,
+        counters: &UpstreamCounters,
+        tell: impl Fn(Input) + Sync,
+    ) -> Option<ConnectionEnd> {
         let connected = tokio::select! {
-            connected = self.connect(&driver.endpoint) => connected,
-            () = self.given_up.notified() => return,
+            connected = self.connect(endpoint) => connected,
+            () = self.given_up.notified() => return None,
         };
         let ended = match connected {
-            Ok(connection) => self.use_up(&connection, &driver).await,
-            Err(error) => Some(error),
+            Ok(connection) => self.use_up(&connection, counters, &tell).await?,
+            Err(error) => error,
         };
-        match ended {
-            Some(LinkError::Stranger(reason)) => driver.ended(self.id, ConnectionEnd::NotAdmitted(reason)),
-            Some(error) => driver.ended(self.id, ConnectionEnd::Lost(error.to_string())),
-            None => {}
-        }
+        Some(match ended {
+            LinkError::Stranger(reason) => ConnectionEnd::NotAdmitted(reason),
+            error => ConnectionEnd::Lost(error.to_string()),
+        })
     }
 
     /// Tries every address of the server once.
@@ -96,9 +106,14 @@ impl QuicConnection {
     }
 
     /// Uses a connection until it ends, and says why it did; `None` when it was given up.
-    async fn use_up(&self, connection: &Connection, driver: &Arc<Driver>) -> Option<LinkError> {
+    async fn use_up(
+        &self,
+        connection: &Connection,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
+    ) -> Option<LinkError> {
         let ended = tokio::select! {
-            ended = self.serve(connection, driver) => Some(ended),
+            ended = self.serve(connection, counters, tell) => Some(ended),
             () = self.given_up.notified() => None,
         };
         let refusal = connection.identity_refusal();
@@ -119,20 +134,26 @@ impl QuicConnection {
         })
     }
 
-    async fn serve(&self, connection: &Connection, driver: &Arc<Driver>) -> Result<&'static str, LinkError> {
+    async fn serve(
+        &self,
+        connection: &Connection,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
+    ) -> Result<&'static str, LinkError> {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
-        driver.handle(Input::Connected(self.id));
+        tell(Input::Connected(self.id));
         tokio::select! {
-            ended = self.send_frames(driver, &mut sender) => ended,
-            ended = self.receive_frames(connection, driver, &mut receiver) => ended,
-            () = self.tell_traffic(connection, driver) => Ok("it was listened to no longer"),
+            ended = self.send_frames(&mut sender, counters, tell) => ended,
+            ended = self.receive_frames(connection, &mut receiver, counters, tell) => ended,
+            () = self.tell_traffic(connection, tell) => Ok("it was listened to no longer"),
         }
     }
 
     async fn send_frames(
         &self,
-        driver: &Arc<Driver>,
         sender: &mut FrameSender,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         loop {
             while self.lock().frames.is_empty() {
@@ -145,9 +166,9 @@ impl QuicConnection {
                 (queue.frames.take(), std::mem::take(&mut queue.is_full))
             };
             if was_full {
-                driver.handle(Input::Backlog(self.id, false));
+                tell(Input::Backlog(self.id, false));
             }
-            driver.counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
             sender.send(frames).await?;
         }
     }
@@ -155,8 +176,9 @@ impl QuicConnection {
     async fn receive_frames(
         &self,
         connection: &Connection,
-        driver: &Arc<Driver>,
         receiver: &mut FrameReceiver,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let mut is_first = true;
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
@@ -165,18 +187,18 @@ impl QuicConnection {
                 let (address, peer) = (connection.remote_address(), connection.peer());
                 tracing::info!(%address, %peer, "connected to a server");
             }
-            driver.counters.reply_frames.fetch_add(1, Ordering::Relaxed);
-            driver.handle(Input::Answers(self.id, answers));
+            counters.reply_frames.fetch_add(1, Ordering::Relaxed);
+            tell(Input::Answers(self.id, answers));
         }
         Ok("it finished the stream")
     }
 
     /// Whoever waits for news may wait for long, so that only this tells a server that is stopped or cut off from one that has no
     /// news.
-    async fn tell_traffic(&self, connection: &Connection, driver: &Arc<Driver>) {
+    async fn tell_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
-            driver.handle(Input::Received(self.id, connection.datagrams_received()));
+            tell(Input::Received(self.id, connection.datagrams_received()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the rest of the agent needs of the quorum, whoever plays it.
 
-use super::UpstreamCounters;
+use super::counters::UpstreamCounters;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall};
 use lockmesh_net::Identity;
 use lockmesh_protocol::rpc::{Response, Unavailable};

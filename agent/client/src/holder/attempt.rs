@@ -11,10 +11,10 @@ use super::outbox::{Event, Grant};
 use super::session::Usable;
 use super::watch::Watch;
 use super::{Hold, HoldId, HoldStage, Holder, SessionUse, WATCH_TIMEOUT};
+use crate::acquired::Acquired;
 use crate::backoff::Backoff;
-use crate::client::Read;
 use crate::error::Error;
-use crate::kv::Acquired;
+use crate::read::Read;
 use std::time::Duration;
 
 /// How far contenders are spread at the end of a lock-delay.

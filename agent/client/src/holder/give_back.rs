@@ -10,8 +10,8 @@ use super::outbox::{Event, Notice, Request};
 use super::session::Then;
 use super::{Hold, HoldStage, Holder, SessionUse};
 use crate::backoff::Backoff;
-use crate::client::Read;
 use crate::error::Error;
+use crate::read::Read;
 use std::time::Duration;
 
 /// Something that is given back.

@@ -3,10 +3,10 @@
 
 use super::outbox::{Request, Write};
 use super::slots::Slots;
-use crate::client::Read;
 use crate::error::Error;
 use crate::kv::Entry;
 use crate::loss::Loss;
+use crate::read::Read;
 use bytes::Bytes;
 use std::time::Duration;
 

@@ -2,8 +2,9 @@
 
 use super::goal::Goal;
 use super::moment::Moment;
+use crate::acquired::Acquired;
 use crate::error::Error;
-use crate::kv::{Acquired, Entry};
+use crate::kv::Entry;
 use bytes::Bytes;
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ pub use outbox::{Event, Grant, Notice, Outbox, Request, Write};
 
 use crate::backoff::Jitter;
 use crate::error::Error;
-use crate::keeper::SessionOptions;
 use crate::loss::Loss;
+use crate::session_options::SessionOptions;
 use attempt::Attempt;
 use give_back::GiveBack;
 use session::{Ending, EndingId, Session};

@@ -1,10 +1,10 @@
 //! Everything that a [`Holder`](super::Holder) wants done.
 
 use super::input::{HoldId, HolderRequest};
-use crate::client::Read;
 use crate::error::Error;
-use crate::keeper::SessionOptions;
 use crate::loss::Loss;
+use crate::read::Read;
+use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 

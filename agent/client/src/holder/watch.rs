@@ -8,9 +8,9 @@ use super::input::Response;
 use super::outbox::{Event, Request};
 use super::{Hold, HoldStage, Holder, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
-use crate::client::Read;
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::read::Read;
 use std::time::Duration;
 
 /// How long to wait between tries where the caller counts them, and where there is no index to wait behind.

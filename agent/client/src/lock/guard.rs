@@ -3,11 +3,11 @@
 //! A guard learns of a loss from three sides: the lease of its session, which it counts itself; the agent's answer to
 //! a renewal; and a consistent blocking query on the key, which sees a deletion, a release and another holder.
 
+use crate::acquired::Acquired;
 use crate::client::Client;
 use crate::driver::Hold;
 use crate::error::Error;
 use crate::holder::{Grant, LockGoal};
-use crate::kv::Acquired;
 use crate::loss::Loss;
 use bytes::Bytes;
 use std::time::Duration;

@@ -14,10 +14,12 @@ mod guard;
 
 pub use guard::LockGuard;
 
-use crate::client::{Client, Read};
+use crate::client::Client;
 use crate::error::Error;
 use crate::holder::{Goal, LockGoal, WaitLimit, Wanted};
-use crate::keeper::{SessionKeeper, SessionOptions, Source};
+use crate::keeper::{SessionKeeper, Source};
+use crate::read::Read;
+use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 

@@ -14,11 +14,12 @@ mod guard;
 
 pub use guard::SemaphoreGuard;
 
-use crate::client::{Client, Read};
+use crate::client::Client;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::holder::{Goal, SessionUse, SlotGoal, WaitLimit, Wanted};
-use crate::keeper::SessionOptions;
+use crate::read::Read;
+use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 

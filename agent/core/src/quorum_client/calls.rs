@@ -3,7 +3,7 @@
 //! **Invariant:** a call is over once: by an answer, by the end of the connection or of the server's role, by its own
 //! deadline, or by its caller's going.
 
-use super::requests::RequestNumber;
+use super::owner::RequestNumber;
 use crate::request_ids::Registration;
 use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;

@@ -5,7 +5,7 @@
 
 use super::calls::{PendingCalls, Roles};
 use super::input::ConnectionId;
-use super::requests::RequestNumber;
+use super::owner::RequestNumber;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::time::Time;

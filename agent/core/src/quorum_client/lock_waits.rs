@@ -14,7 +14,7 @@
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
-use super::requests::{Effort, Owner, RequestNumber};
+use super::owner::{Effort, Owner, RequestNumber};
 use super::{Caller, QuorumClient, Timer};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};

@@ -16,6 +16,7 @@
 //! | `input.rs` | what it is told |
 //! | `outbox.rs` | what it wants done |
 //! | `mod.rs` | the turn: one input, and all that follows from it |
+//! | `owner.rs` | who waits for a request, by which number it is known, how hard it is tried |
 //! | `requests.rs` | requests, and when each may be tried again |
 //! | `shared_reads.rs` | blocking reads that share one upstream request |
 //! | `lock_waits.rs` | waits for locks, and what becomes of them when nobody waits any more |
@@ -32,14 +33,14 @@ mod input;
 mod links;
 mod lock_waits;
 mod outbox;
+mod owner;
 mod registrar;
 mod requests;
 mod routes;
 mod shared_reads;
 
 pub use input::{CallToken, ConnectionEnd, ConnectionId, Input, LocalCall};
-pub use outbox::{Answered, Dial, Notice, Outbox};
-pub use requests::unexpected;
+pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
 
 use crate::admission::Admission;
 use crate::leader_tracker::LeaderTracker;
@@ -52,9 +53,10 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
+use owner::{Effort, Owner, RequestNumber, SharedReadNumber};
 use registrar::Registrar;
-use requests::{Effort, Owner, PendingRequest, RequestNumber};
-use shared_reads::{SharedQuery, SharedReadNumber, SharedReads};
+use requests::PendingRequest;
+use shared_reads::{SharedQuery, SharedReads};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

@@ -60,3 +60,8 @@ pub enum Notice {
     /// A lock that nobody waits for any more may stay granted until its session ends, for this reason.
     MayStayGranted(Key, SessionId, Unavailable),
 }
+
+/// What a caller is told whose server answered with something that does not fit.
+pub fn unexpected(response: &Response) -> Unavailable {
+    Unavailable::Unknown(format!("the server answered something else: {response:?}"))
+}

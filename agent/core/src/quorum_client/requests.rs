@@ -12,9 +12,9 @@
 //! registration; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
-use super::input::{CallToken, ConnectionId};
-use super::outbox::Answered;
-use super::shared_reads::{SHARED_READ_WAIT, SharedReadNumber};
+use super::input::ConnectionId;
+use super::outbox::{Answered, unexpected};
+use super::owner::{Effort, Owner, RequestNumber, SHARED_READ_WAIT};
 use super::{QuorumClient, Timer};
 use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Sequence};
 use crate::servers::Slot;
@@ -29,34 +29,11 @@ use std::time::Duration;
 /// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of what goes wrong.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
-/// A request, by a number that is never used twice; it stands in the line for sequences under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RequestNumber(pub(super) u64);
-
-/// Who waits for a request's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    Caller(CallToken),
-    SharedRead(SharedReadNumber),
-    LockWait(CallToken),
-}
-
 /// Who is to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addressee {
     Leader,
     Home,
-}
-
-/// How often a request is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effort {
-    /// Until there is an answer.
-    Endless,
-    /// The same, but only for as long as requests are held.
-    Held,
-    /// Once, and only if there is a connection now.
-    Once,
 }
 
 /// What a failed attempt means for the next one.
@@ -487,11 +464,6 @@ pub(super) fn no_leader() -> Unavailable {
 
 pub(super) fn shutting_down() -> Unavailable {
     Unavailable::Unknown("the agent is shutting down".into())
-}
-
-/// What a caller is told whose server answered with something that does not fit.
-pub fn unexpected(response: &Response) -> Unavailable {
-    Unavailable::Unknown(format!("the server answered something else: {response:?}"))
 }
 
 fn unknown(why: &str) -> Unavailable {

@@ -6,8 +6,8 @@
 //! was already on its way.
 
 use super::input::CallToken;
-use super::outbox::Answered;
-use super::requests::{Effort, Owner, RequestNumber, unexpected};
+use super::outbox::{Answered, unexpected};
+use super::owner::{Effort, Owner, RequestNumber, SHARED_READ_WAIT, SharedReadNumber};
 use super::{Caller, QuorumClient, Timer};
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
@@ -17,13 +17,6 @@ use lockmesh_protocol::wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a shared read waits at the server before it is begun anew.
-pub(super) const SHARED_READ_WAIT: Duration = Duration::from_secs(600);
-
-/// A shared read, by a number that is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SharedReadNumber(u64);
 
 /// What is waited for.
 #[derive(Clone, Debug)]

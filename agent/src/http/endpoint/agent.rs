@@ -1,9 +1,9 @@
 //! `/v1/agent/…`, what an agent says of itself, its members and its machine. Its checks are in their own file.
 
 use super::super::answer::{self, Failure};
-use super::super::api::Identity;
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
+use crate::node::Identity;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
@@ -136,7 +136,7 @@ async fn registered_members(call: &Call<'_>, servers: &[ServerStatus]) -> Result
     let nodes = call.read(Query::Nodes, options, None).await?;
     let checks = call.read(Query::ChecksInState(None), options, None).await?;
     let (Rows::Nodes(nodes), Rows::Checks(checks)) = (&nodes.rows, &checks.rows) else {
-        return Err(super::wrong_rows());
+        return Err(super::misfit::wrong_rows());
     };
     let member = |node: &Arc<Node>| {
         let health = alive_check(checks, node)?;

@@ -71,7 +71,7 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
             Reply::Flag(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
             Reply::Flag(false) => {}
             Reply::Refused(refusal) => return Err(refusal.into()),
-            other => return Err(super::wrong_reply(&other)),
+            other => return Err(super::misfit::wrong_reply(&other)),
         }
     }
     Err(Failure::not_done("others change the same configuration all the time: try again"))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (answer, options) = ask(call, Query::Nodes).await?;
-    let Rows::Nodes(nodes) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Nodes(nodes) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let shapes: Vec<_> =
         nodes.iter().filter(|node| wanted.matches(node)).map(|node| shapes::node(node)).collect();
@@ -27,7 +27,7 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         return Err(Failure::bad_request("Missing node name"));
     }
     let (answer, options) = ask(call, Query::Node(NodeName::from(call.tail))).await?;
-    let Rows::Node(found) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Node(found) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shape = found.as_ref().map(|(node, services)| NodeServices {
         node: shapes::node(node),
         services: services.iter().map(|service| (service.id.to_string(), shaped_service(service))).collect(),
@@ -41,7 +41,7 @@ fn shaped_service(service: &Arc<Service>) -> lockmesh_client::shape::catalog::Se
 
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (answer, options) = ask(call, Query::Services).await?;
-    let Rows::Services(services) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shape: BTreeMap<&str, &[String]> =
         services.iter().map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
     Ok(rendered(call, &shape, &answer, options))
@@ -52,7 +52,7 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         return Err(Failure::bad_request("Missing service name"));
     }
     let (answer, options) = ask(call, Query::ServiceInstances(call.tail.into())).await?;
-    let Rows::Instances(instances) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let selected = instances
         .iter()

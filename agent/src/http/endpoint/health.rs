@@ -48,7 +48,7 @@ async fn selected_checks(
     call.refuse_filter()?;
     let kind = MetaKind::Effective(options.consistency);
     let answer = call.read(query, options, Some(kind)).await?;
-    let Rows::Checks(checks) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Checks(checks) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shapes: Vec<_> =
         checks.iter().filter(|check| wanted(check)).map(|check| shapes::check(check)).collect();
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
@@ -67,7 +67,7 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     };
     let kind = MetaKind::Effective(options.consistency);
     let answer = call.read(Query::ServiceInstances(call.tail.into()), options, Some(kind)).await?;
-    let Rows::Instances(instances) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let selected = instances.iter().filter(|instance| {
         wanted.matches(&instance.node)

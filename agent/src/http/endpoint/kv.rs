@@ -42,7 +42,7 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
     let query = if recurse { Query::Entries(prefix) } else { Query::Entry(prefix) };
     let answer = call.read(query, options, None).await?;
-    let Rows::Entries(entries) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Entries(entries) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     if entries.is_empty() {
         return Ok(absent(&answer));
     }
@@ -57,7 +57,7 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     let separator = call.params.non_empty("separator").or_else(|| call.params.non_empty("seperator"));
     let query = Query::Keys { prefix, separator: separator.unwrap_or_default().into() };
     let answer = call.read(query, options, None).await?;
-    let Rows::Keys(keys) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Keys(keys) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     if keys.is_empty() && !call.tail.is_empty() {
         return Ok(absent(&answer));
     }
@@ -84,7 +84,7 @@ fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
             let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
             Ok(render(&shapes, layout))
         }
-        _ => Err(super::wrong_rows()),
+        _ => Err(super::misfit::wrong_rows()),
     }
 }
 
@@ -165,7 +165,7 @@ fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure>
         Reply::Granted { fence } => answer::with_fence(answer::flag(true, layout), fence.0),
         Reply::Delayed { remaining } => answer::with_lock_delay(answer::flag(false, layout), remaining),
         Reply::Refused(refusal) => return Err(refusal.into()),
-        other => return Err(super::wrong_reply(&other)),
+        other => return Err(super::misfit::wrong_reply(&other)),
     };
     Ok(answer::with_write_index(response, applied.index))
 }

@@ -13,125 +13,18 @@ mod catalog;
 mod health;
 mod kv;
 mod lockmesh;
+mod misfit;
 mod operator;
 mod snapshot;
 mod status;
+pub(super) mod table;
 
 use super::answer::Failure;
 use super::body::Body;
 use super::call::Call;
-use super::router::Route;
-use http::{Method, Response};
+use http::Response;
 use lockmesh_protocol::record::CheckStatus;
-use lockmesh_protocol::reply::Reply;
-
-const GET: &[Method] = &[Method::GET];
-const PUT: &[Method] = &[Method::PUT];
-
-/// What answers a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Endpoint {
-    Kv,
-    SessionCreate,
-    SessionDestroy,
-    SessionRenew,
-    SessionInfo,
-    SessionNode,
-    SessionList,
-    StatusLeader,
-    StatusPeers,
-    Txn,
-    CatalogRegister,
-    CatalogDeregister,
-    CatalogDatacenters,
-    CatalogNodes,
-    CatalogNode,
-    CatalogServices,
-    CatalogService,
-    HealthNode,
-    HealthChecks,
-    HealthState,
-    HealthService,
-    AgentSelf,
-    AgentMembers,
-    AgentMetrics,
-    AgentHost,
-    AgentVersion,
-    AgentRoots,
-    AgentReload,
-    AgentChecks,
-    CheckRegister,
-    CheckDeregister,
-    CheckPass,
-    CheckWarn,
-    CheckFail,
-    CheckUpdate,
-    RaftConfiguration,
-    RaftPeer,
-    RaftTransferLeader,
-    AutopilotConfiguration,
-    AutopilotHealth,
-    Servers,
-    Snapshot,
-    Locks,
-    Losses,
-}
-
-/// Every endpoint with its path and its methods.
-pub(super) static ROUTES: &[Route] = &[
-    route("/v1/kv/", &[Method::GET, Method::PUT, Method::DELETE], Endpoint::Kv),
-    route("/v1/session/create", PUT, Endpoint::SessionCreate),
-    route("/v1/session/destroy/", PUT, Endpoint::SessionDestroy),
-    route("/v1/session/renew/", PUT, Endpoint::SessionRenew),
-    route("/v1/session/info/", GET, Endpoint::SessionInfo),
-    route("/v1/session/node/", GET, Endpoint::SessionNode),
-    route("/v1/session/list", GET, Endpoint::SessionList),
-    route("/v1/status/leader", GET, Endpoint::StatusLeader),
-    route("/v1/status/peers", GET, Endpoint::StatusPeers),
-    route("/v1/txn", PUT, Endpoint::Txn),
-    route("/v1/catalog/register", PUT, Endpoint::CatalogRegister),
-    route("/v1/catalog/deregister", PUT, Endpoint::CatalogDeregister),
-    route("/v1/catalog/datacenters", GET, Endpoint::CatalogDatacenters),
-    route("/v1/catalog/nodes", GET, Endpoint::CatalogNodes),
-    route("/v1/catalog/node/", GET, Endpoint::CatalogNode),
-    route("/v1/catalog/services", GET, Endpoint::CatalogServices),
-    route("/v1/catalog/service/", GET, Endpoint::CatalogService),
-    route("/v1/health/node/", GET, Endpoint::HealthNode),
-    route("/v1/health/checks/", GET, Endpoint::HealthChecks),
-    route("/v1/health/state/", GET, Endpoint::HealthState),
-    route("/v1/health/service/", GET, Endpoint::HealthService),
-    route("/v1/agent/self", GET, Endpoint::AgentSelf),
-    route("/v1/agent/members", GET, Endpoint::AgentMembers),
-    route("/v1/agent/metrics", GET, Endpoint::AgentMetrics),
-    route("/v1/agent/host", GET, Endpoint::AgentHost),
-    route("/v1/agent/version", GET, Endpoint::AgentVersion),
-    route("/v1/agent/connect/ca/roots", GET, Endpoint::AgentRoots),
-    route("/v1/agent/reload", PUT, Endpoint::AgentReload),
-    route("/v1/agent/checks", GET, Endpoint::AgentChecks),
-    route("/v1/agent/check/register", PUT, Endpoint::CheckRegister),
-    route("/v1/agent/check/deregister/", PUT, Endpoint::CheckDeregister),
-    route("/v1/agent/check/pass/", PUT, Endpoint::CheckPass),
-    route("/v1/agent/check/warn/", PUT, Endpoint::CheckWarn),
-    route("/v1/agent/check/fail/", PUT, Endpoint::CheckFail),
-    route("/v1/agent/check/update/", PUT, Endpoint::CheckUpdate),
-    route("/v1/operator/raft/configuration", GET, Endpoint::RaftConfiguration),
-    route("/v1/operator/raft/peer", &[Method::DELETE], Endpoint::RaftPeer),
-    route("/v1/operator/raft/transfer-leader", &[Method::POST], Endpoint::RaftTransferLeader),
-    route(
-        "/v1/operator/autopilot/configuration",
-        &[Method::GET, Method::PUT],
-        Endpoint::AutopilotConfiguration,
-    ),
-    route("/v1/operator/autopilot/health", GET, Endpoint::AutopilotHealth),
-    route("/v1/snapshot", &[Method::GET, Method::PUT], Endpoint::Snapshot),
-    route("/v1/lockmesh/servers", &[Method::GET, Method::PUT], Endpoint::Servers),
-    route("/v1/lockmesh/locks", GET, Endpoint::Locks),
-    route("/v1/lockmesh/losses", GET, Endpoint::Losses),
-];
-
-const fn route(path: &'static str, methods: &'static [Method], endpoint: Endpoint) -> Route {
-    Route { path, methods, endpoint }
-}
+use table::Endpoint;
 
 /// Runs an endpoint. Rare ones are boxed, so that a waiting request on a key costs little memory.
 pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -181,16 +74,4 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::Locks => lockmesh::locks(call).await,
         Endpoint::Losses => lockmesh::losses(call).await,
     }
-}
-
-/// A server that answers a query with other rows is of another build.
-fn wrong_rows() -> Failure {
-    Failure::refused(
-        "the server answered with other rows than were asked for: agent and server differ in version",
-    )
-}
-
-/// A server that answers a command with a reply of another kind is of another build.
-fn wrong_reply(reply: &Reply) -> Failure {
-    Failure::unknown(format!("the server answered with another reply than expected: {reply:?}"))
 }

@@ -150,7 +150,7 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
             }
             Reply::Refused(Refusal::SessionIdInUse(_)) => session.id = fresh_id()?,
             Reply::Refused(refusal) => return Err(refusal.into()),
-            other => return Err(super::wrong_reply(&other)),
+            other => return Err(super::misfit::wrong_reply(&other)),
         }
     }
     Err(Failure::not_done("no free session id was found: the random source of this machine repeats itself"))
@@ -242,7 +242,7 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let answer = call.read(query, options, Some(MetaKind::Plain)).await?;
-    let Rows::Sessions(sessions) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Sessions(sessions) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shapes: Vec<_> = sessions.iter().map(|session| shapes::session(session)).collect();
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
 }

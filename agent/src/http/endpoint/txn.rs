@@ -75,7 +75,7 @@ async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>
             failed(call, &TxnAnswer { results: None, errors: Some(shaped_errors(&errors)) })
         }
         Reply::Refused(refusal) => return Err(refusal.into()),
-        other => return Err(super::wrong_reply(&other)),
+        other => return Err(super::misfit::wrong_reply(&other)),
     };
     Ok(answer::with_write_index(response, applied.index))
 }
@@ -84,7 +84,7 @@ async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>
 async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>, Failure> {
     let options = super::super::call::ReadOptions { consistency: call.consistency()?, blocking: None };
     let answer = call.read(Query::Txn(operations), options, None).await?;
-    let Rows::Txn(outcome) = &answer.rows else { return Err(super::wrong_rows()) };
+    let Rows::Txn(outcome) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let mut shape = TxnReadAnswer {
         index: answer.index.0.max(1),
         last_contact: u64::try_from(answer.last_contact.as_nanos()).unwrap_or(u64::MAX),

@@ -16,8 +16,9 @@ mod txn;
 
 use super::body::Body;
 use super::router::respond;
-use super::{Api, HttpLimits, Identity};
+use super::{Api, HttpLimits};
 use crate::checks::{CheckLimits, Checks};
+use crate::node::Identity;
 use crate::upstream::{self, BoxFuture, Upstream};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
