@@ -349,7 +349,9 @@ impl Core {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
                 if !self.corruption_message(&message, outbox) {
-                    self.own.peers.note(&message);
+                    if let Some(certain) = message.certain_position() {
+                        self.own.peers.note(message.from, certain);
+                    }
                     self.engine.step(message);
                 }
             }

@@ -8,7 +8,6 @@
 //!
 //! What only the server itself and a dead one knew, nobody can see.
 
-use crate::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,16 +39,9 @@ impl PeerMemory {
         self.0.get(&server).copied()
     }
 
-    /// Learns what a message says of its sender's disk. Votes that are only probed for rest on nothing.
-    pub fn note(&mut self, message: &PeerMessage) {
-        let last_index = match message.kind {
-            MessageKind::AppendResponse if !message.reject => message.index,
-            MessageKind::RequestVote | MessageKind::Append | MessageKind::Heartbeat => LogIndex(0),
-            MessageKind::RequestVoteResponse if !message.reject => LogIndex(0),
-            _ => return,
-        };
-        let certain = LogPosition { term: message.term, last_index };
-        let known = self.0.entry(message.from).or_default();
+    /// Learns that a server has come so far.
+    pub fn note(&mut self, server: ServerId, certain: LogPosition) {
+        let known = self.0.entry(server).or_default();
         *known = certain.max(*known);
     }
 

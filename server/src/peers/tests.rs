@@ -132,7 +132,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     let kind = MessageKind::AppendResponse;
     let acknowledgement = PeerMessage { kind, term: Term(5), index: LogIndex(650), ..acknowledgement };
     let mut memory = PeerMemory::default();
-    memory.note(&acknowledgement);
+    memory.note(acknowledgement.from, acknowledgement.certain_position().expect("it says how far"));
     place.peers.note(at(5, 700), &memory);
     place.begin(1);
     place.peers.update([server(2, "127.0.0.1:2")].iter(), ServerId(2));

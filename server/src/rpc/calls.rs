@@ -1,8 +1,8 @@
 //! One stream of calls: frames in, events to the driver, answers out.
 
-use super::RpcService;
 use super::counters::one_more;
 use super::long::{Built, LongReads};
+use super::service::RpcService;
 use crate::event_queue::{Begun, DriverEvent, Outgoing, ReplySink};
 use lockmesh_core::frontend::{CallRef, denied};
 use lockmesh_core::state::too_long;

@@ -3,6 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
+//! | `service.rs` | what every stream needs |
 //! | `calls.rs` | one stream of calls: frames in, events to the driver, answers out |
 //! | `long.rs` | answers of very many rows, built beside everything else |
 //! | `raft.rs` | one stream of another server's messages |
@@ -15,70 +16,18 @@ mod calls;
 pub mod counters;
 mod long;
 mod raft;
+mod service;
 
-use crate::event_queue::{CALLS_PER_CONNECTION, Caller, DriverEvent, EventSender, ReplySink};
-use crate::peers::Peers;
-use counters::{RpcCounters, one_more};
+pub use service::{RpcOptions, RpcService};
+
+use crate::event_queue::{Caller, ReplySink};
 use lockmesh_net::quic::Arrival;
-use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose};
+use lockmesh_net::{Connection, Endpoint, LinkError, Purpose};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How much the service takes on.
-#[derive(Clone, Debug)]
-pub struct RpcOptions {
-    /// Connections, those in their handshake among them.
-    pub connections: usize,
-    /// Unanswered calls of one connection.
-    pub calls_per_connection: usize,
-    /// How long a handshake may take.
-    pub handshake_time: Duration,
-}
-
-impl Default for RpcOptions {
-    fn default() -> Self {
-        Self {
-            connections: 20_000,
-            calls_per_connection: CALLS_PER_CONNECTION,
-            handshake_time: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Serves agents, and other servers, until the endpoint is closed.
-#[derive(Clone, Debug)]
-pub struct RpcService {
-    sender: EventSender,
-    options: Arc<RpcOptions>,
-    counters: Arc<RpcCounters>,
-    last_caller: Arc<AtomicU64>,
-    peers: Option<Arc<Peers>>,
-    /// How many long answers may be built at once.
-    long_reads: Arc<Semaphore>,
-}
-
 impl RpcService {
-    /// Makes the service in front of this event queue.
-    pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
-        let long_reads = Arc::new(long::permits());
-        Self {
-            sender,
-            options: Arc::new(options),
-            counters,
-            last_caller: Arc::default(),
-            peers: None,
-            long_reads,
-        }
-    }
-
-    /// Lets other servers speak Raft, if these know them; without it nobody may.
-    #[must_use]
-    pub fn with_peers(self, peers: Arc<Peers>) -> Self {
-        Self { peers: Some(peers), ..self }
-    }
-
     /// Takes connections until the endpoint is closed.
     pub async fn run(self, endpoint: Arc<Endpoint>) {
         let permits = Arc::new(Semaphore::new(self.options.connections));
@@ -140,27 +89,6 @@ impl RpcService {
                 Err(LinkError::Malformed(what)) => return self.cut(connection, &what),
                 Err(error) => return error.to_string(),
             }
-        }
-    }
-
-    fn deny(&self, connection: &Connection, reason: &str) -> String {
-        let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.denied.count_and_warn(|| format!("refused {peer} at {remote}: {reason}"));
-        connection.close(Close::Denied, reason);
-        reason.into()
-    }
-
-    fn cut(&self, connection: &Connection, what: &str) -> String {
-        let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.malformed.count_and_warn(|| format!("cut {peer} at {remote} off: it sent {what}"));
-        connection.close(Close::Malformed, what);
-        what.into()
-    }
-
-    /// Frees all that the driver keeps for a caller. It always gets in, and the driver may be gone.
-    fn forget(&self, caller: Caller) {
-        if self.sender.post(DriverEvent::Gone { from: caller }).is_err() {
-            one_more(&self.counters.overloaded);
         }
     }
 }

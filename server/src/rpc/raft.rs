@@ -1,7 +1,7 @@
 //! One stream of another server's messages: a hello that is verified, then frames, each one post to the driver.
 
-use super::RpcService;
 use super::counters::one_more;
+use super::service::RpcService;
 use crate::event_queue::DriverEvent;
 use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Refused};
 use lockmesh_net::frame::FrameQueue;

@@ -1,9 +1,8 @@
 //! Where the files are: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
-use super::open::{LOG, NEW_LOG, NEW_STATE, STATE};
+use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
 use super::origin::Origin;
-use super::told::TOLD;
 use crate::bootstrap::Record;
 use lockmesh_net::private::{self, FolderEntry};
 use redb::StorageBackend;

@@ -30,6 +30,7 @@ mod events;
 mod file;
 mod guard;
 mod log;
+mod names;
 mod open;
 mod origin;
 mod pieces;
@@ -42,40 +43,16 @@ mod told;
 pub use checkpoint::{Backup, Part, RawPart};
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
-pub use open::{Formats, Inspected};
+pub use open::{Formats, Inspected, Store, StoreOptions};
 pub use origin::{Origin, Origins};
 pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 
-use checkpoint::CheckpointStore;
-use lockmesh_core::raft::log::{Recovered, SnapshotMeta};
-use lockmesh_protocol::id::{LogIndex, ServerId};
-use log::LogStore;
+use lockmesh_core::raft::log::Recovered;
+use lockmesh_protocol::id::ServerId;
 use std::path::Path;
 use std::sync::Arc;
-
-/// What a store must know to be opened.
-#[derive(Clone, Debug)]
-pub struct StoreOptions {
-    /// Whose store it is; files of another server are refused.
-    pub server: ServerId,
-    /// What a new store begins with: index 1, term 1 and the first membership where a cluster is founded, all
-    /// zero where a server joins one. The log then begins behind it, and it counts as committed.
-    pub first_snapshot: SnapshotMeta,
-    /// How many bytes of each file are kept in memory at most.
-    pub cache_bytes: usize,
-    /// Whether a log is taken that has lost commits which were told as durable.
-    pub accept_loss: bool,
-}
-
-/// Both files, open and checked.
-#[derive(Debug)]
-pub struct Store {
-    log: LogStore,
-    checkpoints: CheckpointStore,
-    durable_checkpoint: LogIndex,
-}
 
 /// A folder that this process holds; the clones are one hold.
 #[derive(Clone, Debug)]
@@ -89,7 +66,7 @@ impl HeldFolder {
 
     /// Where the two files come from; none where one of them is missing.
     pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
-        let [log, state] = [open::LOG, open::STATE].map(|name| self.0.origin(name));
+        let [log, state] = [names::LOG, names::STATE].map(|name| self.0.origin(name));
         Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
     }
 

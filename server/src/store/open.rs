@@ -10,8 +10,8 @@ use super::disk::Disk;
 use super::error::StoreError;
 use super::file::{FileIdentity, Kind, RedbFile, io_error};
 use super::log::{LogHead, LogStore};
-use super::told::{self, TOLD, ToldFile};
-use super::{Store, StoreOptions};
+use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
+use super::told::{self, ToldFile};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, LogEntry, Recovered, SnapshotMeta};
 use lockmesh_net::random;
@@ -19,14 +19,27 @@ use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The log's file.
-pub(super) const LOG: &str = "log.redb";
-/// The checkpoint's file.
-pub(super) const STATE: &str = "state.redb";
-/// The log while it is made.
-pub(super) const NEW_LOG: &str = "log.redb.new";
-/// The checkpoint while it is made.
-pub(super) const NEW_STATE: &str = "state.redb.new";
+/// What a store must know to be opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Whose store it is; files of another server are refused.
+    pub server: ServerId,
+    /// What a new store begins with: index 1, term 1 and the first membership where a cluster is founded, all
+    /// zero where a server joins one. The log then begins behind it, and it counts as committed.
+    pub first_snapshot: SnapshotMeta,
+    /// How many bytes of each file are kept in memory at most.
+    pub cache_bytes: usize,
+    /// Whether a log is taken that has lost commits which were told as durable.
+    pub accept_loss: bool,
+}
+
+/// Both files, open and checked.
+#[derive(Debug)]
+pub struct Store {
+    pub(super) log: LogStore,
+    pub(super) checkpoints: CheckpointStore,
+    pub(super) durable_checkpoint: LogIndex,
+}
 
 /// Opens the pair in a place that nobody else uses, or makes it where there is none.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {

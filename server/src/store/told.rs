@@ -8,12 +8,10 @@
 //! it only knows less. **Invariant:** it never names a commit that is not durable.
 
 use super::disk::Disk;
+use super::names::TOLD;
 use redb::StorageBackend;
 use std::io;
 use std::sync::Arc;
-
-/// The file.
-pub(super) const TOLD: &str = "log.told";
 
 /// The version of what this build writes.
 const VERSION: u32 = 1;

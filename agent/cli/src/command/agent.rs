@@ -1,6 +1,7 @@
 //! `lockmesh agent`: an agent, as a process of its own.
 
 use super::error::CliError;
+use super::runtime::runtime;
 use crate::config::load;
 use crate::config::load::Sources;
 use crate::telemetry;
@@ -24,6 +25,6 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    super::runtime(config.threads)?.block_on(crate::agent::run(config, sources)).map_err(CliError::failed)?;
+    runtime(config.threads)?.block_on(crate::agent::run(config, sources)).map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

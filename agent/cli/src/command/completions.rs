@@ -15,10 +15,10 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command.
-pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+/// Runs the command: writes the script for the tree of all commands.
+pub async fn run(args: Args, command: &mut clap::Command) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "lockmesh", &mut script);
+    clap_complete::generate(args.shell, command, "lockmesh", &mut script);
     print_bytes(&script)?;
     Ok(ExitCode::SUCCESS)
 }

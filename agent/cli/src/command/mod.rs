@@ -29,6 +29,7 @@ pub mod members;
 pub mod operator;
 pub mod output;
 pub mod reload;
+mod runtime;
 pub mod semaphore;
 pub mod server;
 pub mod session;
@@ -42,10 +43,10 @@ pub use error::CliError;
 use crate::telemetry;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::ConnectionArgs;
+use runtime::runtime;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
-use tokio::runtime::{Builder, Runtime};
 
 /// Everything that was said on the command line.
 #[derive(Parser, Debug)]
@@ -110,19 +111,6 @@ pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
         Command::Server(args) => server::run(args),
         command => runtime(command.threads())?.block_on(command.run()),
     }
-}
-
-/// A runtime with so many threads. With one, nothing that a request waits for wakes another thread on its way.
-fn runtime(threads: usize) -> Result<Runtime, CliError> {
-    let mut builder = match threads {
-        1 => Builder::new_current_thread(),
-        _ => Builder::new_multi_thread(),
-    };
-    builder
-        .worker_threads(threads)
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::failed(format!("cannot start the process's threads: {error}")))
 }
 
 /// Tells the person at the keyboard what went wrong.
@@ -196,7 +184,7 @@ impl Command {
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
-            Self::Completions(args) => completions::run(args).await,
+            Self::Completions(args) => completions::run(args, &mut command()).await,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `lockmesh server`: a server, as a process of its own.
 
 use super::error::CliError;
+use super::runtime::runtime;
 use crate::config::load;
 use crate::config::load::Sources;
 use crate::telemetry;
@@ -42,7 +43,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    super::runtime(config.threads)?
+    runtime(config.threads)?
         .block_on(crate::server::run(config, sources, args.until_stdin_ends))
         .map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
-use super::kv::shape_of;
+use super::kv::entry::shape_of;
 use super::output::{print_json, warn};
 use lockmesh_client::shape::catalog::Service;
 use lockmesh_client::shape::health::ServiceInstance;

@@ -4,6 +4,7 @@
 //! [`PeerMessage::fault`], and only then becomes one of the engine's.
 
 use crate::raft::log::{LogEntry, SnapshotMeta};
+use crate::setback::LogPosition;
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,18 @@ pub enum MessageKind {
 }
 
 impl PeerMessage {
+    /// How far its sender has certainly come: what its disk must hold for it to say so. Votes that are only probed for rest
+    /// on nothing.
+    pub fn certain_position(&self) -> Option<LogPosition> {
+        let last_index = match self.kind {
+            MessageKind::AppendResponse if !self.reject => self.index,
+            MessageKind::RequestVote | MessageKind::Append | MessageKind::Heartbeat => LogIndex(0),
+            MessageKind::RequestVoteResponse if !self.reject => LogIndex(0),
+            _ => return None,
+        };
+        Some(LogPosition { term: self.term, last_index })
+    }
+
     /// A message that says nothing but what it is.
     pub fn new(kind: MessageKind, from: ServerId, to: ServerId) -> Self {
         Self {

@@ -39,6 +39,7 @@ mod node;
 mod pages;
 mod query;
 mod queue;
+mod removed;
 mod replies;
 mod restore;
 mod roster;
@@ -62,11 +63,11 @@ use std::sync::Arc;
 
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 pub use queue::{MAX_WAIT, WAITERS_MAX};
+pub use removed::Removed;
 pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
 pub use rows::State;
-pub use tree::Removed;
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {

@@ -4,7 +4,7 @@
 //! state and its changes can never part.
 
 use super::State;
-use super::tree::{Removed, TreeBefore};
+use super::removed::{Removed, TreeBefore};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};

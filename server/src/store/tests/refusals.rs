@@ -3,7 +3,8 @@
 use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
 use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, WritingTable};
 use crate::store::log::LogStore;
-use crate::store::open::{self, LOG, STATE};
+use crate::store::names::{LOG, STATE};
+use crate::store::open;
 use crate::store::rows::{RowKey, encode};
 use crate::store::testing::{Draw, FaultyDisk, Survival};
 use crate::store::{Store, StoreError, StoreOptions};

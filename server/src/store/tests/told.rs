@@ -1,8 +1,9 @@
 //! The note of the newest commit: read back, and never believed where it is torn or another store's.
 
 use crate::store::disk::Disk;
+use crate::store::names::TOLD;
 use crate::store::testing::{Failure, FaultyDisk};
-use crate::store::told::{TOLD, ToldFile, read};
+use crate::store::told::{ToldFile, read};
 use std::sync::Arc;
 
 #[test]

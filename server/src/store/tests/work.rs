@@ -3,7 +3,7 @@
 use super::script::{Model, Step, StoreWriter, open_disk, options};
 use crate::store::file::RedbFile;
 use crate::store::log::LogStore;
-use crate::store::open::LOG;
+use crate::store::names::LOG;
 use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
@@ -150,7 +150,8 @@ fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
 fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
     let disk = FaultyDisk::default();
     let mut peers = PeerMemory::default();
-    peers.note(&PeerMessage::new(MessageKind::Heartbeat, ServerId(2), ServerId(1)));
+    let beat = PeerMessage::new(MessageKind::Heartbeat, ServerId(2), ServerId(1));
+    peers.note(beat.from, beat.certain_position().expect("a leader has a term"));
     let copy = OwnMemory { peers, copy_of: LogIndex(7) };
     let own = OwnMemory { copy_of: LogIndex(0), ..copy.clone() };
     let checkpoint = |index, changes: Vec<Change>, known: Option<&OwnMemory>| {

@@ -21,6 +21,7 @@ use super::lock::duration;
 use super::lock::held::say;
 use super::output::print_json;
 use figures::Figure;
+use lockmesh_client::Address;
 use scenario::{Plan, Scenario};
 use std::io;
 use std::process::ExitCode;
@@ -88,7 +89,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 impl Args {
-    fn plan(&self, address: super::Address) -> Plan {
+    fn plan(&self, address: Address) -> Plan {
         // Two that run at once must not meet.
         let prefix = format!("{}/{}", self.prefix.trim_matches('/'), std::process::id());
         let value_size = usize::try_from(self.value_size).unwrap_or(usize::MAX);

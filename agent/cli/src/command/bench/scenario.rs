@@ -5,7 +5,7 @@
 
 use super::figures::{Figure, Latencies};
 use super::wire::{Head, Wire, request};
-use crate::command::Address;
+use lockmesh_client::Address;
 use std::io;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;

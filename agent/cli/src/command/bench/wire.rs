@@ -3,7 +3,7 @@
 //! Understands only what an agent sends: a status line, headers with a `Content-Length`, a body. Chunked answers are
 //! refused by name instead of being misread.
 
-use crate::command::Address;
+use lockmesh_client::Address;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -2,7 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
-use super::key_of;
+use super::entry::key_of;
 use lockmesh_client::Client;
 
 /// Delete a key, or every key under a prefix

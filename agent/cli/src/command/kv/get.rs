@@ -3,8 +3,8 @@
 use super::super::context::ConsistencyArgs;
 use super::super::error::CliError;
 use super::super::output::{print_bytes, print_json, print_line, printable};
+use super::entry::{key_of, shape_of};
 use super::value;
-use super::{key_of, shape_of};
 use lockmesh_client::{Client, Entry};
 
 /// Print the value of a key, or the keys under a prefix

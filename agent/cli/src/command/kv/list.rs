@@ -3,7 +3,7 @@
 use super::super::context::ConsistencyArgs;
 use super::super::error::CliError;
 use super::super::output::{Table, print_json};
-use super::shape_of;
+use super::entry::shape_of;
 use lockmesh_client::{Client, Entry};
 
 /// List the keys under a prefix with their size and their lock

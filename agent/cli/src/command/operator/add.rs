@@ -2,7 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
-use super::raft::named;
+use super::servers::named;
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Read};
 use lockmesh_protocol::duration;

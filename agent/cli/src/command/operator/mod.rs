@@ -7,6 +7,7 @@ mod inspect;
 mod moved;
 pub mod raft;
 mod recover;
+mod servers;
 pub mod snapshot;
 pub mod tls;
 

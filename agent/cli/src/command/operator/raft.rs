@@ -3,6 +3,7 @@
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::output::{Table, print_json, print_line, warn};
+use super::servers::{find, named};
 use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
@@ -128,34 +129,6 @@ async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliE
     print_line(&leader.map_or_else(|| "Success".into(), |leader| format!("{} leads now", named(leader))))
 }
 
-/// The one server that is meant by its node's name, its address, its Raft id or its node's UUID.
-fn find<'q>(quorum: &'q Quorum, name: &str) -> Result<&'q Server, CliError> {
-    let is_meant = |server: &&Server| {
-        server.raft_id.to_string() == name
-            || server.address == name
-            || server.id.eq_ignore_ascii_case(name)
-            || server.node.to_lowercase() == name.to_lowercase()
-    };
-    let meant: Vec<&Server> = quorum.servers.iter().filter(is_meant).collect();
-    let list =
-        |servers: &[&Server]| servers.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
-    match meant.as_slice() {
-        [server] => Ok(server),
-        [] => {
-            let all: Vec<&Server> = quorum.servers.iter().collect();
-            Err(CliError::failed(format!("no server is called {name:?}; there are {}", list(&all))))
-        }
-        several => {
-            Err(CliError::failed(format!("{name:?} may be {}: say which by its Raft id", list(several))))
-        }
-    }
-}
-
-/// How a server is called in a sentence.
-pub(super) fn named(server: &Server) -> String {
-    format!("server {} ({}, {})", server.raft_id, server.node, server.address)
-}
-
 fn table(quorum: &Quorum) -> Table {
     let mut table = Table::new(["Node", "RaftID", "ID", "Address", "State", "Voter", "LastIndex", "Health"]);
     let mut servers: Vec<&Server> = quorum.servers.iter().collect();
@@ -215,23 +188,5 @@ n1    1       u1  10.0.0.1:8300  leader    true   41         well
 n2    2       u2  10.0.0.2:8300  follower  true   40         heard 3s ago, 2 entries behind
 n2    4       u4  10.0.0.4:8300  follower  true   38         unknown";
         assert_eq!(table(&quorum()).render(), expected);
-    }
-
-    #[test]
-    fn a_server_is_found_by_whatever_names_it_alone() {
-        let quorum = quorum();
-        for name in ["1", "N1", "U1", "10.0.0.1:8300"] {
-            assert_eq!(find(&quorum, name).expect("it is there").raft_id, 1, "{name}");
-        }
-        let twice = find(&quorum, "n2").expect_err("there are two").to_string();
-        assert!(
-            twice.contains("server 2") && twice.contains("server 4") && twice.contains("Raft id"),
-            "{twice}"
-        );
-        let missing = find(&quorum, "n3").expect_err("there is none").to_string();
-        assert!(
-            missing.contains("no server is called \"n3\"; there are server 1 (n1, 10.0.0.1:8300)"),
-            "{missing}"
-        );
     }
 }

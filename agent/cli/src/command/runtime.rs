@@ -1,0 +1,17 @@
+//! The threads that a command runs on.
+
+use super::error::CliError;
+use tokio::runtime::{Builder, Runtime};
+
+/// A runtime with so many threads. With one, nothing that a request waits for wakes another thread on its way.
+pub(super) fn runtime(threads: usize) -> Result<Runtime, CliError> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::failed(format!("cannot start the process's threads: {error}")))
+}

@@ -1,0 +1,86 @@
+//! What every stream of the service needs: the driver's event queue, the limits, the counters.
+
+use super::counters::{RpcCounters, one_more};
+use super::long;
+use crate::event_queue::{CALLS_PER_CONNECTION, Caller, DriverEvent, EventSender};
+use crate::peers::Peers;
+use lockmesh_net::{Close, Connection};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How much the service takes on.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    /// Connections, those in their handshake among them.
+    pub connections: usize,
+    /// Unanswered calls of one connection.
+    pub calls_per_connection: usize,
+    /// How long a handshake may take.
+    pub handshake_time: Duration,
+}
+
+impl Default for RpcOptions {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            calls_per_connection: CALLS_PER_CONNECTION,
+            handshake_time: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Serves agents, and other servers, until the endpoint is closed.
+#[derive(Clone, Debug)]
+pub struct RpcService {
+    pub(super) sender: EventSender,
+    pub(super) options: Arc<RpcOptions>,
+    pub(super) counters: Arc<RpcCounters>,
+    pub(super) last_caller: Arc<AtomicU64>,
+    pub(super) peers: Option<Arc<Peers>>,
+    /// How many long answers may be built at once.
+    pub(super) long_reads: Arc<Semaphore>,
+}
+
+impl RpcService {
+    /// Makes the service in front of this event queue.
+    pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
+        let long_reads = Arc::new(long::permits());
+        Self {
+            sender,
+            options: Arc::new(options),
+            counters,
+            last_caller: Arc::default(),
+            peers: None,
+            long_reads,
+        }
+    }
+
+    /// Lets other servers speak Raft, if these know them; without it nobody may.
+    #[must_use]
+    pub fn with_peers(self, peers: Arc<Peers>) -> Self {
+        Self { peers: Some(peers), ..self }
+    }
+
+    pub(super) fn deny(&self, connection: &Connection, reason: &str) -> String {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        self.counters.denied.count_and_warn(|| format!("refused {peer} at {remote}: {reason}"));
+        connection.close(Close::Denied, reason);
+        reason.into()
+    }
+
+    pub(super) fn cut(&self, connection: &Connection, what: &str) -> String {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        self.counters.malformed.count_and_warn(|| format!("cut {peer} at {remote} off: it sent {what}"));
+        connection.close(Close::Malformed, what);
+        what.into()
+    }
+
+    /// Frees all that the driver keeps for a caller. It always gets in, and the driver may be gone.
+    pub(super) fn forget(&self, caller: Caller) {
+        if self.sender.post(DriverEvent::Gone { from: caller }).is_err() {
+            one_more(&self.counters.overloaded);
+        }
+    }
+}
