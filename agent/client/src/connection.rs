@@ -346,7 +346,7 @@ fn not_accepted() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use crate::acquired::Acquired;
+    use crate::entry::Acquired;
     use crate::error::Error;
     use crate::fake::{Fake, Fault};
     use crate::read::Read;

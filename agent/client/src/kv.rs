@@ -2,48 +2,15 @@
 //!
 //! These are the plain requests. A hold that watches over itself is a [`crate::Lock`].
 
-use crate::acquired::Acquired;
 use crate::client::{Answer, Client, Target, accept};
 use crate::connection::Verb;
 use crate::duration::parse_duration;
+use crate::entry::{Acquired, Entry};
 use crate::error::Error;
 use crate::read::Read;
 use crate::shape;
 use bytes::Bytes;
 use std::time::Duration;
-
-/// One key with its value and its lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name.
-    pub key: String,
-    /// Its value.
-    pub value: Bytes,
-    /// A number that belongs to the client.
-    pub flags: u64,
-    /// Who holds the lock.
-    pub session: Option<String>,
-    /// How often the lock was granted in this entry's life.
-    pub lock_index: u64,
-    /// The index that created it.
-    pub create_index: u64,
-    /// The index that changed it last; what a conditional write wants.
-    pub modify_index: u64,
-}
-
-impl From<shape::kv::Entry> for Entry {
-    fn from(entry: shape::kv::Entry) -> Self {
-        Self {
-            key: entry.key,
-            value: entry.value.map(|blob| blob.0).unwrap_or_default(),
-            flags: entry.flags,
-            session: Some(entry.session).filter(|session| !session.is_empty()),
-            lock_index: entry.lock_index,
-            create_index: entry.create_index,
-            modify_index: entry.modify_index,
-        }
-    }
-}
 
 /// Requests about keys. See [`Client::kv`].
 #[derive(Clone, Copy, Debug)]

@@ -43,7 +43,6 @@
 //! a clock that runs while the machine sleeps. A plain request is sent once; only what is known not to have reached
 //! the agent is sent again.
 
-mod acquired;
 mod address;
 mod agent;
 mod backoff;
@@ -54,6 +53,7 @@ mod connection;
 mod driver;
 mod duration;
 mod election;
+mod entry;
 mod error;
 pub mod holder;
 mod keeper;
@@ -73,17 +73,17 @@ mod txn;
 #[cfg(test)]
 mod fake;
 
-pub use acquired::Acquired;
 pub use address::{Address, DEFAULT_PORT};
 pub use agent::Agent;
 pub use catalog::Catalog;
 pub use client::{Answer, Client};
 pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
+pub use entry::{Acquired, Entry};
 pub use error::Error;
 pub use holder::SEMAPHORE_FLAGS;
 pub use keeper::SessionKeeper;
-pub use kv::{Entry, Kv};
+pub use kv::Kv;
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
 pub use loss::Loss;
 pub use operator::Operator;

@@ -2,8 +2,8 @@
 
 use crate::client::{Client, Target};
 use crate::connection::Verb;
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::kv::Entry;
 use crate::read::Read;
 use crate::shape::Blob;
 use crate::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError};

@@ -2,10 +2,10 @@
 
 use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
-use crate::deadlines::DEADLINES_A_TICK;
 use crate::fault_injection::Rule;
-use crate::input::{CallToken, Input, Proposal};
-use crate::outbox::Outbox;
+use crate::input::{CallToken, Input};
+use crate::outbox::{Outbox, lost_leadership, not_leader};
+use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{EntryKind, HardState, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
@@ -30,6 +30,8 @@ use std::time::Duration;
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 /// How long the leader waits before it proposes an end again that came to nothing.
 const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
+/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at once.
+const DEADLINES_A_TICK: usize = 200;
 
 /// What a server must be told about itself.
 #[derive(Clone, Debug)]
@@ -396,7 +398,7 @@ impl Core {
             | Input::Renew(token, _)
             | Input::TransferLeader(token, _)
             | Input::AddServer(token, _)
-            | Input::RemoveServer(token, _) => fail(outbox, token, not_leader()),
+            | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),
             Input::Tick(_)
             | Input::Deadline(_)
             | Input::Peer(..)
@@ -497,11 +499,11 @@ impl Core {
 
     fn propose(&mut self, now: Time, token: CallToken, proposal: Proposal, outbox: &mut Outbox) {
         if !self.engine.is_leader() {
-            return fail(outbox, token, not_leader());
+            return outbox.fail(token, not_leader());
         }
         if self.pending.len() + self.batch.len() >= self.config.max_pending_proposals {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
-            return fail(outbox, token, Unavailable::Overloaded(what));
+            return outbox.fail(token, Unavailable::Overloaded(what));
         }
         self.end_delays_that_are_over(now, &proposal.command);
         self.batch.push((proposal, Origin::Client(token, now)));
@@ -552,7 +554,7 @@ impl Core {
 
     fn fail_proposal(&mut self, now: Time, origin: Origin, why: Unavailable, outbox: &mut Outbox) {
         match origin {
-            Origin::Client(token, _) => fail(outbox, token, why),
+            Origin::Client(token, _) => outbox.fail(token, why),
             Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
             Origin::Nobody => {}
         }
@@ -572,7 +574,7 @@ impl Core {
     fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
         if self.timers.is_deciding(&id) {
             let why = "the session was not renewed in time: whether it lives is being decided";
-            return fail(outbox, token, Unavailable::Unknown(why.into()));
+            return outbox.fail(token, Unavailable::Unknown(why.into()));
         }
         if let (true, Some(session)) = (self.is_serving(), self.state.session(&id)) {
             let ttl = session.ttl;
@@ -583,7 +585,7 @@ impl Core {
         } else if self.engine.is_leader() {
             self.read_index.arrive(now, Reader::Renewal(token, id));
         } else {
-            fail(outbox, token, not_leader());
+            outbox.fail(token, not_leader());
         }
     }
 
@@ -803,25 +805,9 @@ fn decode(entry: &LogEntry) -> Proposal {
     })
 }
 
-pub(crate) fn not_leader() -> Unavailable {
-    Unavailable::NotLeader { leader: None }
-}
-
-pub(crate) fn lost_leadership() -> Unavailable {
-    Unavailable::Unknown("leadership lost while committing log".into())
-}
-
-pub(crate) fn fail(outbox: &mut Outbox, token: CallToken, why: Unavailable) {
-    outbox.replies.push((token, Response::Unavailable(why)));
-}
-
-pub(crate) fn deny(outbox: &mut Outbox, token: CallToken, why: &str) {
-    fail(outbox, token, Unavailable::Denied(why.into()));
-}
-
 fn refuse_reader(outbox: &mut Outbox, reader: &Reader) {
     match reader {
         Reader::Query(token) => outbox.unreadable.push((*token, not_leader())),
-        Reader::Renewal(..) => fail(outbox, reader.token(), not_leader()),
+        Reader::Renewal(..) => outbox.fail(reader.token(), not_leader()),
     }
 }

@@ -19,16 +19,12 @@
 //! other, are two at least, and none of whom is a copy. Checksums of another format, or of another index, are never
 //! compared. A server that tells none is not judged.
 
-use crate::checksum::{Checksum, FORMAT};
-use crate::core::Core;
-use crate::outbox::Outbox;
-use crate::raft::message::{MessageKind, PeerMessage};
-use crate::state::State;
-use bytes::Bytes;
-use lockmesh_protocol::command::Command;
+mod exchange;
+
+use crate::checksum::Checksum;
+use crate::raft::message::MessageKind;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
-use lockmesh_protocol::wire;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,9 +35,6 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER_WINDOW: Duration = Duration::from_secs(60);
 /// How many of its newest checksums a server remembers.
 const CHECKSUMS_KEPT: usize = 4;
-/// The longest encoded [`Report`].
-const MAX_REPORT_BYTES: usize = 32;
-
 /// What a server tells of its state at the index of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -235,152 +228,6 @@ impl Comparison {
         let is_told = self.finding.is_corrupt(server);
         let told = is_told.then_some((server, MessageKind::Corrupt));
         told.into_iter().chain(is_asked.then_some((server, MessageKind::Checksum)))
-    }
-}
-
-impl Core {
-    /// What is known of this server's state, and of the others'.
-    pub fn corruption_checks(&self) -> &CorruptionChecks {
-        &self.corruption
-    }
-
-    /// While members run different versions of the program a leader begins no check: an older one may not know what that
-    /// is, and different versions may well come to different states.
-    pub fn pause_corruption_checks(&mut self, pause: bool) {
-        self.corruption.is_paused = pause;
-    }
-
-    /// Once a tick, where this server leads and serves.
-    pub(crate) fn check_for_corruption(&mut self, now: Time, outbox: &mut Outbox) {
-        let (last, applied_at) = self.corruption.last;
-        let is_due = now.since(applied_at) >= self.config.corruption_check_interval && self.applied.0 > last;
-        let may_begin = || {
-            let is_alone = self.engine.membership().each().all(|member| member == self.config.id);
-            !is_alone && !self.corruption.is_paused && !self.is_on_its_way(&Command::CorruptionCheck)
-        };
-        if is_due && may_begin() {
-            self.gather_own(Command::CorruptionCheck);
-        }
-        if last != LogIndex(0) {
-            self.compare_checksums(now, last, outbox);
-        }
-    }
-
-    /// Goes on with the comparison of the newest check, or begins it.
-    fn compare_checksums(&mut self, now: Time, last: LogIndex, outbox: &mut Outbox) {
-        let me = self.config.id;
-        let checks = &mut self.corruption;
-        let is_copy = self.own.copy_of != LogIndex(0);
-        let former = checks.comparison.take_if(|comparison| comparison.index != last);
-        let comparison = checks.comparison.get_or_insert_with(|| Comparison::of(last, now, former));
-        let asks = comparison.may_ask(now);
-        if !std::mem::take(&mut comparison.has_news) && !asks {
-            return;
-        }
-        comparison.reports.extend(checks.own.get(&last).map(|checksum| (me, report(*checksum, is_copy))));
-        let membership = self.engine.membership();
-        let members = membership.all();
-        if !membership.is_joint() {
-            if let Some(finding) = comparison.judge(now, &membership.voters, &members) {
-                tell_people(&self.state, last, finding);
-                if finding.is_corrupt(me) {
-                    checks.found_corrupt = Some(last);
-                }
-            }
-            checks.confirmed.retain(|server, _| members.contains(server));
-            checks.confirmed.extend(comparison.confirmed(&membership.voters).map(|server| (server, last)));
-        }
-        if asks {
-            let others = members.iter().copied().filter(|member| *member != me);
-            let said = others.flat_map(|to| comparison.messages_for(now, to));
-            let term = self.applied.1;
-            let message = |(to, kind)| {
-                let commit = checks.confirmed.get(&to).copied().unwrap_or_default();
-                (to, PeerMessage { term, index: last, commit, ..PeerMessage::new(kind, me, to) })
-            };
-            outbox.messages.extend(said.map(message));
-        }
-        if let Some(check) = self.corruption.confirmed.get(&me).copied() {
-            self.state_confirmed(check);
-        }
-    }
-
-    /// A snapshot took the place of this server's state: what was summed up before is of another one.
-    pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
-        self.own.copy_of = snapshot;
-        self.corruption.own.clear();
-    }
-
-    /// A check has shown that this server's state is right.
-    fn state_confirmed(&mut self, check: LogIndex) {
-        if self.own.copy_of <= check {
-            self.own.copy_of = LogIndex(0);
-        }
-    }
-
-    /// Takes a message of the check; whether it was one.
-    pub(crate) fn corruption_message(&mut self, message: &PeerMessage, outbox: &mut Outbox) -> bool {
-        let (from, index) = (message.from, message.index);
-        let is_of_leader = self.engine.leader() == Some(from);
-        match message.kind {
-            MessageKind::Checksum if is_of_leader => {
-                self.state_confirmed(message.commit);
-                if let Some(checksum) = self.corruption.own.get(&index) {
-                    let report = report(*checksum, self.own.copy_of != LogIndex(0));
-                    let context = Bytes::from(wire::encode(&report));
-                    let answer = PeerMessage::new(MessageKind::ChecksumResponse, self.config.id, from);
-                    outbox
-                        .messages
-                        .push((from, PeerMessage { index, term: self.applied.1, context, ..answer }));
-                }
-            }
-            MessageKind::ChecksumResponse => match wire::decode::<Report, MAX_REPORT_BYTES>(&message.context)
-            {
-                Ok(report) => self.corruption.take_report(from, index, report),
-                Err(error) => tracing::warn!(server = from.0, %error, "cannot read a server's checksum"),
-            },
-            MessageKind::Corrupt if is_of_leader && self.corruption.found_corrupt.is_none() => {
-                // A snapshot may have taken the place of what was found.
-                if index >= self.own.copy_of {
-                    self.corruption.found_corrupt = Some(index);
-                }
-            }
-            MessageKind::Checksum | MessageKind::Corrupt => {}
-            _ => return false,
-        }
-        true
-    }
-}
-
-fn report(checksum: Checksum, is_copy: bool) -> Report {
-    Report { format: FORMAT, checksum, is_copy }
-}
-
-fn tell_people(state: &State, index: LogIndex, finding: &Finding) {
-    match finding {
-        Finding::Alike => {
-            tracing::info!(index = index.0, "corruption check: the states of all servers are alike again");
-        }
-        Finding::Corrupt(servers) => {
-            let node =
-                |id: &ServerId| state.server(*id).map_or_else(|| id.to_string(), |row| row.node.to_string());
-            let nodes = servers.iter().map(node).collect::<Vec<_>>().join(" ");
-            tracing::error!(
-                index = index.0,
-                nodes,
-                "corruption check: the state of these servers differs from that of a majority, which agrees; they answer no \
-                 agent any more. Stop each of them, empty its data folder and start it: it joins as a new server"
-            );
-        }
-        Finding::Undecided => {
-            tracing::error!(
-                index = index.0,
-                "corruption check: the states of the servers differ, and nobody knows whose is right: no majority agrees, \
-                 or only one of servers that fetched the state from each other. All go on. Save a backup of each \
-                 (`lockmesh operator snapshot save --stale` beside it), decide for one, and empty the data \
-                 folders of the others, one after the other: they join as new servers"
-            );
-        }
     }
 }
 

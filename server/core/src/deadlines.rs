@@ -14,8 +14,6 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at once.
-pub(crate) const DEADLINES_A_TICK: usize = 200;
 /// A tick that comes later than this means that the server was not running: its deadlines move.
 const LATE: Duration = Duration::from_millis(200);
 /// The least that is told of a lock-delay that still closes a key: "closed for 0 s" tells nobody when to ask again.

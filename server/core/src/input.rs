@@ -1,29 +1,17 @@
 //! Everything that can happen to a server: a closed list.
 
 use crate::checksum::Checksum;
+use crate::proposal::Proposal;
 use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
-use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::Consistency;
-use serde::{Deserialize, Serialize};
 
 /// Which waiting caller an answer belongs to; given by the shell, opaque to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
-
-/// A command on its way into the log; encoded, it is the log entry's data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proposal {
-    /// What makes it unique; none for the leader's own commands and for an agent's registration.
-    pub request: Option<RequestId>,
-    /// The leader's wall clock when it was proposed: data for people.
-    pub at: WallTime,
-    /// What to do.
-    pub command: Command,
-}
 
 /// What happened.
 #[derive(Debug)]

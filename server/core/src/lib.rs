@@ -5,6 +5,7 @@
 //!
 //! | module | is |
 //! |---|---|
+//! | `proposal` | a command on its way into the log |
 //! | [`input`] | everything that can happen, a closed list |
 //! | [`outbox`] | everything that shall happen next |
 //! | [`core`](mod@core) | the value itself: `handle` one input after the other, `settle` the turn |
@@ -31,6 +32,7 @@ pub mod fault_injection;
 pub mod frontend;
 pub mod input;
 pub mod outbox;
+mod proposal;
 pub mod raft;
 mod read_index;
 pub mod setback;
@@ -40,7 +42,8 @@ pub mod unwritten;
 pub mod write_queue;
 
 pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
-pub use input::{CallToken, Input, Proposal};
+pub use input::{CallToken, Input};
 pub use outbox::Outbox;
+pub use proposal::Proposal;
 pub use state::State;
 pub use timers::TimerConfig;

@@ -36,3 +36,25 @@ pub struct Outbox {
     /// A follower needs a snapshot that is newer than the one on disk: make one now.
     pub snapshot_wanted: bool,
 }
+
+impl Outbox {
+    /// Answers that it is not done, or that nobody knows whether it is, and why.
+    pub(crate) fn fail(&mut self, token: CallToken, why: Unavailable) {
+        self.replies.push((token, Response::Unavailable(why)));
+    }
+
+    /// Answers an operator that it cannot be done as things stand.
+    pub(crate) fn deny(&mut self, token: CallToken, why: &str) {
+        self.fail(token, Unavailable::Denied(why.into()));
+    }
+}
+
+/// Why a server that does not lead does nothing.
+pub(crate) fn not_leader() -> Unavailable {
+    Unavailable::NotLeader { leader: None }
+}
+
+/// What is said of proposals that are in the log of a leader that leads no more.
+pub(crate) fn lost_leadership() -> Unavailable {
+    Unavailable::Unknown("leadership lost while committing log".into())
+}

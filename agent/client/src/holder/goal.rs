@@ -3,8 +3,8 @@
 
 use super::outbox::{Request, Write};
 use super::slots::Slots;
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::kv::Entry;
 use crate::loss::Loss;
 use crate::read::Read;
 use bytes::Bytes;

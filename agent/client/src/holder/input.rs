@@ -1,20 +1,13 @@
 //! Everything that a [`Holder`](super::Holder) is told: a closed list.
 
 use super::goal::Goal;
+use super::id::{HoldId, HolderRequest};
 use super::moment::Moment;
-use crate::acquired::Acquired;
+use crate::entry::Acquired;
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::kv::Entry;
 use bytes::Bytes;
 use std::time::Duration;
-
-/// Something that is acquired and held, by a number that is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HoldId(pub u64);
-
-/// A request under way, by a number that is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HolderRequest(pub u64);
 
 /// What happened.
 #[derive(Debug)]

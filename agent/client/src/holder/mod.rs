@@ -34,6 +34,7 @@
 mod attempt;
 mod give_back;
 mod goal;
+mod id;
 mod input;
 mod lease;
 mod moment;
@@ -43,7 +44,8 @@ mod slots;
 mod watch;
 
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
-pub use input::{HoldId, HolderRequest, Input, Response, WaitLimit, Wanted};
+pub use id::{HoldId, HolderRequest};
+pub use input::{Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
 pub use outbox::{Event, Grant, Notice, Outbox, Request, Write};
 

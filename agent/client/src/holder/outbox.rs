@@ -1,6 +1,6 @@
 //! Everything that a [`Holder`](super::Holder) wants done.
 
-use super::input::{HoldId, HolderRequest};
+use super::id::{HoldId, HolderRequest};
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::read::Read;

@@ -2,7 +2,7 @@
 //!
 //! Pure. A list that names a dead holder is not wrong: it is pruned by whoever changes it next.
 
-use crate::kv::Entry;
+use crate::entry::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

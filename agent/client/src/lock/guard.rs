@@ -3,9 +3,9 @@
 //! A guard learns of a loss from three sides: the lease of its session, which it counts itself; the agent's answer to
 //! a renewal; and a consistent blocking query on the key, which sees a deletion, a release and another holder.
 
-use crate::acquired::Acquired;
 use crate::client::Client;
 use crate::driver::Hold;
+use crate::entry::Acquired;
 use crate::error::Error;
 use crate::holder::{Grant, LockGoal};
 use crate::loss::Loss;

@@ -43,8 +43,9 @@ pub use event::{CallRef, Caller, DiskHealth, Event};
 
 use crate::core::Core;
 use crate::fault_injection::FaultPoint;
-use crate::input::{CallToken, Input, Proposal};
+use crate::input::{CallToken, Input};
 use crate::outbox::Outbox;
+use crate::proposal::Proposal;
 use crate::raft::TICK;
 use checkpoints::Checkpoints;
 use lockmesh_protocol::command::Command;

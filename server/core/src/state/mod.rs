@@ -54,7 +54,7 @@ mod txn_catalog;
 mod txn_kv;
 mod view;
 
-use crate::input::Proposal;
+use crate::proposal::Proposal;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
 use lockmesh_protocol::record::{Agent, LockDelay, Session, Waiter};

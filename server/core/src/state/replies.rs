@@ -4,7 +4,7 @@
 //! below is forgotten and refused: a late duplicate may never be taken for something new.
 
 use super::step::Step;
-use crate::input::Proposal;
+use crate::proposal::Proposal;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnOp};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, RequestId, SessionId};
