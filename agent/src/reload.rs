@@ -34,9 +34,9 @@ impl Order {
             Ok(changes) => changes.iter().for_each(|change| tracing::info!("reloaded: {change}")),
             Err(reason) => tracing::error!("the reload is refused, and everything stays as it was: {reason}"),
         }
-        if let Some(asker) = self.0 {
-            // An asker who is gone has the log.
-            let _ = asker.send(outcome);
+        if let Some(caller) = self.0 {
+            // An caller who is gone has the log.
+            let _ = caller.send(outcome);
         }
     }
 }
@@ -45,9 +45,9 @@ impl Asking {
     /// Asks, and waits for the outcome.
     pub async fn reload(&self) -> Outcome {
         let gone = "this process cannot reload: it is about to stop";
-        let (asker, outcome) = oneshot::channel();
+        let (caller, outcome) = oneshot::channel();
         let orders = self.0.as_ref().ok_or(gone)?;
-        orders.send(Order(Some(asker))).await.map_err(|_| gone)?;
+        orders.send(Order(Some(caller))).await.map_err(|_| gone)?;
         outcome.await.map_err(|_| gone)?
     }
 }

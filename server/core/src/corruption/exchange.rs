@@ -3,12 +3,12 @@
 use super::{Comparison, CorruptionChecks, Finding, Report};
 use crate::checksum::{Checksum, FORMAT};
 use crate::core::Core;
-use crate::state::State;
 use crate::outbox::Outbox;
 use crate::raft::message::{MessageKind, PeerMessage};
+use crate::state::State;
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 
@@ -139,10 +139,12 @@ fn tell_people(state: &State, index: LogIndex, finding: &Finding) {
             tracing::info!(index = index.0, "corruption check: the states of all servers are alike again");
         }
         Finding::Corrupt(servers) => {
-            let node = |id: &ServerId| state.server(*id).map_or_else(|| id.to_string(), |row| row.node.to_string());
+            let node =
+                |id: &ServerId| state.server(*id).map_or_else(|| id.to_string(), |row| row.node.to_string());
             let nodes = servers.iter().map(node).collect::<Vec<_>>().join(" ");
             tracing::error!(
-                index = index.0, nodes,
+                index = index.0,
+                nodes,
                 "corruption check: the state of these servers differs from that of a majority, which agrees; they answer no \
                  agent any more. Stop each of them, empty its data folder and start it: it joins as a new server"
             );
