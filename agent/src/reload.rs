@@ -32,10 +32,14 @@ impl Order {
     pub fn carried_out(self, outcome: Outcome) {
         match &outcome {
             Ok(changes) => changes.iter().for_each(|change| tracing::info!("reloaded: {change}")),
-            Err(reason) => tracing::error!("the reload is refused, and everything stays as it was: {reason}"),
+            // One line, however many keys are wrong: a line of a log is found by its own words.
+            Err(reason) => {
+                let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+                tracing::error!(reason, "the reload is refused: everything stays as it was");
+            }
         }
         if let Some(caller) = self.0 {
-            // An caller who is gone has the log.
+            // A caller who is gone has the log.
             let _ = caller.send(outcome);
         }
     }

@@ -50,7 +50,7 @@ impl PidFile {
         match std::fs::write(&path, format!("{}\n", std::process::id())) {
             Ok(()) => Some(Self(path)),
             Err(error) => {
-                tracing::error!("cannot write the process's number to {}: {error}", path.display());
+                tracing::error!(file = %path.display(), %error, "cannot write the pid file");
                 None
             }
         }

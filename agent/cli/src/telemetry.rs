@@ -4,10 +4,15 @@
 //! The level may be replaced later, the rest stays for the process's life.
 
 use lockmesh_net::config::{LogConfig, LogFormat};
+use std::fmt;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry, reload};
 
 /// The variable that wins over the configured level.
@@ -34,6 +39,9 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
+        LogFormat::Text if is_journal() => {
+            lines.with_ansi(false).event_format(JournalFormat::default()).with_filter(filter).boxed()
+        }
         LogFormat::Text => lines.with_ansi(colours).with_filter(filter).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
     };
@@ -42,6 +50,50 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
         FILTER.get_or_init(|| handle);
     }
     Ok(())
+}
+
+/// Whether stderr is the journal of systemd, which then says so in `JOURNAL_STREAM`: device and inode.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    // A child inherits the variable, and may have its stderr elsewhere.
+    rustix::fs::fstat(std::io::stderr())
+        .is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
+}
+
+/// Text for the journal: each line begins with its priority (`<4>` is a warning, as syslog counts), so that
+/// `journalctl -p warning` finds it. The journal knows the time by itself.
+struct JournalFormat(Format<Full, ()>);
+
+impl Default for JournalFormat {
+    fn default() -> Self {
+        Self(Format::default().without_time())
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for JournalFormat
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// The priority of a level, as syslog counts.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
 }
 
 /// Logs at another level from now on; a wrong one is refused, and the level in use stays.
@@ -89,6 +141,39 @@ fn filter(variable: Option<String>, configured: &str) -> Result<Targets, Telemet
 mod tests {
     use super::*;
     use tracing::Level;
+
+    /// What is written, as the journal gets it.
+    #[derive(Clone, Default)]
+    struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no test panics with it").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_for_the_journal_begins_with_its_priority() {
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
+        let subscriber = tracing_subscriber::registry().with(lines.event_format(JournalFormat::default()));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(term = 8, "lost the leader");
+            tracing::error!("stopped");
+        });
+        let text =
+            String::from_utf8(written.0.lock().expect("nobody writes any more").clone()).expect("text");
+        let starts: Vec<&str> =
+            text.lines().map(|line| line.split_whitespace().next().expect("words")).collect();
+        assert_eq!(starts, ["<4>", "<3>ERROR"], "{text}");
+        assert!(text.contains("lost the leader term=8"), "{text}");
+    }
 
     #[test]
     fn the_variable_wins_over_the_configured_level() {
