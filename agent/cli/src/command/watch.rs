@@ -10,6 +10,8 @@ use super::output::{print_json, warn};
 use lockmesh_client::shape::catalog::Service;
 use lockmesh_client::shape::health::ServiceInstance;
 use lockmesh_client::{Answer, Client, Error, Read};
+use lockmesh_net::random;
+use lockmesh_protocol::backoff::Backoff;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -21,8 +23,8 @@ use tokio::process::Command;
 /// How long one blocking query waits for news.
 const WAIT: Duration = Duration::from_secs(300);
 
-/// The longest pause after an error that may pass.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// The pause after an error that may pass: at first, and at most.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Print a view of the data, or run a command whenever it changes
 ///
@@ -89,11 +91,11 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> Result<(), CliError> {
     let mut index = 0;
     let mut seen = None;
-    let mut failures = 0;
+    let mut backoff = Backoff::new(RETRY_BACKOFF, random::seed());
     loop {
         match view.look(client, &read.newer_than(index, WAIT)).await {
             Ok(answer) => {
-                failures = 0;
+                backoff.reset();
                 // An index that went back counts anew: the agent lost its memory, or a backup was restored.
                 let next = if answer.index < index { 0 } else { answer.index };
                 if next != index && seen.as_ref() != Some(&answer.value) {
@@ -108,18 +110,13 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
                 }
             }
             Err(error) if error.is_transient() => {
-                failures += 1;
-                let pause = pause_after(failures);
-                warn(&format!("{error}; trying again in {} s", pause.as_secs()));
+                let pause = backoff.next_pause();
+                warn(&format!("{error}; trying again in {:.1} s", pause.as_secs_f64()));
                 tokio::time::sleep(pause).await;
             }
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn pause_after(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.saturating_sub(1).min(5)).min(LONGEST_BACKOFF)
 }
 
 impl View {
@@ -281,12 +278,6 @@ mod tests {
         assert!(is_wanted(&instance, &["a".into()], false));
         assert!(!is_wanted(&instance, &["b".into()], false));
         assert!(!is_wanted(&instance, &[], true));
-    }
-
-    #[test]
-    fn errors_lengthen_the_backoff() {
-        let pauses: Vec<u64> = (1..=7).map(|failures| pause_after(failures).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
 
     #[tokio::test]
