@@ -1,8 +1,8 @@
 //! What an agent can be told: one tree of plain values with defaults.
 //!
-//! Read once, from a file, the environment or flags, checked by [`AgentConfig::check`], never looked at again as text. Unknown keys are refused.
-//! Every key, its default and a comment stand in `deploy/config/agent.toml`; a test holds that file equal to
-//! [`AgentConfig::default`].
+//! Read once, from a file, the environment or flags, checked by [`AgentConfig::check`], never
+//! looked at again as text. Unknown keys are refused. Every key, its default and a comment stand in
+//! `deploy/config/agent.toml`; a test holds that file equal to [`AgentConfig::default`].
 
 mod value;
 

@@ -1,4 +1,5 @@
-//! The way to ask this process to reload: its API asks, and whoever runs the process carries the order out.
+//! The way to ask this process to reload: its API asks, and whoever runs the process carries the
+//! order out.
 
 use tokio::sync::{mpsc, oneshot};
 

@@ -1,4 +1,5 @@
-//! Pauses between attempts that grow, each a little different from everybody else's. Pure: whoever tries has the clock.
+//! Pauses between attempts that grow, each a little different from everybody else's. Pure: whoever
+//! tries has the clock.
 
 use crate::random::Random;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Numbers that look random and are decided by a seed: the one generator of all pure values.
 
-/// A stream of numbers that its seed decides: good for keeping machines out of step, and not for secrets.
+/// A stream of numbers that its seed decides: good for keeping machines out of step, and not for
+/// secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

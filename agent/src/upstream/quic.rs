@@ -69,8 +69,8 @@ impl QuicConnection {
         self.given_up.notify_one();
     }
 
-    /// Connects, and uses the connection until it ends, and says how; `None` when it was given up. What happens meanwhile is
-    /// told at once.
+    /// Connects, and uses the connection until it ends, and says how; `None` when it was given up.
+    /// What happens meanwhile is told at once.
     pub(super) async fn run(
         &self,
         endpoint: &Endpoint,

@@ -1,6 +1,7 @@
 //! Calls to a server, one after the other, over a connection of their own.
 //!
-//! For whoever asks now and then: servers that look for each other, and an agent that asks a server outside its quorum.
+//! For whoever asks now and then: servers that look for each other, and an agent that asks a server
+//! outside its quorum.
 
 use crate::frame::FrameQueue;
 use crate::quic::{FrameReceiver, FrameSender};
@@ -74,8 +75,8 @@ impl CallClient {
     }
 }
 
-/// One call over a connection of its own, to the first that answers of the addresses that a `host:port` stands for. Each has
-/// `limit` to connect and to answer.
+/// One call over a connection of its own, to the first that answers of the addresses that a
+/// `host:port` stands for. Each has `limit` to connect and to answer.
 ///
 /// # Errors
 /// None answered: the reason of the last one. Whether the request was carried out is unknown.
@@ -94,7 +95,8 @@ pub async fn call_once(
     try_each(address, limit, |address| call(address, request.clone())).await
 }
 
-/// Tries the addresses that a `host:port` stands for one after the other, each for `limit` at most, until one attempt works.
+/// Tries the addresses that a `host:port` stands for one after the other, each for `limit` at most,
+/// until one attempt works.
 ///
 /// # Errors
 /// None worked: the reason of the last one.

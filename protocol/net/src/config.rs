@@ -1,7 +1,8 @@
-//! What agents and servers are told in the same words: who this machine is, its certificate, its logs.
+//! What agents and servers are told in the same words: who this machine is, its certificate, its
+//! logs.
 //!
-//! Sections of a configuration, and the checks that refuse a value by its key. What else a role can be told stands with the
-//! role.
+//! Sections of a configuration, and the checks that refuse a value by its key. What else a role can
+//! be told stands with the role.
 
 use crate::tls::IdentityFiles;
 use lockmesh_protocol::duration;

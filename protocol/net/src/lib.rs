@@ -1,6 +1,7 @@
 //! How machines' words travel: QUIC with mutual TLS, and the certificates that say who is who.
 //!
-//! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type encodes to.
+//! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type
+//! encodes to. Only [`client`] knows the frames of calls.
 
 pub mod certificate;
 pub mod client;

@@ -14,7 +14,8 @@ pub fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// A number that differs each time: the seed of what shall differ from process to process, or an id of short life.
+/// A number that differs each time: the seed of what shall differ from process to process, or an id
+/// of short life.
 ///
 /// # Panics
 /// The system has no random numbers, as with every hash map of the standard library.

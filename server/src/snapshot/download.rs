@@ -83,7 +83,8 @@ struct Parts {
 }
 
 impl SnapshotDownload {
-    /// Begins to fetch a snapshot of at least an index; `seed` makes its pauses differ from others'.
+    /// Begins to fetch a snapshot of at least an index; `seed` makes its pauses differ from
+    /// others'.
     pub fn new(now: Time, least: LogIndex, seed: u64) -> Self {
         let backoff = Backoff::new(RECONNECT_BACKOFF, seed);
         Self { least, parts: Parts::new(), backoff, heard: now, last_part: None }

@@ -1,5 +1,5 @@
-//! What both ways to run `lockmesh dev` have in common: the data folder, the agent's configuration, the line that says where
-//! it serves.
+//! What both ways to run `lockmesh dev` have in common: the data folder, the agent's configuration,
+//! the line that says where it serves.
 
 use super::options::DevOptions;
 use crate::data_folder;

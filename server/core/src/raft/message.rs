@@ -81,8 +81,8 @@ pub enum MessageKind {
 }
 
 impl PeerMessage {
-    /// How far its sender has certainly come: what its disk must hold for it to say so. Votes that are only probed for rest
-    /// on nothing.
+    /// How far its sender has certainly come: what its disk must hold for it to say so. Votes that
+    /// are only probed for rest on nothing.
     pub fn certain_position(&self) -> Option<LogPosition> {
         let last_index = match self.kind {
             MessageKind::AppendResponse if !self.reject => self.index,
