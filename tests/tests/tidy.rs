@@ -92,7 +92,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/", "agent/cli/src/command/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
-    ("toml", &["agent/cli/src/config/load.rs", "tests/src/hunt/table.rs"]),
+    ("toml", &["agent/cli/src/config.rs", "tests/src/hunt/table.rs"]),
     ("tracing_subscriber", &["agent/cli/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),

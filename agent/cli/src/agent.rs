@@ -1,6 +1,6 @@
 //! An agent as a process of its own: the `agent` role of the one binary.
 
-use crate::config::load::Sources;
+use crate::config::Sources;
 use crate::data_folder;
 use crate::error::RunError;
 use crate::reload::Reloadable;

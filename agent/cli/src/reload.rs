@@ -3,7 +3,7 @@
 //! **Invariant:** everything new is read and checked before anything old is let go. What is broken is refused whole,
 //! with its reason, and everything stays as it was.
 
-use crate::config::load::{Role, Sources, differences, load};
+use crate::config::{Role, Sources, differences, load};
 use crate::telemetry;
 use lockmesh_agent::reload::Outcome;
 use lockmesh_net::{Identity, IdentityFiles};

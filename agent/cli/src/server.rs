@@ -1,6 +1,6 @@
 //! A server as a process of its own: the `server` role of the one binary.
 
-use crate::config::load::Sources;
+use crate::config::Sources;
 use crate::error::RunError;
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};

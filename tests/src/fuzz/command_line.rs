@@ -3,7 +3,7 @@
 use super::{as_text, bytes_of};
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_cli::command::{self, spelling};
-use lockmesh_cli::config::load::{Role, Sources, load};
+use lockmesh_cli::config::{Role, Sources, load};
 use lockmesh_server::config::ServerConfig;
 use std::ffi::OsString;
 use std::io::Write;

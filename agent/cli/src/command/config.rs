@@ -2,8 +2,7 @@
 
 use super::error::CliError;
 use super::output::print_line;
-use crate::config::load;
-use crate::config::load::{Role, Sources};
+use crate::config::{Role, Sources, load};
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_server::config::ServerConfig;
 use std::path::{Path, PathBuf};

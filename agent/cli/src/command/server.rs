@@ -2,8 +2,7 @@
 
 use super::error::CliError;
 use super::runtime::runtime;
-use crate::config::load;
-use crate::config::load::Sources;
+use crate::config::{Sources, load};
 use crate::telemetry;
 use lockmesh_server::config::ServerConfig;
 use std::path::PathBuf;

@@ -132,7 +132,7 @@ pub(super) fn last_words(member: &ServerFolder) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load::{Sources, load};
+    use crate::config::{Sources, load};
     use lockmesh_net::config::LogConfig;
     use lockmesh_server::config::ServerConfig;
 

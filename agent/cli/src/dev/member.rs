@@ -2,7 +2,7 @@
 //!
 //! What is there stays as it is: a server keeps its port, and a configuration that somebody changed is not overwritten.
 
-use crate::config::load::{self, Sources};
+use crate::config::{self, Sources};
 use crate::data_folder;
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
@@ -59,7 +59,7 @@ impl ServerFolder {
 
     fn read(&self) -> Result<ServerConfig, RunError> {
         let sources = Sources { file: Some(self.config_file()), ..Sources::default() };
-        load::load(&sources).map_err(|error| RunError::Server(error.to_string()))
+        config::load(&sources).map_err(|error| RunError::Server(error.to_string()))
     }
 }
 
@@ -150,7 +150,7 @@ fn prepare_one(
     let text = format!(
         "# Server {} of `lockmesh dev`. Every other key has its default: see deploy/config/server.toml.\n{}",
         member.name,
-        load::text_of(&config)
+        config::text_of(&config)
     );
     let (file, part) = (member.config_file(), member.folder.join("server.toml.part"));
     let write = |mut part: fs::File| part.write_all(text.as_bytes());

@@ -1,7 +1,7 @@
 //! Which data folder a command works on that needs no running server.
 
 use super::super::error::CliError;
-use crate::config::load::{Sources, load};
+use crate::config::{Sources, load};
 use lockmesh_server::config::ServerConfig;
 use std::path::PathBuf;
 
