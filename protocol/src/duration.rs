@@ -36,6 +36,9 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 /// Reads a signed duration in nanoseconds.
+///
+/// # Errors
+/// The text is no duration, or does not fit into 64 bits. The error quotes the text as Go does.
 pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.into());
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -63,6 +66,9 @@ pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
 }
 
 /// Reads a duration that must not be negative.
+///
+/// # Errors
+/// As [`parse_nanos`]; a negative duration is [`DurationError::Invalid`] too.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_nanos(text)?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| DurationError::Invalid(text.into()))
@@ -139,11 +145,18 @@ pub mod text {
     use std::time::Duration;
 
     /// Writes `10s`.
+    ///
+    /// # Errors
+    /// Only what the serializer itself says: every duration can be written.
     pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&super::format(*duration))
     }
 
     /// Reads `10s`.
+    ///
+    /// # Errors
+    /// What stands there is no text, or no duration that [`parse`](super::parse) takes; the error
+    /// quotes it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         super::parse(&text)

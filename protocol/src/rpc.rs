@@ -279,6 +279,10 @@ pub struct ServerStatus {
 }
 
 /// Reads the messages of a frame, and stops at the first that is too many.
+///
+/// # Errors
+/// The bytes hold something else than such messages, or too many. No message of the frame is to be
+/// acted upon: its sender is at fault.
 pub fn frame_messages<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

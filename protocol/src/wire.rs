@@ -95,6 +95,10 @@ impl io::Write for Bounded<'_> {
 }
 
 /// Decodes a message of at most `LIMIT` bytes.
+///
+/// # Errors
+/// The bytes are not one whole message of this version. Nothing was taken from them; whoever sent
+/// them is at fault, or runs another build.
 pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
     let (version, body) = bytes.split_first().ok_or(WireError::Empty)?;
     if *version != VERSION {
@@ -108,6 +112,9 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T
 const CLAIM_LIMIT: usize = 8 * MAX_FRAME_BYTES;
 
 /// Decodes what [`encode_into`] wrote. `LIMIT` is at most [`MAX_FRAME_BYTES`].
+///
+/// # Errors
+/// The bytes are not one whole value. Nothing was taken from them; whoever sent them is at fault.
 pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
     if bytes.len() > LIMIT {
         return Err(WireError::TooLong { length: bytes.len(), limit: LIMIT });
@@ -121,6 +128,10 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
 const STORED_CLAIM_LIMIT: usize = 1 << 30;
 
 /// Decodes what [`encode_into`] wrote to our own disk, however many bytes that are. Never for bytes of a peer.
+///
+/// # Errors
+/// The bytes are not one whole value: they are damaged, or another build's. Nothing was taken from
+/// them, and whoever keeps the file must not write over them.
 pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let config = bincode::config::standard().with_limit::<STORED_CLAIM_LIMIT>();
     whole(bytes, bincode::serde::decode_from_slice(bytes, config))

@@ -57,6 +57,10 @@ impl Client {
     }
 
     /// Any method on a fresh connection.
+    ///
+    /// # Errors
+    /// There was no connection, or no whole answer in time. The request may have been carried out
+    /// all the same.
     pub fn try_ask(
         &self,
         method: &str,
@@ -68,6 +72,9 @@ impl Client {
     }
 
     /// Opens a connection for a test that wants to hold it or to misuse it.
+    ///
+    /// # Errors
+    /// Nobody listens there. Nothing was sent.
     pub fn connect(&self) -> io::Result<Connection> {
         let stream: Box<dyn Stream> = match &self.address {
             Address::Tcp(address) => {
@@ -121,6 +128,10 @@ pub struct Connection {
 
 impl Connection {
     /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// The connection broke, or no whole answer came in time. The request may have been carried out
+    /// all the same. The connection is of no use any more.
     pub fn ask(
         &mut self,
         method: &str,
@@ -133,6 +144,9 @@ impl Connection {
     }
 
     /// Sends a request without waiting for its answer.
+    ///
+    /// # Errors
+    /// The connection broke. A part of the request may have been sent.
     pub fn begin(
         &mut self,
         method: &str,
@@ -158,6 +172,9 @@ impl Connection {
     }
 
     /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// The connection broke. A part of the bytes may have been sent.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.write_all(bytes)?;
@@ -165,16 +182,26 @@ impl Connection {
     }
 
     /// Calls a silence of so long an error.
+    ///
+    /// # Errors
+    /// The system refuses, as it does a time of zero. The limit is as it was.
     pub fn be_patient_for(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().be_patient_for(time)
     }
 
     /// Tells the server that nothing more will be sent.
+    ///
+    /// # Errors
+    /// The connection has ended already.
     pub fn end_writing(&self) -> io::Result<()> {
         self.stream.get_ref().end_writing()
     }
 
     /// Reads one answer; `bodiless` for the answer to a `HEAD`.
+    ///
+    /// # Errors
+    /// The connection ended or was silent for too long before the answer was whole, or what came is
+    /// no HTTP. The connection is of no use any more.
     pub fn answer(&mut self, bodiless: bool) -> io::Result<Answer> {
         let status_line = self.line()?;
         let mut words = status_line.splitn(3, ' ');

@@ -378,10 +378,10 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
             match event {
                 DriverEvent::Stop => return,
                 DriverEvent::Call { call, request, replies } => {
-                    open.call(id, call, request, &replies, &mut wakes)
+                    open.call(id, call, request, &replies, &mut wakes);
                 }
                 DriverEvent::Cancel(CallRef { caller, call }) => {
-                    drop(open.parked.remove(&(id, caller, call)))
+                    drop(open.parked.remove(&(id, caller, call)));
                 }
                 DriverEvent::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
                 other => panic!("nobody posts {other:?} here"),

@@ -22,12 +22,18 @@ impl Client {
     }
 
     /// The quorum leader's RPC address; `None` when the agent knows none.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn leader(&self) -> Result<Option<String>, Error> {
         let leader: String = self.read(Target::new("/v1/status/leader")).await?.value;
         Ok(Some(leader).filter(|leader| !leader.is_empty()))
     }
 
     /// The RPC addresses of the quorum's servers.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn peers(&self) -> Result<Vec<String>, Error> {
         Ok(self.read(Target::new("/v1/status/peers")).await?.value)
     }
@@ -35,36 +41,60 @@ impl Client {
 
 impl Agent<'_> {
     /// Who it is.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn describe(&self) -> Result<AgentSelf, Error> {
         Ok(self.client.read(Target::new("/v1/agent/self")).await?.value)
     }
 
     /// The members that it knows.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn members(&self) -> Result<Vec<Member>, Error> {
         Ok(self.client.read(Target::new("/v1/agent/members")).await?.value)
     }
 
     /// Its figures.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn metrics(&self) -> Result<Metrics, Error> {
         Ok(self.client.read(Target::new("/v1/agent/metrics")).await?.value)
     }
 
     /// Its own checks, by id.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn checks(&self) -> Result<BTreeMap<String, Check>, Error> {
         Ok(self.client.read(Target::new("/v1/agent/checks")).await?.value)
     }
 
     /// Registers a check that runs by being told: see [`Agent::update_check`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says why; the check was not registered. After any other error it may be. To
+    /// register it again is safe: a check that is there keeps its status.
     pub async fn register_check(&self, check: &NewCheck) -> Result<(), Error> {
         self.put(Target::new("/v1/agent/check/register"), check).await
     }
 
     /// Tells how a check stands, and why. It turns critical unless told again within its TTL.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the agent has no check of that id. After any other error tell it
+    /// again before the TTL is over.
     pub async fn update_check(&self, id: &str, update: &CheckUpdate) -> Result<(), Error> {
         self.put(Target::new("/v1/agent/check/update/").name(id), update).await
     }
 
     /// Takes a check away; sessions that depend on it end.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the agent has no check of that id, as when an earlier attempt took it
+    /// away. After any other error try again.
     pub async fn deregister_check(&self, id: &str) -> Result<(), Error> {
         let target = Target::new("/v1/agent/check/deregister/").name(id);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
@@ -72,6 +102,10 @@ impl Agent<'_> {
 
     /// Lets it read its certificate and its log level again; answers what changed, in words. What is broken is
     /// refused, and everything stays as it was.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says what is broken; everything stays as it was. After any other error
+    /// the agent's log tells what changed. To reload again is safe.
     pub async fn reload(&self) -> Result<Vec<String>, Error> {
         let reply = self.client.write(Verb::Put, Target::new("/v1/agent/reload"), Bytes::new()).await?;
         let changes = reply.header("x-lockmesh-reloaded").unwrap_or("reloaded");

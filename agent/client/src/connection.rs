@@ -326,6 +326,10 @@ impl Body for Outgoing {
 
 /// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of letting them wait, as TCP
 /// does: this tries again until there is room, for 5 s at most.
+///
+/// # Errors
+/// There is no connection, and nothing was sent: [`io::ErrorKind::TimedOut`] where the queue stayed
+/// full, or else what the system said of the socket.
 pub async fn dial(path: &Path) -> io::Result<UnixStream> {
     let attempts = async {
         loop {

@@ -27,6 +27,9 @@ impl Client {
 
 impl Kv<'_> {
     /// One entry; `None` when there is no such key.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn get(&self, key: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
         let entries: Answer<Option<Vec<shape::kv::Entry>>> =
             self.client.read_some(at(key).read(read)).await?;
@@ -34,6 +37,10 @@ impl Kv<'_> {
     }
 
     /// All entries whose key starts with `prefix`, ascending.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// [`Error::Refused`] with 413 asks for less at a time.
     pub async fn list(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Entry>>, Error> {
         let target = at(prefix).flag("recurse").read(read);
         let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
@@ -42,6 +49,10 @@ impl Kv<'_> {
 
     /// The names that start with `prefix`, each cut after the first `separator` that follows it; an empty separator
     /// cuts nothing.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// [`Error::Refused`] with 413 asks for less at a time.
     pub async fn keys(
         &self,
         prefix: &str,
@@ -57,11 +68,19 @@ impl Kv<'_> {
     }
 
     /// Writes a value; `false` never happens without a condition.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the value may have been written. To write it again is
+    /// safe where nobody else writes this key.
     pub async fn put(&self, key: &str, value: impl Into<Bytes>, flags: u64) -> Result<bool, Error> {
         self.client.verdict(Verb::Put, flagged(key, flags), value.into()).await
     }
 
     /// Writes a value if the entry's modify index is `index`, where 0 stands for "there is no such key".
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the value may have been written: read the entry before
+    /// trying again, since a repeat of what was done answers `false`.
     pub async fn cas(
         &self,
         key: &str,
@@ -73,6 +92,10 @@ impl Kv<'_> {
     }
 
     /// Takes the key's lock for a session and writes the value; also how a holder changes the value.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the session may hold the lock now: ask again, which is
+    /// granted to a holder too, or release it.
     pub async fn acquire(
         &self,
         key: &str,
@@ -85,6 +108,10 @@ impl Kv<'_> {
 
     /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is first. To drop the
     /// future gives up its position. An agent that knows no queues answers at once.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the session may hold the lock now, or wait for it yet:
+    /// ask again, or release it, which gives up both.
     pub async fn acquire_waiting(
         &self,
         key: &str,
@@ -108,6 +135,10 @@ impl Kv<'_> {
     }
 
     /// Gives the key's lock back and writes the value; `false` when the session does not hold it.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the lock may be free already. To release it again is
+    /// safe, and answers `false` where the first attempt did it.
     pub async fn release(
         &self,
         key: &str,
@@ -120,16 +151,28 @@ impl Kv<'_> {
     }
 
     /// Deletes a key, locked or not.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the key may be gone. To delete it again is safe where
+    /// nobody else writes this key.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
         accept(self.client.send(Verb::Delete, at(key), Bytes::new()).await?).map(|_| ())
     }
 
     /// Deletes a key if its modify index is `index`; `true` also when there is no such key.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the key may be gone. To try again is safe: it answers
+    /// `true` where there is no key, and spares one that was written anew.
     pub async fn delete_cas(&self, key: &str, index: u64) -> Result<bool, Error> {
         self.client.verdict(Verb::Delete, at(key).number("cas", index), Bytes::new()).await
     }
 
     /// Deletes every key that starts with `prefix`; an empty one deletes everything.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the keys may be gone, and then all of them. To delete
+    /// them again is safe where nobody else writes there.
     pub async fn delete_tree(&self, prefix: &str) -> Result<(), Error> {
         accept(self.client.send(Verb::Delete, at(prefix).flag("recurse"), Bytes::new()).await?).map(|_| ())
     }

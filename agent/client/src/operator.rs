@@ -38,28 +38,47 @@ impl Client {
 
 impl Operator<'_> {
     /// The servers of the quorum.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn raft_configuration(&self, read: &Read) -> Result<RaftConfiguration, Error> {
         Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
     }
 
     /// Tells the server at this address, which belongs to no quorum yet, to join this one. It becomes a learner when
     /// it has come, and gets its vote when it has caught up.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says why the server does not join and what to do first. Unless
+    /// [`Error::certainly_not_done`], it may be joining: [`Operator::servers`] tells.
     pub async fn add_server(&self, address: &str) -> Result<(), Error> {
         let target = Target::new("/v1/lockmesh/servers").with("address", address).within(OPERATOR_TIMEOUT);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
     /// Takes a server out of the quorum, by its node's UUID or its Raft id.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says why the quorum keeps the server, or that it has no such server, as
+    /// after an earlier attempt that did it. Unless [`Error::certainly_not_done`], the server may be
+    /// gone: [`Operator::servers`] tells.
     pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
         self.remove("id", id).await
     }
 
     /// Takes a server out of the quorum, by its `host:port`.
+    ///
+    /// # Errors
+    /// As [`Operator::remove_server`].
     pub async fn remove_server_at(&self, address: &str) -> Result<(), Error> {
         self.remove("address", address).await
     }
 
     /// Hands leadership to the server of that UUID or Raft id, or to any other one; answers when that one leads.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says why leadership stays where it is. Unless
+    /// [`Error::certainly_not_done`], it may move yet: [`Client::leader`] tells who leads.
     pub async fn transfer_leader(&self, id: Option<&str>) -> Result<bool, Error> {
         let mut target = Target::new("/v1/operator/raft/transfer-leader").within(OPERATOR_TIMEOUT);
         if let Some(id) = id {
@@ -70,17 +89,28 @@ impl Operator<'_> {
     }
 
     /// All that is known of the servers of the quorum.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn servers(&self, read: &Read) -> Result<Quorum, Error> {
         Ok(self.client.read(Target::new("/v1/lockmesh/servers").read(read)).await?.value)
     }
 
     /// How the leader looks after the servers.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn autopilot(&self) -> Result<AutopilotConfiguration, Error> {
         Ok(self.client.read(Target::new("/v1/operator/autopilot/configuration")).await?.value)
     }
 
     /// Changes how the leader looks after the servers, if nobody did since `configuration` was read; answers whether
     /// it was changed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says what is wrong with the configuration. Unless
+    /// [`Error::certainly_not_done`], it may be in force: read it before trying again, since a
+    /// repeat of what was done answers `false`.
     pub async fn configure_autopilot(&self, configuration: &AutopilotConfiguration) -> Result<bool, Error> {
         let target = Target::new("/v1/operator/autopilot/configuration");
         let target = target.number("cas", configuration.modify_index);
@@ -89,6 +119,9 @@ impl Operator<'_> {
     }
 
     /// How the servers are, as the leader finds them.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn autopilot_health(&self) -> Result<AutopilotHealth, Error> {
         let target = Target::new("/v1/operator/autopilot/health");
         let reply = self.client.send(Verb::Get, target, Bytes::new()).await?;
@@ -100,16 +133,26 @@ impl Operator<'_> {
     }
 
     /// Who holds which lock under a prefix, and which keys a delay keeps closed.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn locks(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Lock>>, Error> {
         self.client.read(Target::new("/v1/lockmesh/locks").with("prefix", prefix).read(read)).await
     }
 
     /// The sessions that ended without their holder's doing, newest first.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn losses(&self, read: &Read) -> Result<Answer<Vec<Loss>>, Error> {
         self.client.read(Target::new("/v1/lockmesh/losses").read(read)).await
     }
 
     /// Streams a backup of the whole state into `into`; answers the index that it stands for and its bytes.
+    ///
+    /// # Errors
+    /// The cluster is as it was. `into` may hold a part of the backup, which is of no use: throw it
+    /// away. [`Error::Copy`] where `into` cannot be written to.
     pub async fn save_snapshot(
         &self,
         into: &mut (impl AsyncWrite + Unpin),
@@ -135,6 +178,11 @@ impl Operator<'_> {
     }
 
     /// Replaces the whole state by the backup that `from` holds.
+    ///
+    /// # Errors
+    /// [`Error::Copy`] where `from` cannot be read: nothing was restored. Unless
+    /// [`Error::certainly_not_done`], another error leaves the whole state replaced or as it was,
+    /// never in between: look before trying again.
     pub async fn restore_snapshot(&self, from: &mut (impl AsyncRead + Unpin)) -> Result<(), Error> {
         let (sender, receiver) = mpsc::channel(4);
         let reply = async {

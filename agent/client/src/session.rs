@@ -23,6 +23,11 @@ impl Client {
 
 impl Sessions<'_> {
     /// Creates a session and answers its id.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], there may be a session whose id nobody was told. It
+    /// ends with its TTL; one without a TTL stays until somebody finds it in [`Sessions::list`] and
+    /// destroys it.
     pub async fn create(&self, session: &NewSession) -> Result<String, Error> {
         let body = serde_json::to_vec(session).map_err(|error| Error::Settings(error.to_string()))?;
         let reply = self.client.write(Verb::Put, Target::new("/v1/session/create"), body.into()).await?;
@@ -30,12 +35,20 @@ impl Sessions<'_> {
     }
 
     /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if there is none.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the session may have ended. To destroy it again is
+    /// safe.
     pub async fn destroy(&self, id: &str) -> Result<(), Error> {
         let target = Target::new("/v1/session/destroy/").name(id);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
     /// Renews a session's TTL; `None` when there is no such session.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the TTL may have begun anew. Renew again while there is
+    /// time: that is safe.
     pub async fn renew(&self, id: &str) -> Result<Option<Session>, Error> {
         self.renew_within(id, CALL_TIMEOUT).await
     }
@@ -51,6 +64,9 @@ impl Sessions<'_> {
     }
 
     /// One session; `None` when there is none of that id.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn info(&self, id: &str, read: &Read) -> Result<Answer<Option<Session>>, Error> {
         let target = Target::new("/v1/session/info/").name(id).read(read);
         let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
@@ -70,11 +86,17 @@ impl Sessions<'_> {
     }
 
     /// All sessions, ascending by id.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn list(&self, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
         self.client.read(Target::new("/v1/session/list").read(read)).await
     }
 
     /// All sessions of a node.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
     pub async fn of_node(&self, node: &str, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
         self.client.read(Target::new("/v1/session/node/").name(node).read(read)).await
     }

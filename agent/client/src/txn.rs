@@ -112,6 +112,11 @@ impl Txn {
 
 impl Client {
     /// Carries a transaction out. `read` counts only if no operation writes; transactions never block.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], everything may have happened, or nothing, but never a
+    /// part: look before trying again. That an operation stood in the way is no error but
+    /// [`Outcome::RolledBack`].
     pub async fn txn(&self, txn: &Txn, read: &Read) -> Result<Outcome, Error> {
         let body = serde_json::to_vec(&txn.operations).map_err(|error| Error::Settings(error.to_string()))?;
         let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });

@@ -18,7 +18,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 /// How far a certificate's life begins before its issue, for clocks that are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// Why a certificate could not be made, read or used. Nothing was changed.
+/// Why a certificate could not be made, read or used. A file is never left half written.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file could not be read or written.
@@ -53,6 +53,10 @@ pub struct Issued {
 
 impl Authority {
     /// Makes a new authority whose certificate lives for `life`.
+    ///
+    /// # Errors
+    /// No key can be made, or `life` is longer than certificates can say. Nothing was written: the
+    /// authority is in memory alone until it is saved.
     pub fn create(name: &str, life: Duration) -> Result<Self, CertificateError> {
         let key = KeyPair::generate().map_err(issue_error)?;
         let mut params = CertificateParams::default();
@@ -65,6 +69,10 @@ impl Authority {
     }
 
     /// Loads an authority from its certificate and key.
+    ///
+    /// # Errors
+    /// A file cannot be read, holds something else, or does not belong to the other one. The error
+    /// names the file and what is wrong with it; both stay as they are.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
         let certificate_pem = files::read_text(certificate)?;
         let key_pem = files::read_text(key)?;
@@ -93,6 +101,10 @@ impl Authority {
     }
 
     /// Writes certificate and key, the key first and readable by its owner alone.
+    ///
+    /// # Errors
+    /// A file cannot be written. Each file is whole, the new one or what was there; but the key is
+    /// written first, so it may be new while the certificate is not: save both again.
     pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
         files::write_secret(key, self.issuer.key().serialize_pem().as_bytes())?;
         Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
@@ -100,6 +112,10 @@ impl Authority {
 
     /// Makes a certificate for a server or an agent, good for `life` from now. `addresses` are host names or IP
     /// addresses that other tools may want to find in it; Lockmesh itself looks at role and node only.
+    ///
+    /// # Errors
+    /// An address is neither an IP address nor a host name in ASCII, `life` is longer than
+    /// certificates can say, or no key can be made. Nothing was written.
     pub fn issue(
         &self,
         owner: &Peer,
@@ -131,6 +147,10 @@ impl Authority {
 
 impl Issued {
     /// Writes certificate and key, the key first and readable by its owner alone.
+    ///
+    /// # Errors
+    /// A file cannot be written. Each file is whole, the new one or what was there; but the key is
+    /// written first, so it may be new while the certificate is not: save both again.
     pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
         files::write_secret(key, self.key_pem.as_bytes())?;
         Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
@@ -155,6 +175,10 @@ pub struct Facts {
 
 impl Facts {
     /// Reads a certificate in DER form.
+    ///
+    /// # Errors
+    /// The bytes are no certificate, or one that names its owner wrongly or more than once: whoever
+    /// shows it must not be trusted. Says so in words.
     pub fn of_der(der: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
         let validity = certificate.validity();

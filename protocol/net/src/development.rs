@@ -23,6 +23,10 @@ pub struct Development {
 
 impl Development {
     /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its `-key.pem`.
+    ///
+    /// # Errors
+    /// A file or folder cannot be read or made. What was made before that stays, and the next call
+    /// goes on from there; an authority that is there is not touched.
     pub fn prepare(folder: &Path, node: &NodeName) -> Result<Self, CertificateError> {
         make_folder(folder)?;
         let this = Self { folder: folder.into() };
@@ -42,6 +46,10 @@ impl Development {
     }
 
     /// Makes a certificate for a further member under another folder, unless there is a good one already.
+    ///
+    /// # Errors
+    /// A file or folder cannot be read or made. What was made before that stays, and the next call
+    /// goes on from there; an authority that is there is not touched.
     pub fn prepare_in(&self, folder: &Path, member: &Peer) -> Result<IdentityFiles, CertificateError> {
         make_folder(folder)?;
         let files = IdentityFiles { authorities: self.authority(), ..member_files(folder, member.role) };
@@ -50,6 +58,9 @@ impl Development {
     }
 
     /// Who the server or the agent is.
+    ///
+    /// # Errors
+    /// As [`Identity::load`].
     pub fn identity(&self, role: Role) -> Result<Identity, CertificateError> {
         Identity::load(&self.files(role))
     }

@@ -57,6 +57,9 @@ pub struct FrameQueue {
 
 impl FrameQueue {
     /// Appends a message.
+    ///
+    /// # Errors
+    /// The message fits no frame. Nothing of it was kept; what was pushed before waits as it did.
     pub fn push<T: Serialize>(&mut self, message: &T) -> Result<(), TooLong> {
         if self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES {
             self.close();
@@ -169,6 +172,10 @@ impl FrameCutter {
     }
 
     /// The next whole frame, decoded; `None` when more bytes must arrive first.
+    ///
+    /// # Errors
+    /// The peer sent a frame that is too long, or that holds something else. Nothing that follows
+    /// can be relied on: give the stream up.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(frame) = self.next_frame()? else { return Ok(None) };
         Ok(Some(wire::decode::<T, MAX_FRAME_BYTES>(&frame)?))

@@ -34,6 +34,10 @@ pub enum FolderEntry {
 
 /// Makes a folder that only its owner may enter, and the missing ones above it by the usual rules. One that is there
 /// is left as it is: see [`close`].
+///
+/// # Errors
+/// The folder is not there, and cannot be made, or something else is in its place. Those above it
+/// that were made stay.
 pub fn make_folder(path: &Path) -> Result<(), FileError> {
     let made = || {
         if let Some(parent) = path.parent() {
@@ -55,6 +59,9 @@ pub fn file_options() -> OpenOptions {
 }
 
 /// Makes an empty file that only its owner may read, in place of any that is there.
+///
+/// # Errors
+/// The file cannot be opened. One that was there keeps its content.
 pub fn create_file(path: &Path) -> io::Result<File> {
     file_options().write(true).create(true).truncate(true).open(path)
 }
@@ -63,6 +70,10 @@ pub fn create_file(path: &Path) -> io::Result<File> {
 /// copies left it open. Says so in one line of the log, where there was something to close or where it cannot be.
 ///
 /// A folder that is to stay `reachable`, because others have something to find in it, keeps its permissions.
+///
+/// # Errors
+/// The folder cannot be read, or a permission cannot be taken away. What was closed before that
+/// stays closed; the rest may still be open.
 pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry) -> Result<(), FileError> {
     let result = close_all(folder, reachable, kind);
     let (closed, in_the_way) =

@@ -159,16 +159,25 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Listens at an address; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// The address cannot be bound, as one that is in use. Nothing listens.
     pub fn listen(address: SocketAddr, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         Self::new(socket(address, options)?, identity, options, true)
     }
 
     /// Listens on a socket that was bound before.
+    ///
+    /// # Errors
+    /// The runtime cannot take the socket, which is closed. Nothing listens.
     pub fn listen_on(socket: UdpSocket, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         Self::new(socket, identity, options, true)
     }
 
     /// Dials only, over IPv4 and IPv6.
+    ///
+    /// # Errors
+    /// There is no socket to be had, neither for IPv6 nor for IPv4.
     pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let socket = socket(any, options).or_else(|_| socket((Ipv4Addr::UNSPECIFIED, 0).into(), options))?;
@@ -196,6 +205,9 @@ impl Endpoint {
     }
 
     /// Where the socket is bound.
+    ///
+    /// # Errors
+    /// What the system said of the socket; the endpoint itself is as it was.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
@@ -206,6 +218,11 @@ impl Endpoint {
     }
 
     /// Connects to a peer that must have this role.
+    ///
+    /// # Errors
+    /// There is no connection, and nothing was sent but the handshake. [`LinkError::Stranger`]
+    /// where one end does not believe the other's certificate, or the peer has another role: no
+    /// repeat helps before a certificate changes. [`LinkError::Lost`] for everything else.
     pub async fn connect(&self, address: SocketAddr, role: Role) -> Result<Connection, LinkError> {
         let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connecting = self
@@ -249,6 +266,11 @@ impl Arrival {
     }
 
     /// Does the handshake, which verifies the peer's certificate.
+    ///
+    /// # Errors
+    /// There is no connection. [`LinkError::Withdrawn`] where the peer went away by itself;
+    /// [`LinkError::Stranger`] where its certificate names nobody, of which it was told;
+    /// [`LinkError::Lost`] for everything else, also where TLS does not trust its certificate.
     pub async fn handshake(self) -> Result<Connection, LinkError> {
         let connecting = self.0.accept().map_err(lost)?;
         Connection::verified(connecting.await.map_err(withdrawn_or_lost)?)
@@ -316,6 +338,9 @@ impl Connection {
     }
 
     /// Opens a stream. The other end hears of it at once.
+    ///
+    /// # Errors
+    /// The connection has ended. The other end may have heard of the stream, but of nothing on it.
     pub async fn open(&self, purpose: Purpose) -> Result<(FrameSender, FrameReceiver), LinkError> {
         let (mut send, receive) = self.connection.open_bi().await.map_err(lost)?;
         send.write_all(&[purpose.to_byte()]).await.map_err(lost)?;
@@ -323,6 +348,10 @@ impl Connection {
     }
 
     /// The next stream that the other end opens.
+    ///
+    /// # Errors
+    /// [`LinkError::Lost`] where the connection has ended, or the stream before it said what it is
+    /// for. [`LinkError::Malformed`] where it is for something unknown: the peer is at fault.
     pub async fn accept(&self) -> Result<(Purpose, FrameSender, FrameReceiver), LinkError> {
         let (send, mut receive) = self.connection.accept_bi().await.map_err(lost)?;
         let mut byte = [0];
@@ -376,6 +405,10 @@ pub struct FrameSender(quinn::SendStream);
 
 impl FrameSender {
     /// Sends frames; they leave at once, and this returns when they found room in the send window.
+    ///
+    /// # Errors
+    /// The stream or its connection has ended. Nothing is known of what became of the frames: all,
+    /// some or none of them may arrive.
     pub async fn send(&mut self, mut frames: Vec<Bytes>) -> Result<(), LinkError> {
         self.0.write_all_chunks(&mut frames).await.map_err(lost)
     }
@@ -394,6 +427,11 @@ impl FrameReceiver {
     }
 
     /// The next frame; `None` when the other end finished the stream. Not safe to drop half-way.
+    ///
+    /// # Errors
+    /// [`LinkError::Lost`] where the stream or its connection has ended, [`LinkError::Malformed`]
+    /// where the peer is at fault. What was received before stands; nothing more comes from this
+    /// stream.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
         loop {
             if let Some(frame) = self.cutter.next_message().map_err(malformed)? {

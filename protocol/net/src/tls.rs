@@ -46,6 +46,10 @@ pub struct Identity {
 
 impl Identity {
     /// Loads the files and makes sure that they fit together.
+    ///
+    /// # Errors
+    /// A file cannot be read, holds something else, or does not belong to the others. The error
+    /// names the file and what to do; whatever identity is in use stays in use.
     pub fn load(files: &IdentityFiles) -> Result<Self, CertificateError> {
         let authorities = certificates(&files.authorities)?;
         let chain = certificates(&files.certificate)?;

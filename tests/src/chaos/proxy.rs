@@ -83,6 +83,9 @@ impl Network {
     }
 
     /// Opens a relay in front of a server that is at `place` and listens on `server`. It ends with the network.
+    ///
+    /// # Errors
+    /// There is no socket to be had; nothing is relayed to that server.
     pub fn relay(self: &Arc<Self>, place: Place, server: SocketAddr) -> io::Result<SocketAddr> {
         let outside = bind()?;
         let address = outside.local_addr()?;

@@ -19,6 +19,10 @@ pub fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Writes the seeds and some mutants of each, in the place of those written before. Finds stay.
+///
+/// # Errors
+/// A file cannot be removed or written. The folder may hold a part of the inputs: write them again.
+/// Finds stay in any case.
 pub fn write(target: &Target, mutants: usize) -> std::io::Result<()> {
     let folder = folder(target);
     fs::create_dir_all(&folder)?;

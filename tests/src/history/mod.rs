@@ -75,6 +75,9 @@ impl History {
     }
 
     /// Writes it as lines of JSON, one an operation.
+    ///
+    /// # Errors
+    /// `to` takes no more. It may hold a part of the operations.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         for operation in &self.operations {
             serde_json::to_writer(&mut to, operation)?;
@@ -84,6 +87,9 @@ impl History {
     }
 
     /// Reads what [`History::write`] wrote.
+    ///
+    /// # Errors
+    /// `from` cannot be read, or a line of it is no operation. Nothing is kept of those before it.
     pub fn read(from: impl BufRead) -> io::Result<Self> {
         let operations = from.lines().map(|line| Ok(serde_json::from_str(&line?)?));
         Ok(Self::new(operations.collect::<io::Result<_>>()?))

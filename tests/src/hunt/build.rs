@@ -31,6 +31,9 @@ impl Built {
 
 /// Builds what these finders need, in one go. The tests' own package is always among those that are named, so that
 /// dependencies keep the features that its tests give them and are built once.
+///
+/// # Errors
+/// The copy does not build: the compiler's words. What was built before that stays in `target`.
 pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<Built, String> {
     let mut built = Built { lockmesh: target.join("debug/lockmesh"), ..Built::default() };
     let packages: BTreeSet<String> = finders.iter().map(Finder::crate_name).collect();

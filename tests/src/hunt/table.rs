@@ -126,6 +126,10 @@ pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
 }
 
 /// Where an edit's text stands in its file.
+///
+/// # Errors
+/// The file cannot be read, or holds the text never or more than once. Says so in words; the file
+/// is as it was.
 pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
     let text = std::fs::read_to_string(top.join(&edit.file));
     let text = text.map_err(|error| format!("{}: {error}", edit.file))?;

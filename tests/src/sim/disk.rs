@@ -87,6 +87,9 @@ impl Disk {
     }
 
     /// Begins to read the checkpoint.
+    ///
+    /// # Errors
+    /// The real store cannot be read, in its words.
     pub fn backup(&self) -> Result<Backup, String> {
         self.medium.backup(&self.durable)
     }
@@ -288,6 +291,10 @@ impl Disk {
     }
 
     /// What a process finds when it starts.
+    ///
+    /// # Errors
+    /// What lies on the disk is nothing that a process could begin with, in words. The disk is as
+    /// it was: the server cannot start.
     pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
         if self.medium.is_model() {
             self.fit_log_to_checkpoint(stage)?;

@@ -112,6 +112,10 @@ pub fn kind(request: &Request) -> Kind {
 }
 
 /// What the agent's answer is to the guard.
+///
+/// # Errors
+/// The failure that a guard is told, with what became of its request: refused, not done, or
+/// unknown.
 pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Response, Error> {
     match answer {
         Ok(Answered::Response(Answers::Applied(applied)) | Answered::Acquired(_, applied)) => {

@@ -108,6 +108,10 @@ impl History {
     }
 
     /// The next entry.
+    ///
+    /// # Errors
+    /// The entry cannot be read, or it breaks an invariant of the state, in words. The history ends
+    /// with that: the state may be ahead of it.
     pub fn append(&mut self, entry: &LogEntry, at: Time, by: ServerId) -> Result<&Past, String> {
         let is_proposal = entry.kind == EntryKind::Normal && !entry.data.is_empty();
         let proposal = match is_proposal {

@@ -71,11 +71,18 @@ impl Medium {
     }
 
     /// Makes a commit of the log durable.
+    ///
+    /// # Errors
+    /// The disk refuses, or the store does, in its words. The commit is not durable as far as
+    /// anybody is told; all of it or nothing may be found after a power cut.
     pub fn commit(&mut self, stage: &mut Stage, commit: &LogCommit, refuses: bool) -> Result<(), String> {
         self.write(stage, refuses, |store| store.commit(commit))
     }
 
     /// Makes a checkpoint durable.
+    ///
+    /// # Errors
+    /// As [`Medium::commit`].
     pub fn checkpoint(
         &mut self,
         stage: &mut Stage,
@@ -142,6 +149,9 @@ impl Medium {
     }
 
     /// Begins to read the durable checkpoint.
+    ///
+    /// # Errors
+    /// The real store is not open, or cannot be read, in its words. Never for the model.
     pub fn backup(&self, model: &Durable) -> Result<Backup, String> {
         match self {
             Self::Model => Ok(backup_of(model.mark.clone(), &model.state)),
@@ -190,6 +200,9 @@ impl Medium {
     }
 
     /// Whether the store was found well.
+    ///
+    /// # Errors
+    /// Why the real store cannot be opened, or what it lost. Never for the model.
     pub fn found(&self) -> Result<(), String> {
         match self {
             Self::Model => Ok(()),

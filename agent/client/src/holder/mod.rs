@@ -231,7 +231,7 @@ impl Holder {
             // It was cancelled.
             None => {}
             Some(RequestPurpose::Creation { sent }) => {
-                self.session_created(sent, result.map(Response::created))
+                self.session_created(sent, result.map(Response::created));
             }
             Some(RequestPurpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
             Some(RequestPurpose::Ending(ending)) => self.ending_answered(ending, result.map(|_| ())),

@@ -25,6 +25,9 @@ impl Blob {
 }
 
 /// Decodes padded standard base64; line breaks inside are skipped. The error is in the words of Go.
+///
+/// # Errors
+/// The text is no base64: says so as Go does, with the offset of the first byte that is wrong.
 pub fn decode_base64(text: &str) -> Result<Bytes, String> {
     let illegal = |offset: usize| format!("illegal base64 data at input byte {offset}");
     let unbroken: Cow<'_, str> = match text.contains(['\r', '\n']) {

@@ -289,7 +289,7 @@ impl Frontend {
                 actions.parts.push(PartWanted { reader, number, to: from });
             }
             Request::SnapshotPart { snapshot: None, least, .. } => {
-                self.want_snapshot(now, least, from, actions)
+                self.want_snapshot(now, least, from, actions);
             }
             Request::AddServer(server) => self.admit(now, from, server, actions),
             Request::Announce(server) => self.note_announcement(now, from, peer, server, actions),

@@ -66,6 +66,10 @@ const INVARIANTS: [Invariant; 17] = [
 
 impl State {
     /// Looks whether every invariant holds; the first that does not comes back as its sentence.
+    ///
+    /// # Errors
+    /// The sentence of the invariant that is broken. The state was not changed, but is not to be
+    /// relied on any more.
     pub fn check(&self) -> Result<(), String> {
         let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
         broken.map_or(Ok(()), |invariant| Err(format!("this does not hold: {}", invariant.sentence)))

@@ -209,6 +209,9 @@ pub trait Invariant: std::fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// Takes a fact in; what is wrong, if anything is.
+    ///
+    /// # Errors
+    /// What must never happen has happened, in words: the run has failed.
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String>;
 }
 
