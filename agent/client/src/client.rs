@@ -170,6 +170,7 @@ impl Drop for Tidying {
 pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
     match reply.status {
         200 => Ok(reply),
+        // The agent redirects to a tidied path. That would be another key, so it is not followed.
         301 => Err(Error::Refused {
             status: 301,
             text: "a key with an empty, `.` or `..` part cannot be reached over HTTP: choose another name"

@@ -44,6 +44,7 @@ impl Clock {
             if left.is_zero() {
                 return;
             }
+            // In naps, because tokio's clock stands still in a suspended machine.
             sleep(left.min(LONGEST_NAP)).await;
         }
     }

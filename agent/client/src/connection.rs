@@ -116,6 +116,7 @@ impl Pool {
         let mut value = HeaderValue::from_str(token).map_err(|_| {
             Error::Settings("the token has characters that cannot be sent: correct it".into())
         })?;
+        // Keeps the token out of debug output.
         value.set_sensitive(true);
         self.token = Some(value);
         Ok(self)
@@ -132,11 +133,15 @@ impl Pool {
             let mut download = self.open(call).await?;
             let body = download.whole(&self.address).await?;
             let (status, headers) = (download.status, std::mem::take(&mut download.headers));
+            // Only now: on a connection whose answer was not read whole the next one would begin
+            // with its rest.
             self.keep(download.connection);
             Ok(Reply { status, headers, body })
         };
         match timeout(limit, exchange).await {
             Ok(result) => result,
+            // The exchange is dropped, and its connection with it: so the agent frees what waits
+            // there.
             Err(_) => Err(self.unanswered(format!("nothing came within {} s", limit.as_secs_f32()))),
         }
     }
@@ -181,6 +186,8 @@ impl Pool {
 
     async fn idle(&self) -> Option<Connection> {
         loop {
+            // The last one used comes first: it is the least likely to have been closed for
+            // idleness.
             let mut connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             if connection.sender.ready().await.is_ok() {
                 return Some(connection);
@@ -196,6 +203,7 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
+        // Not waited for: slots may be taken by blocking queries, which end when they like.
         let slot = Arc::clone(&self.slots)
             .try_acquire_owned()
             .map_err(|_| Error::Saturated { limit: MAX_CONNECTIONS })?;
@@ -205,6 +213,7 @@ impl Pool {
                 Address::Unix(path) => Connection::over(dial(path).await?, slot).await,
                 Address::Tcp { host, port } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                    // Requests are small, and none shall wait for another to share a packet.
                     stream.set_nodelay(true)?;
                     Connection::over(stream, slot).await
                 }
@@ -250,6 +259,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // Closes the connection, by which the agent hears that nobody waits any more.
         self.driver.abort();
     }
 }
@@ -273,6 +283,7 @@ impl Download {
         loop {
             match self.body.frame().await? {
                 Ok(frame) => {
+                    // Trailers are no part of the body.
                     if let Ok(data) = frame.into_data() {
                         return Some(Ok(data));
                     }

@@ -96,9 +96,11 @@ impl Driver {
             let mut state = self.shared.state();
             state.last_hold += 1;
             let id = HoldId(state.last_hold);
+            // Before the holder is told: its answer may come in the same turn.
             state.acquiring.insert(id, sender);
             id
         };
+        // Made before it is held: if this future is dropped, that gives back whatever came of it.
         let hold = Hold { driver: Arc::clone(self), id };
         self.shared.tell(Input::Acquire(id, wanted));
         let grant = acquired.await.expect("an acquisition is answered")?;
@@ -110,6 +112,7 @@ impl Driver {
         let (sender, closed) = oneshot::channel();
         self.shared.state().closed = Some(sender);
         self.shared.tell(Input::Close);
+        // The sender is dropped only for a later close, which ends the same session.
         closed.await.unwrap_or(Ok(()))
     }
 
@@ -182,6 +185,8 @@ impl HoldersShared {
         }
         for (number, request) in requests {
             let task = self.runtime.spawn(answer(Arc::clone(self), number, request));
+            // Under the lock, which the task needs to take itself out: it cannot have done so
+            // before.
             state.under_way.insert(number, task.abort_handle());
         }
         events.into_iter().for_each(|event| state.tell_waiting(event));
@@ -190,11 +195,13 @@ impl HoldersShared {
             state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
         }
         drop(state);
+        // Without the lock, which all who are woken want at once.
         self.changed.send_replace(());
     }
 
     /// Waits until the holder knows something.
     async fn when<T>(&self, known: impl Fn(&Holder) -> Option<T>) -> T {
+        // Before the first look, so that no change falls in between.
         let mut changed = self.changed.subscribe();
         loop {
             if let Some(known) = known(&self.state().holder) {
@@ -228,11 +235,13 @@ impl HoldersState {
 async fn tell_the_time(shared: Arc<HoldersShared>) {
     let mut changed = shared.changed.subscribe();
     loop {
+        // Before the look: whatever changes after it wakes this task again.
         changed.borrow_and_update();
         let (wakes_at, is_done) = {
             let state = shared.state();
             (state.holder.wakes_at(), state.holder.is_done())
         };
+        // Without handles nothing new can come, so nobody needs the time any more.
         if is_done {
             return;
         }

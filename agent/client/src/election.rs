@@ -126,10 +126,12 @@ impl Observer {
                 let session = entry.session?;
                 Some(Leader { session, value: entry.value, lock_index: entry.lock_index })
             });
+            // A query ends also when its wait is over, or when nothing changed that is told here.
             if self.last.as_ref() != Some(&leader) {
                 self.last = Some(leader.clone());
                 return Ok(leader);
             }
+            // Without an index the query does not block, and this alone keeps the pace.
             if self.index == 0 {
                 sleep(Duration::from_secs(1)).await;
             }

@@ -129,9 +129,11 @@ impl Error {
 /// many refusals.
 fn guessed(status: u16, text: &str) -> Outcome {
     match status {
+        // Turned away before it was looked at.
         429 => Outcome::NotDone,
         500.. if is_refusal(text) => Outcome::Refused,
         500.. => Outcome::Unknown,
+        // The request itself is at fault, and was refused before anything was done.
         _ => Outcome::Refused,
     }
 }

@@ -127,6 +127,7 @@ impl Kv<'_> {
     async fn taken(&self, target: Target, value: Bytes) -> Result<Acquired, Error> {
         let reply = self.client.write(Verb::Put, target, value).await?;
         if self.client.parse(&reply)? {
+            // Both headers are Lockmesh's own: a Consul agent sends neither.
             let fence = reply.header("x-lockmesh-fence").and_then(|text| text.parse().ok());
             return Ok(Acquired::Granted { fence });
         }

@@ -234,6 +234,7 @@ async fn feed(
         let mut piece = Vec::with_capacity(PIECE);
         match from.take(PIECE as u64).read_to_end(&mut piece).await {
             Ok(0) => return Ok(()),
+            // The request ended before its body did: its answer says why.
             Ok(_) if into.send(Ok(piece.into())).await.is_err() => return Ok(()),
             Ok(_) => {}
             Err(error) => {

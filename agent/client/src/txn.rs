@@ -121,6 +121,7 @@ impl Client {
         let body = serde_json::to_vec(&txn.operations).map_err(|error| Error::Settings(error.to_string()))?;
         let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });
         let reply = self.send(Verb::Put, target, body.into()).await?;
+        // A conflict is an answer: its body says which operations stood in the way.
         if reply.status != 409 {
             let answer: TxnAnswer = self.parse(&crate::client::accept(reply)?)?;
             let results = answer.results.unwrap_or_default();

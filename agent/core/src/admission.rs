@@ -39,6 +39,7 @@ impl Admission {
     /// Why none of the servers that are known takes this agent, where that is so.
     pub fn refusal(&mut self, slots: &[Slot]) -> Option<String> {
         self.refusals.retain(|slot, _| slots.contains(slot));
+        // One that did not refuse may yet take the agent, also one that was never reached.
         let refused_by_all = slots.iter().all(|slot| self.refusals.contains_key(slot));
         let first = self.refusals.values().next().filter(|_| refused_by_all);
         first.or(self.denial.as_ref()).cloned()

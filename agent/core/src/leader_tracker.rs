@@ -125,6 +125,7 @@ impl LeaderTracker {
         if self.servers.get(slot).is_some() {
             let server = self.servers.server_mut(slot);
             (server.is_up, server.is_heard, server.failures) = (true, false, 0);
+            // Asked at once: what was known is of an earlier connection.
             (server.asked, server.not_before) = (None, None);
         }
     }
@@ -139,6 +140,7 @@ impl LeaderTracker {
         (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
         (server.double_of, server.leaderless_since, server.kept_until) = (None, None, None);
         (server.silence, server.is_removed, server.is_quiet) = (Duration::ZERO, false, false);
+        // The other way to the same server is the only one now.
         for (_, other) in self.servers.iter_mut() {
             other.double_of = other.double_of.filter(|double| *double != slot);
         }
@@ -178,6 +180,7 @@ impl LeaderTracker {
         if self.leader.is_none()
             && let Some(address) = hint
         {
+            // What one server believes of another: it says whom to ask, and not who leads.
             let named = self.servers.slot_at(address);
             if named != slot {
                 self.claim(named);
@@ -224,6 +227,7 @@ impl LeaderTracker {
         server.silence = status.last_contact.unwrap_or_default();
         self.servers.learn(slot, status);
         if self.servers.get(slot).is_some_and(|server| server.double_of.is_some()) {
+            // The same server is connected under another address, and its word counts there.
             return self.is_no_leader(slot, now);
         }
         match status.leader {
@@ -245,6 +249,7 @@ impl LeaderTracker {
             self.leader.is_none() && now.since(self.no_leader_since) >= FORGET_TERM_TIMEOUT;
         let is_believed =
             self.servers.get(slot).is_some_and(|server| server.not_before.is_none_or(|at| at <= now));
+        // A leader that was deposed may not know that yet; its older term gives it away.
         if (term < self.term && !is_long_leaderless) || !is_believed {
             return self.is_no_leader(slot, now);
         }
@@ -264,10 +269,13 @@ impl LeaderTracker {
 
     fn follows(&mut self, slot: Slot, leader: ServerId, term: Term, now: Time) {
         self.is_no_leader(slot, now);
+        // Old news: this server has not heard of the election since.
         if term < self.term {
             return;
         }
         let Some(named) = self.servers.slot_of(leader) else { return };
+        // Another one was elected in a newer term, so ours is deposed, whether or not it knows
+        // that.
         if term > self.term && self.leader.is_some_and(|leader| leader != named) {
             self.forget_leader(now);
         }
@@ -307,6 +315,7 @@ impl LeaderTracker {
             {
                 self.home = None;
             }
+            // Not for long enough, or not home; one only in doubt is left by the leader's word alone.
             (true, Some(_)) => {}
         }
     }
@@ -329,6 +338,7 @@ impl LeaderTracker {
 
     /// What shall be done now.
     pub fn actions(&mut self, now: Time) -> Actions {
+        // In this order: the dead are no home, and without a home one is searched.
         let cut = self.cut_the_dead(now);
         self.choose_home(now);
         self.notice_search(now);
@@ -366,6 +376,8 @@ impl LeaderTracker {
         let is_silent = |server: &KnownServer| {
             server.is_asked && server.asked.is_some_and(|asked| now >= asked + SILENCE_TIMEOUT)
         };
+        // Slowness or quiet may have other reasons; a question left open as well is the server's
+        // fault.
         let is_good = |server: &KnownServer| !(server.is_doubtful() && is_silent(server));
         if self.home.and_then(|home| self.servers.get(home)).is_some_and(is_good) {
             return;
@@ -378,7 +390,9 @@ impl LeaderTracker {
                 || self.servers.get(*slot).is_some_and(|server| server.leaderless_since.is_some())
         };
         let well: Vec<_> = self.servers.ranked().into_iter().filter(is_well).collect();
+        // One that knows no leader still answers stale reads.
         let best = well.iter().find(|slot| !is_leaderless(slot)).or(well.first()).copied();
+        // A doubtful home is better than none.
         self.home = best.or(self.home);
     }
 
@@ -404,6 +418,7 @@ impl LeaderTracker {
                 wake_at(actions, since + DIAL_INTERVAL * u32::try_from(count).unwrap_or(u32::MAX));
             }
         } else if needed.len() < 2 {
+            // Leader and home are one: when it goes, there is another that can be asked at once.
             needed.extend(self.reserve(&ranked, &needed));
         }
         for (slot, server) in self.servers.iter_mut() {
@@ -469,6 +484,7 @@ impl LeaderTracker {
             _ => return None,
         };
         let due = asked + pause.mul_f64(spread);
+        // Before that it would not be believed anyway.
         Some(not_before.map_or(due, |at| due.max(at)))
     }
 

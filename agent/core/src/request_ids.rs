@@ -84,6 +84,7 @@ impl RequestIds {
     /// A command wants a sequence; `token` is its own.
     pub fn enter(&mut self, token: u64) -> OpenRequest {
         let Some(registration) = self.registration else { return OpenRequest::NotRegistered };
+        // Nobody gets past those who wait, even where there is room.
         if self.waiting.is_empty() && self.in_use.len() < MAX_SPAN {
             return OpenRequest::Entered(self.next(registration));
         }
@@ -110,10 +111,12 @@ impl RequestIds {
     #[must_use]
     pub fn leave(&mut self, sequence: Sequence) -> Vec<Admitted> {
         if self.registration != Some(sequence.registration) {
+            // Its number was begun anew since, and may be another command's.
             return Vec::new();
         }
         let index = usize::try_from(sequence.number - self.lowest).expect("a span fits the memory");
         self.in_use[index] = false;
+        // One in the middle stays: servers are told one lowest sequence, and forget all below it.
         while self.in_use.front() == Some(&false) {
             self.in_use.pop_front();
             self.lowest += 1;

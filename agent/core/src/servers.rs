@@ -157,6 +157,8 @@ impl KnownServers {
             return self.server_mut(slot).id = None;
         }
         self.identify(slot, status.server);
+        // Answers of several servers come in any order: what one that is behind says must not undo
+        // newer news. Indexes of different clusters say nothing of each other.
         let is_older = self.version.0 == status.cluster_id && status.applied_index < self.version.1;
         let rows: BTreeMap<_, _> = status
             .servers
@@ -180,6 +182,7 @@ impl KnownServers {
     }
 
     fn identify(&mut self, slot: Slot, id: ServerId) {
+        // One server may be reached at several addresses; to use both would only look like two.
         let double = self.connected(id).filter(|other| *other != slot);
         let server = self.server_mut(slot);
         (server.id, server.double_of) = (Some(id), double);
@@ -188,6 +191,7 @@ impl KnownServers {
     /// Whether the server at a slot is one that the quorum does not have any more, or not yet.
     pub fn is_outside(&self, slot: Slot) -> bool {
         let id = self.get(slot).filter(|server| server.is_up).and_then(|server| server.id);
+        // As long as nobody named the members, nobody is known to be outside.
         !self.members.is_empty() && id.is_some_and(|id| !self.members.contains(&id))
     }
 
@@ -195,6 +199,7 @@ impl KnownServers {
     pub fn forget_the_unlisted(&mut self) {
         if !self.rows.is_empty() {
             let rows = &self.rows;
+            // Seeds stay: when all other servers were replaced, only these lead back.
             self.servers.retain(|_, server| server.is_seed || server.is_up || is_listed(rows, server));
         }
     }

@@ -189,6 +189,7 @@ impl Holder {
         let attempt = hold.attempt();
         attempt.is_prepared = true;
         attempt.step = AttemptStep::Looking;
+        // An index is waited behind once: whatever comes after that asks for the present state.
         let read = std::mem::take(&mut attempt.read);
         let request = hold.goal.look(read);
         self.ask(hold, request);
@@ -273,15 +274,20 @@ impl Holder {
             (Response::Verdict(false), _) => AttemptTurn::Overtaken,
             (response, queue_for) => match (response.acquired(), queue_for) {
                 (Acquired::Granted { fence }, _) => AttemptTurn::Granted(fence),
+                // Nearly the whole wait: the agent's clock and this one need not be in step.
                 (Acquired::Refused { .. }, Some(wait)) if now.since(since) >= wait.mul_f64(0.9) => {
                     AttemptTurn::Waited
                 }
                 (Acquired::Refused { delay }, Some(_)) => {
+                    // Refused long before the wait was over: an agent without queues answers at
+                    // once.
                     attempt.has_queues = false;
                     AttemptTurn::Closed(delay.unwrap_or_default())
                 }
                 (Acquired::Refused { delay: Some(delay) }, None) => AttemptTurn::Closed(delay),
                 (Acquired::Refused { delay: None }, None) => {
+                    // Somebody was faster, or there is a delay that this agent does not tell: a
+                    // look tells which.
                     attempt.step = AttemptStep::LookingAgain;
                     let request = hold.goal.look(Read::default());
                     self.ask(hold, request);
@@ -307,6 +313,8 @@ impl Holder {
                 let attempt = hold.attempt();
                 attempt.backoff.succeeded();
                 attempt.read = Read::default().newer_than(index, left.min(WATCH_TIMEOUT));
+                // Without an index the next look does not block, and would be followed by another
+                // at once.
                 if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
             }
             AttemptTurn::Waited => {
@@ -333,13 +341,17 @@ impl Holder {
             return self.give_up(hold, Ok(()));
         }
         attempt.step = AttemptStep::Pausing;
+        // A single try has no time left from the start; its pause only gets it out of step.
         let pause = if attempt.wait_limit == WaitLimit::Once { pause } else { pause.min(left) };
         hold.wakes_at = Some(now + pause);
     }
 
     fn turn_failed(&mut self, hold: &mut Hold, error: Error) {
         let attempt = hold.attempt();
+        // Before there was a session nothing has ever worked: that is told, and not waited out in
+        // silence.
         let is_hopeless = !attempt.is_prepared || attempt.wait_limit == WaitLimit::Once;
+        // A shared session is its keeper's, and others may hold under it.
         let is_replaced = error.is_invalid_session() && self.session_use == SessionUse::OneHold;
         if is_hopeless || !(is_replaced || error.is_transient()) {
             return self.give_up(hold, Err(error));
@@ -357,6 +369,7 @@ impl Holder {
     fn granted(&mut self, hold: &mut Hold, fence: Option<u64>) {
         hold.fence = fence;
         hold.stage = HoldStage::Held(Watch::default());
+        // The watch begins at once: by now the lock may be gone again.
         hold.wakes_at = Some(self.now);
         let grant = Grant { session: hold.session.clone(), fence };
         self.outbox.events.push(Event::Acquired(hold.id, Ok(Some(grant))));

@@ -90,6 +90,9 @@ impl Holder {
             && self.is_alive(&hold.session);
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
         match &hold.goal {
+            // A release names the session only: under a shared one it would end a hold that was
+            // acquired since. A slot's name on the list may keep others out and is taken off in any
+            // case.
             Goal::Lock(_) if !was_held => self.end_with(hold, Ok(false)),
             Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
         }
@@ -101,6 +104,7 @@ impl Holder {
         let HoldStage::Acquiring(attempt) = &hold.stage else { return };
         let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
+        // Nothing was asked for yet, so the caller need not wait for the session's end.
         if !was_prepared {
             self.tell_of_giving_up(hold);
         }
@@ -154,6 +158,7 @@ impl Holder {
             },
             GiveBackStep::Writing if response.verdict() => self.delete_own_key(hold, true),
             GiveBackStep::Writing => {
+                // Somebody else changed the list since it was read: it is read again.
                 giving_back.step = GiveBackStep::Pausing;
                 hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD));
             }

@@ -97,6 +97,7 @@ impl Goal {
                 let entry = entries.first();
                 entry.map_or(Ok(()), |entry| lock.check(entry))?;
                 let holder = entry.and_then(|entry| entry.session.as_deref());
+                // With a queue it is asked for also while others hold it: the request waits there.
                 if queue_for.is_none() && holder.is_some_and(|holder| holder != session) {
                     return Ok(Look::Taken);
                 }
@@ -104,6 +105,7 @@ impl Goal {
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
+                // The dead hold nothing: the write that takes a slot strikes them off.
                 slots.prune(entries);
                 if slots.holds(session) {
                     return Ok(Look::Mine);
@@ -127,6 +129,7 @@ impl Goal {
             }),
             Self::Slot(slot) => {
                 let Some(mut slots) = slot.slots(entries)? else { return Ok(Some(Loss::Deleted)) };
+                // To the others a holder without its own key is dead, so it must be to itself.
                 slots.prune(entries);
                 Ok((!slots.holds(session)).then_some(Loss::Unlisted))
             }

@@ -64,6 +64,7 @@ impl Lease {
     /// A renewal that was sent at `sent` has been acknowledged.
     pub(crate) fn renewed(&mut self, sent: Moment, spread: f64) {
         let margin = (self.ttl / 20).max(LEAST_MARGIN);
+        // An acknowledgement of an earlier renewal takes nothing back.
         self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
         // Between 30 % and 37 % of the TTL.
         self.renew_at = sent + self.ttl.mul_f64(0.30 + 0.07 * spread);

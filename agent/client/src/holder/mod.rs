@@ -163,6 +163,7 @@ impl Holder {
     /// How long something is surely held from `now` on, unless somebody ends it on purpose or a health check does.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {
         let believed = self.holds.get(&id).is_some_and(|hold| match &hold.stage {
+            // A look that found it gone counts at once, though its reason is still asked for.
             HoldStage::Held(watch) => hold.loss.is_none() && !watch.has_verdict(),
             _ => false,
         });
@@ -200,6 +201,7 @@ impl Holder {
     /// Takes one input, and puts all that follows from it into the outbox.
     pub fn handle(&mut self, now: Moment, input: Input, outbox: &mut Outbox) {
         std::mem::swap(&mut self.outbox, outbox);
+        // Whoever calls may hand in an older time; what was due stays due.
         self.now = self.now.max(now);
         // An answer that comes after the deadline is too late: others may have been told already.
         self.look_at_deadline();
@@ -251,6 +253,7 @@ impl Holder {
     fn advance(&mut self) -> bool {
         let now = self.now;
         let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        // One at a time: each may change what else is due.
         if let Some(id) = self.holds.values().find(|hold| is_due(hold.wakes_at)).map(|hold| hold.id) {
             self.with_hold(id, |holder, hold| {
                 hold.wakes_at = None;
@@ -273,6 +276,8 @@ impl Holder {
 
     /// Lets something happen to a hold, which is forgotten once it is over.
     fn with_hold(&mut self, id: HoldId, act: impl FnOnce(&mut Self, &mut Hold)) {
+        // Taken out meanwhile: whoever goes through the holds must not find the one that is acted
+        // on.
         let Some(mut hold) = self.holds.remove(&id) else { return };
         act(self, &mut hold);
         if !matches!(hold.stage, HoldStage::Over) {
@@ -290,6 +295,7 @@ impl Holder {
     }
 
     fn release(&mut self, hold: &mut Hold) {
+        // What was lost is in this stage too; its release says so.
         if let HoldStage::Held(_) = hold.stage {
             hold.is_awaited = true;
             self.give_back(hold);

@@ -83,6 +83,7 @@ impl Session {
         match (kept.renewal, kept.lease.step(now)) {
             (None, Step::Sleep(until)) => Some(until),
             (None, Step::Renew(_)) => Some(now),
+            // With a renewal under way there is only its answer to wait for, or the deadline.
             (Some(_), _) | (None, Step::Lost) => Some(kept.lease.deadline()),
         }
     }
@@ -91,6 +92,7 @@ impl Session {
 impl Holder {
     pub(super) fn create_session(&mut self) {
         let request = Request::CreateSession(self.options.clone());
+        // Counted from now: the server begins to count when this has arrived, which is later.
         self.session.creation = Some(self.send(RequestPurpose::Creation { sent: self.now }, request));
     }
 
@@ -183,6 +185,8 @@ impl Holder {
         let renewal = kept.renewal.take();
         self.cancel(renewal);
         self.outbox.events.push(Event::SessionLost(loss.clone()));
+        // What is being acquired goes on with another session, or fails with its next turn; what is
+        // being given back ends with this one.
         let is_held = |hold: &&Hold| matches!(hold.stage, HoldStage::Held(_));
         let held: Vec<HoldId> = self.holds.values().filter(is_held).map(|hold| hold.id).collect();
         for id in held {
@@ -195,6 +199,7 @@ impl Holder {
     /// told once, and what it answers is told.
     pub(super) fn end_session(&mut self, is_awaited: bool, then: Then) -> bool {
         let creation = self.session.creation.take();
+        // A session that comes to be all the same ends with its TTL.
         self.cancel(creation);
         let Some(id) = self.session.id().map(str::to_owned) else { return false };
         let ends = self.lose_session(Loss::Closed);

@@ -55,6 +55,8 @@ impl Hold {
 
 impl Holder {
     pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
+        // Consistent, because a leader that was deposed would show a lock as held that is another's
+        // by now.
         let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIMEOUT);
         let request = hold.goal.look(read);
         self.ask(hold, request);
@@ -90,6 +92,7 @@ impl Holder {
         let retries = hold.watch_retries;
         let watch = hold.watch();
         watch.failures += 1;
+        // A refusal would be repeated for ever, and the hold never be watched.
         if retries.is_some_and(|retries| watch.failures > retries) || !error.is_transient() {
             return self.lose_hold(hold, Loss::Unwatched(error.to_string()));
         }

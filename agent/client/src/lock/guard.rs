@@ -70,6 +70,7 @@ impl LockGuard {
         let LockGoal { key, flags, .. } = &self.goal;
         match self.client.kv().acquire(key, &self.grant.session, value.clone(), *flags).await? {
             Acquired::Granted { .. } => {
+                // The release writes a value too, and must not bring an older one back.
                 self.hold.written(value);
                 Ok(())
             }

@@ -124,6 +124,7 @@ impl Lock {
         if entry.session.is_some() {
             return Ok(false);
         }
+        // Only as it was seen: whoever takes the lock in between keeps it.
         self.client.kv().delete_cas(&self.goal.key, entry.modify_index).await
     }
 

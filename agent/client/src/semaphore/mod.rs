@@ -36,7 +36,9 @@ impl Semaphore {
     /// A semaphore of `limit` slots under `prefix`. All contenders must name the same limit.
     pub fn new(client: &Client, prefix: impl Into<String>, limit: usize) -> Self {
         let mut prefix = prefix.into();
+        // With a slash at its end or without, it is the same semaphore.
         prefix.truncate(prefix.trim_end_matches('/').len());
+        // A contender's key says that it lives, so it must go with the session.
         let options = SessionOptions { delete_keys: true, ..SessionOptions::named("Lockmesh semaphore") };
         let goal = SlotGoal { prefix, limit, value: Bytes::new() };
         Self { client: client.clone(), goal, options, watch_retries: None }
@@ -105,6 +107,7 @@ impl Semaphore {
         if slots.taken() > 0 {
             return Ok(false);
         }
+        // Only as it was seen: whoever enters in between keeps the slot.
         self.client.kv().delete_cas(&self.goal.list_key(), slots.modify_index).await
     }
 

@@ -73,6 +73,7 @@ impl PendingCalls {
     pub(super) fn begin(&mut self, call: PendingCall) -> CallId {
         self.last += 1;
         let id = CallId(self.last);
+        // Kept apart, because a parked call that is silent says nothing of its server.
         match call.scope {
             RetryScope::Leader | RetryScope::Home => self.prompt.insert(id, call),
             RetryScope::Parked | RetryScope::Own => self.patient.insert(id, call),

@@ -122,6 +122,7 @@ impl Link {
     /// Waits before it is dialled again, unless that is urgent.
     pub(super) fn pause(&mut self, now: Time) {
         let pause = self.backoff.next_pause();
+        // Once only, so that a server which refuses at once is not dialled without end.
         if !std::mem::take(&mut self.is_hastened) {
             self.state = LinkState::Pausing(now + pause);
         }
@@ -131,6 +132,7 @@ impl Link {
     pub(super) fn wakes_at(&self, probe_after: Duration) -> Option<Time> {
         match self.state {
             LinkState::Pausing(at) => Some(at),
+            // The end of slowness is looked for early, because it ends the search for another server.
             LinkState::Up(_) => self.slow.or_else(|| self.calls.oldest().map(|begun| begun + probe_after)),
             LinkState::Down | LinkState::Dialling(_) => None,
         }

@@ -92,6 +92,8 @@ impl QuorumClient {
             WaitStage::Stopping { queued } => self.stopped(token, queued, result),
             WaitStage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
             WaitStage::TakingBack => {
+                // What cannot be given back lasts as long as its session. No caller is left to hear
+                // that.
                 if let (Some(LockWait { key, session, .. }), Err(reason)) =
                     (self.lock_waits.remove(&token), result)
                 {
@@ -115,6 +117,7 @@ impl QuorumClient {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         let until = self.now + lock_wait.wait + GRACE_WINDOW;
         lock_wait.until = Some(until);
+        // Its caller went, or no wait is kept any more: the position must not be granted.
         let is_over = lock_wait.is_gone || self.in_hurry;
         self.timers.insert((until, Timer::Caller(token)));
         if is_over {
@@ -133,6 +136,8 @@ impl QuorumClient {
             mark,
         };
         let blocking = Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW };
+        // The last question is not parked: the wait was stopped, so what there is now is the
+        // answer.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
@@ -177,6 +182,7 @@ impl QuorumClient {
     fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
         match (result, self.lock_waits.get(&token)) {
             (Err(reason), _) => self.leave_queue(token, queued.mark, Some(reason)),
+            // Whoever would be told of a grant went meanwhile, so that is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => self.leave_queue(token, queued.mark, None),
             (Ok(_), _) => self.ask_for_position(token, queued, true),
         }
@@ -203,12 +209,17 @@ impl QuorumClient {
     ) {
         let outcome = match (result, failure) {
             (Ok(Response::Applied(Applied { reply: Reply::Done, .. })), _) => {
+                // The session held it for a moment, and others may have seen that: a plain *no*
+                // would be wrong.
                 let why = "the lock was granted when its wait was over, and was given back";
                 Err(Unavailable::Unknown(why.into()))
             }
             (Ok(_), None) => Ok((mark, Applied { index: mark, reply: Reply::Flag(false) })),
             (Ok(_), Some(failure)) => Err(failure),
+            // A position that stays would be granted to nobody: that is worth another attempt.
             (Err(reason), None) => return self.leave_queue(token, mark, Some(reason)),
+            // The position may stand, and the lock be granted in it, whatever the first failure
+            // was.
             (Err(_), Some(failure)) => {
                 return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
             }
@@ -237,6 +248,8 @@ impl QuorumClient {
         };
         let is_gone = lock_wait.is_gone;
         match granted {
+            // Kept until the caller has heard: an answer that is lost on its way has to be taken
+            // back.
             Some(mark) => lock_wait.stage = WaitStage::Granted { mark },
             None => drop(self.lock_waits.remove(&token)),
         }
@@ -270,6 +283,7 @@ impl QuorumClient {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         lock_wait.is_gone = true;
         self.callers.remove(&token);
+        // A request under way is not cancelled here: its answer says what there is to give back.
         self.end_wait(token);
         self.take_back(token);
     }
@@ -277,6 +291,7 @@ impl QuorumClient {
     /// The servers' own clock ends a wait before this. It has not: after an election, or because they were not heard.
     pub(super) fn wait_is_over(&mut self, token: CallToken) {
         let Some(queued) = self.stop_asking(token) else { return };
+        // Stopped and not left: a grant that came before is the caller's.
         self.set_stage(token, WaitStage::Stopping { queued });
         let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
         let (key, session, mark) = (key.clone(), session.clone(), queued.mark);
@@ -301,6 +316,7 @@ impl QuorumClient {
                 self.timers.remove(&(at, Timer::Question(token)));
                 Some(queued)
             }
+            // In any other stage there is no position yet, or the wait is being ended already.
             _ => None,
         }
     }

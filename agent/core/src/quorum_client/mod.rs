@@ -288,17 +288,20 @@ impl QuorumClient {
 
     /// Does one thing that is due; whether there was any.
     fn step(&mut self) -> bool {
+        // First of all: where requests go rests on what the tracker says.
         if !self.is_closed && self.tracker_is_due() {
             self.follow_tracker();
             return true;
         }
         if std::mem::take(&mut self.routes_changed) {
+            // All of them: whoever finds no way still waits again.
             std::mem::take(&mut self.unrouted).into_iter().for_each(|number| self.run_again(number));
         }
         if let Some(number) = self.runnable.pop_front() {
             self.advance(number);
             return true;
         }
+        // Requests are answered also after the end; nothing else begins any more.
         if self.is_closed {
             return false;
         }
@@ -355,6 +358,7 @@ impl QuorumClient {
                 self.cancel(number);
             }
             Some(Caller::SharedRead { .. }) => drop(self.leave_shared_read(token)),
+            // None: the answer was given, and its caller is gone before it heard of the grant.
             Some(Caller::LockWait) | None => self.abandon_wait(token),
         }
     }

@@ -62,6 +62,7 @@ impl QuorumClient {
         self.registrar.is_under_way = true;
         let (kind, scope) = (CallKind::Registration, RetryScope::Leader);
         let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + REGISTRATION_TIMEOUT };
+        // Without an id: request ids begin with a registration.
         let request = Request::Propose(None, Command::RegisterAgent(self.config.registration.clone()));
         self.send(slot, connection, call, request);
         true
@@ -69,6 +70,7 @@ impl QuorumClient {
 
     /// The servers do not know this registration of the agent any more: another one must begin before commands go on.
     pub(super) fn forgotten(&mut self, registration: Registration) {
+        // A late answer to a command of an earlier registration says nothing of the present one.
         if self.ids.registration() == Some(registration) {
             self.registrar.is_registered = false;
         }
@@ -80,6 +82,7 @@ impl QuorumClient {
                 return self.registered(Registration { number, generation });
             }
             Response::Applied(Applied { reply: Reply::Refused(refusal), .. }) => {
+                // No waiting mends that, so whoever waits for the registration is told.
                 self.admission.denied(&refusal.to_string());
                 refusal.to_string()
             }

@@ -129,6 +129,7 @@ impl QuorumClient {
     /// Makes a request's next step: finds a server, then a sequence, then sends it.
     pub(super) fn advance(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get(&number) else { return };
+        // Nothing wakes a request of a client that is closed, so each has to end here.
         if self.is_closed {
             return self.give_up(number, no_leader());
         }
@@ -162,13 +163,17 @@ impl QuorumClient {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let registration = self.ids.registration();
         if pending.sequence.is_some_and(|sequence| registration == Some(sequence.registration)) {
+            // One id for all attempts: by it the servers know a command that they have carried out.
             return true;
         }
+        // Under a fresh id it would be a second command, and the first one may have taken effect.
         if pending.was_sent {
             let why = unknown("the agent had to register again before the servers answered");
             self.finish(number, Err(why));
             return false;
         }
+        // Certainly not done, so a fresh sequence is safe; one of an earlier registration ended
+        // with that.
         match self.ids.enter(number.0) {
             OpenRequest::Entered(sequence) => {
                 pending.sequence = Some(sequence);
@@ -188,6 +193,8 @@ impl QuorumClient {
             // The connection has just ended: the tracker is about to say who takes its place.
             return self.wait_for_route(number);
         };
+        // What waits here was certainly not sent, and may still go to another server; what the
+        // connection buffers is neither.
         if link.is_backlogged {
             pending.stage = RequestStage::Backlogged(slot);
             return link.backlog.push_back(number);
@@ -195,11 +202,14 @@ impl QuorumClient {
         let sequence = pending.sequence;
         let scope = pending.scope();
         let mut request = pending.request.clone();
+        // Made anew for each attempt: with it goes the lowest sequence that is still wanted, below
+        // which the servers forget replies.
         if let Request::Propose(id, _) = &mut request {
             *id = sequence.and_then(|sequence| self.ids.request_id(sequence));
         }
         self.counts.attempts += 1;
         let timeout = match scope {
+            // The server itself ends the wait after that time, so only then its answer is late.
             RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
             RetryScope::Leader | RetryScope::Home | RetryScope::Own => self.config.answer_time,
         };
@@ -236,12 +246,16 @@ impl QuorumClient {
         };
         let Some(pending) = self.requests.get(&number) else { return };
         if pending.is_command() {
+            // The registration is over. The next attempt waits for another one, and whether there
+            // may be one then, `was_sent` says.
             if is_forgotten(&response) {
                 if let Some(sequence) = pending.sequence {
                     self.forgotten(sequence.registration);
                 }
                 return self.failed(number, AttemptFailure::Again(no_leader()));
             }
+            // Only an applied entry tells what became of a command: after anything else that is
+            // unknown.
             if !matches!(response, Response::Applied(_)) {
                 response = Response::Unavailable(unexpected(&response));
             }
@@ -262,15 +276,20 @@ impl QuorumClient {
     ) -> Result<Response, AttemptFailure> {
         match response {
             Response::Unavailable(reason) => Err(match reason {
+                // Certainly not done, so the next leader may have it.
                 Unavailable::NotLeader { leader } => {
                     self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
                     AttemptFailure::Again(Unavailable::NotLeader { leader })
                 }
+                // Such a server takes nothing in; what it had taken in before, it answered as
+                // unknown.
                 Unavailable::Removed | Unavailable::Corrupt => {
                     self.tell(|tracker, now| tracker.removed(slot, now));
                     AttemptFailure::Elsewhere
                 }
                 Unavailable::Unknown(_) => AttemptFailure::Sent,
+                // Told at once: repeats would add to an overload, and for the rest somebody has to
+                // act.
                 Unavailable::Overloaded(_)
                 | Unavailable::Disk(_)
                 | Unavailable::Denied(_)
@@ -304,6 +323,8 @@ impl QuorumClient {
                 reason
             }
             AttemptFailure::Elsewhere => no_leader(),
+            // The same id makes the repeat harmless: a server that has done it gives the first
+            // reply.
             AttemptFailure::Sent if is_command => {
                 pending.was_sent = true;
                 no_leader()
@@ -312,6 +333,7 @@ impl QuorumClient {
                 no_leader()
             }
             AttemptFailure::Sent => {
+                // Perhaps done, and not to be done twice: whoever asked for it has to look.
                 pending.was_sent = true;
                 return self.give_up(number, no_leader());
             }
@@ -363,6 +385,8 @@ impl QuorumClient {
     fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
         let was_sent = self.requests.get(&number).is_some_and(|pending| pending.was_sent);
         let reason = match (self.is_closed, was_sent) {
+            // The calls were forgotten with their connections, so nobody can tell any more which
+            // requests were sent.
             (true, _) => shutting_down(),
             (false, true) => match reason {
                 Unavailable::Disk(_) => unknown(&reason.to_string()),
@@ -397,6 +421,7 @@ impl QuorumClient {
     fn forget(&mut self, number: RequestNumber) -> Option<PendingRequest> {
         self.leave_stage(number);
         let pending = self.requests.remove(&number)?;
+        // Nobody wants the reply any more: the servers may forget it.
         if let Some(sequence) = pending.sequence {
             let admitted = self.ids.leave(sequence);
             self.admit(admitted);

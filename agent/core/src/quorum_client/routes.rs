@@ -31,6 +31,7 @@ impl QuorumClient {
 
     /// Does what the tracker says.
     pub(super) fn follow_tracker(&mut self) {
+        // Before anything is done: what is done may tell the tracker something new.
         self.tracker_is_due = false;
         let actions = self.tracker.actions(self.now);
         self.tracker_wakes_at = actions.wakes_at;
@@ -71,6 +72,7 @@ impl QuorumClient {
             if std::mem::replace(&mut link.roles, roles) != roles {
                 let unfit = link.calls.unfit(roles);
                 unfit.into_iter().for_each(|call| self.lose_call(slot, call));
+                // What waits for room here may have another way now.
                 self.end_backlog(slot);
             }
             self.want(slot, actions.keep.contains(&slot));
@@ -105,6 +107,7 @@ impl QuorumClient {
             LinkState::Dialling(_) if !is_wanted => self.hang_up(slot),
             LinkState::Up(_) if !is_wanted => {
                 self.hang_up(slot);
+                // It was told of the connection, but never of an attempt at one.
                 self.tell(|tracker, now| tracker.lost(slot, now));
             }
             _ => {}
@@ -149,6 +152,7 @@ impl QuorumClient {
     fn hang_up(&mut self, slot: Slot) {
         let Some(link) = self.links.get_mut(&slot) else { return };
         let Some(connection) = link.present() else { return };
+        // It stood until nobody needed it, which is no failure to pause after.
         if link.connection().is_some() {
             link.succeeded();
         }
@@ -177,6 +181,7 @@ impl QuorumClient {
             }
             ConnectionEnd::Lost(reason) => {
                 self.admission.not_refused(slot);
+                // It stood, so this is the first failure of its kind.
                 if was_up {
                     link.succeeded();
                 }
@@ -192,6 +197,7 @@ impl QuorumClient {
 
     /// All calls that wait are lost.
     fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId) {
+        // From here on nothing counts that is told of it: its calls may be under way elsewhere.
         self.connections.remove(&connection);
         let link = self.links.get_mut(&slot).expect("a connection has a link");
         link.is_down();
@@ -240,6 +246,8 @@ impl QuorumClient {
         if let Some(call) = self.cancel_call(slot, id) {
             self.call_lost(call);
             if matches!(call.kind, CallKind::Status(_)) {
+                // A server that does not even say this is as good as dead, though the connection
+                // stands.
                 self.cut(slot, "it did not tell its status");
             }
         }
@@ -249,6 +257,8 @@ impl QuorumClient {
     pub(super) fn answers(&mut self, connection: ConnectionId, answers: Vec<(CallId, Response)>) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         for (id, response) in answers {
+            // Nobody waits for it: it was cancelled, came too late, or went to another server
+            // since.
             let Some(call) = self.take_call(slot, id) else { continue };
             match call.kind {
                 CallKind::Attempt(number) => self.answered(number, (slot, call.scope), response),
@@ -263,6 +273,7 @@ impl QuorumClient {
         let Some(&slot) = self.connections.get(&connection) else { return };
         match self.take_call(slot, id).map(|call| call.kind) {
             Some(CallKind::Attempt(number)) => {
+                // It never left, and would be as long the next time.
                 self.failed(number, AttemptFailure::Final(Unavailable::Denied(reason)));
             }
             Some(CallKind::Registration) => self.registration_failed(reason),
@@ -346,6 +357,8 @@ impl QuorumClient {
                 self.forgotten(registration);
             }
         }
+        // Only now: a server that does not believe this agent says so after the handshake, when the
+        // connection seems to stand.
         self.admission.not_refused(slot);
         self.tell(|tracker, now| tracker.heard(slot, status, now));
     }

@@ -90,6 +90,7 @@ impl QuorumClient {
         self.shared_reads.last += 1;
         let number = SharedReadNumber(self.shared_reads.last);
         let request = wanted.request(Some(SHARED_READ_WAIT));
+        // Without a deadline: each waiter has its own, and the last one to go ends it.
         let request = self.begin(Owner::SharedRead(number), request, Effort::Endless);
         self.shared_reads.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();
@@ -119,6 +120,7 @@ impl QuorumClient {
         let read = self.shared_reads.reads.get_mut(&number)?;
         read.waiters.remove(&token);
         let wanted = read.wanted.clone();
+        // Nobody waits any more, so the server need not park it either.
         if read.waiters.is_empty() {
             let request = read.request;
             self.close_shared_read(number);
@@ -148,6 +150,7 @@ impl QuorumClient {
         let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
         let is_over = self.now.since(read.begun) >= SHARED_READ_WAIT;
         let is_news = news.as_ref().map_or(true, |answer| answer.index > read.wanted.index);
+        // The server's wait is over, and those of the waiters are not: they are told nothing.
         if !read.is_late && is_over && !is_news {
             let request = read.wanted.request(Some(SHARED_READ_WAIT));
             return self.renew_shared_read(number, request, Effort::Endless);
@@ -165,11 +168,13 @@ impl QuorumClient {
 
     fn tell_late_waiters(&mut self, number: SharedReadNumber, news: Result<Arc<Answer>, Unavailable>) {
         let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
+        // A failure is told as it is, and stale readers were promised no age.
         let is_fresh = match read.wanted.consistency {
             Consistency::Default | Consistency::Consistent => read.is_late || news.is_err(),
             Consistency::Stale => true,
         };
         if !is_fresh && !read.waiters.is_empty() {
+            // From here on nobody may join: whoever asks now wants an answer that is younger still.
             read.is_late = true;
             let request = read.wanted.request(None);
             let key = std::mem::take(&mut read.key);
