@@ -75,8 +75,8 @@ impl Agent<'_> {
     /// Registers a check that runs by being told: see [`Agent::update_check`].
     ///
     /// # Errors
-    /// [`Error::Refused`] says why; the check was not registered. After any other error it may be. To
-    /// register it again is safe: a check that is there keeps its status.
+    /// [`Error::Refused`] says why; the check was not registered. After any other error it may be.
+    /// To register it again is safe: a check that is there keeps its status.
     pub async fn register_check(&self, check: &NewCheck) -> Result<(), Error> {
         self.put(Target::new("/v1/agent/check/register"), check).await
     }
@@ -93,15 +93,15 @@ impl Agent<'_> {
     /// Takes a check away; sessions that depend on it end.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the agent has no check of that id, as when an earlier attempt took it
-    /// away. After any other error try again.
+    /// [`Error::Refused`] where the agent has no check of that id, as when an earlier attempt took
+    /// it away. After any other error try again.
     pub async fn deregister_check(&self, id: &str) -> Result<(), Error> {
         let target = Target::new("/v1/agent/check/deregister/").name(id);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
-    /// Lets it read its certificate and its log level again; answers what changed, in words. What is broken is
-    /// refused, and everything stays as it was.
+    /// Lets it read its certificate and its log level again; answers what changed, in words. What
+    /// is broken is refused, and everything stays as it was.
     ///
     /// # Errors
     /// [`Error::Refused`] says what is broken; everything stays as it was. After any other error

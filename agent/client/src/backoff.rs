@@ -38,7 +38,8 @@ impl Backoff {
         Self { first, longest, next: first }
     }
 
-    /// After a failure: how long to wait. Between half and all of a span that doubles up to the longest.
+    /// After a failure: how long to wait. Between half and all of a span that doubles up to the
+    /// longest.
     pub(crate) fn failed(&mut self, jitter: &mut Jitter) -> Duration {
         let span = self.next;
         self.next = span.saturating_mul(2).min(self.longest);

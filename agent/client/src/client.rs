@@ -1,7 +1,7 @@
 //! The client: one handle for everything, and what all its calls have in common.
 //!
-//! A call is one HTTP request. Nothing here retries: the agent does that, under one request id; what outlives errors
-//! are the keepers and guards built on top.
+//! A call is one HTTP request. Nothing here retries: the agent does that, under one request id;
+//! what outlives errors are the keepers and guards built on top.
 
 use crate::address::Address;
 use crate::clock::Clock;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a call may take that does not block on purpose. An agent without a quorum itself tries for 7 s.
+/// How long a call may take that does not block on purpose. An agent without a quorum itself tries
+/// for 7 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much later than its wait a blocking query may be answered, besides a sixteenth of the wait.
@@ -67,8 +68,8 @@ impl Client {
         self.pool.address()
     }
 
-    /// Waits until everything is tidied up that was dropped: guards, keepers, acquisitions under way. Call it before
-    /// the program ends, within a time that it can spare.
+    /// Waits until everything is tidied up that was dropped: guards, keepers, acquisitions under
+    /// way. Call it before the program ends, within a time that it can spare.
     pub async fn settled(&self) {
         // The sender is ours, so the channel cannot close.
         let _ = self.tidying.subscribe().wait_for(|count| *count == 0).await;

@@ -1,14 +1,15 @@
 //! The clock that deadlines rest on: monotonic, and it goes on while the machine is suspended.
 //!
-//! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended machine: a holder
-//! that slept through its lease must find it over on waking up.
+//! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended
+//! machine: a holder that slept through its lease must find it over on waking up.
 
 use crate::holder::Moment;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The longest nap while waiting for a [`Moment`]: how late a suspended machine may notice it after waking up.
+/// The longest nap while waiting for a [`Moment`]: how late a suspended machine may notice it after
+/// waking up.
 const LONGEST_NAP: Duration = Duration::from_millis(500);
 
 /// Where the time comes from.

@@ -1,8 +1,8 @@
 //! HTTP/1.1 connections to the agent, kept alive and used again; the one place that names hyper.
 //!
-//! A connection carries one request at a time. One whose request was given up (dropped, timed out) is closed, so that
-//! the agent frees whatever waits behind it; it is never used again. Nothing here retries a request that may have
-//! reached the agent.
+//! A connection carries one request at a time. One whose request was given up (dropped, timed out)
+//! is closed, so that the agent frees whatever waits behind it; it is never used again. Nothing
+//! here retries a request that may have reached the agent.
 
 use crate::address::Address;
 use crate::error::Error;
@@ -146,7 +146,8 @@ impl Pool {
         }
     }
 
-    /// Sends a request and reads only the answer's head; the caller streams the rest and bounds the time.
+    /// Sends a request and reads only the answer's head; the caller streams the rest and bounds the
+    /// time.
     pub(crate) async fn open(&self, call: Call) -> Result<Download, Error> {
         let mut request = self.request(call)?;
         loop {
@@ -335,8 +336,8 @@ impl Body for Outgoing {
     }
 }
 
-/// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of letting them wait, as TCP
-/// does: this tries again until there is room, for 5 s at most.
+/// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of
+/// letting them wait, as TCP does: this tries again until there is room, for 5 s at most.
 ///
 /// # Errors
 /// There is no connection, and nothing was sent: [`io::ErrorKind::TimedOut`] where the queue stayed

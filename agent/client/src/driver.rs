@@ -1,7 +1,7 @@
 //! The shell around a [`Holder`]: clock, client and those who wait.
 //!
-//! Every input is taken under one lock, and what comes back is carried out at once: each request in a task of its own. One
-//! task more tells the time. It must decide nothing.
+//! Every input is taken under one lock, and what comes back is carried out at once: each request in
+//! a task of its own. One task more tells the time. It must decide nothing.
 
 use crate::client::{Client, Tidying};
 use crate::error::Error;
@@ -20,7 +20,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-/// Whoever wants a holder to go on. When the last one is gone, everything is given back in the background.
+/// Whoever wants a holder to go on. When the last one is gone, everything is given back in the
+/// background.
 #[derive(Debug)]
 pub(crate) struct Driver {
     shared: Arc<HoldersShared>,

@@ -14,7 +14,8 @@ use tokio::time::sleep;
 /// How long one blocking query waits for a change of leaders.
 const WATCH: Duration = Duration::from_secs(60);
 
-/// Holding the office: the guard of the lock. `release` resigns, `lost` tells when the office is gone.
+/// Holding the office: the guard of the lock. `release` resigns, `lost` tells when the office is
+/// gone.
 pub type Leadership = LockGuard;
 
 /// An office that one candidate at a time holds.
@@ -112,11 +113,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Who leads: at once when called first, later when it has changed. Changes in quick succession may be told as
-    /// one.
+    /// Who leads: at once when called first, later when it has changed. Changes in quick succession
+    /// may be told as one.
     ///
     /// # Errors
-    /// Whatever the request says; call again to go on. [`Observer::next_surely`] does that by itself.
+    /// Whatever the request says; call again to go on. [`Observer::next_surely`] does that by
+    /// itself.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
             let read = Read::default().newer_than(self.index, WATCH);

@@ -21,7 +21,8 @@ pub enum Error {
         /// Why it is not.
         source: io::Error,
     },
-    /// The connection broke or time ran out before an answer came: a write may or may not have been done. Ask.
+    /// The connection broke or time ran out before an answer came: a write may or may not have been
+    /// done. Ask.
     #[error(
         "no answer from the agent at {address}: {reason}; whether the request was carried out is unknown"
     )]
@@ -31,7 +32,8 @@ pub enum Error {
         /// How it ended.
         reason: String,
     },
-    /// The agent or the cluster cannot do it at present; certainly nothing was done. Try again later.
+    /// The agent or the cluster cannot do it at present; certainly nothing was done. Try again
+    /// later.
     #[error("unavailable, try again later ({status}): {text}")]
     Unavailable {
         /// The HTTP status.
@@ -39,8 +41,8 @@ pub enum Error {
         /// The agent's words.
         text: String,
     },
-    /// It failed on its way, or the agent is Consul's and does not say: a write may or may not have been done. Look
-    /// before trying again, unless it may be done twice.
+    /// It failed on its way, or the agent is Consul's and does not say: a write may or may not have
+    /// been done. Look before trying again, unless it may be done twice.
     #[error("failed, and it may have been done all the same ({status}): {text}")]
     UnknownOutcome {
         /// The HTTP status.
@@ -48,7 +50,8 @@ pub enum Error {
         /// The agent's words.
         text: String,
     },
-    /// The request was understood and refused; the same one will be refused again. Nothing was done.
+    /// The request was understood and refused; the same one will be refused again. Nothing was
+    /// done.
     #[error("refused ({status}): {text}")]
     Refused {
         /// The HTTP status.
@@ -109,8 +112,8 @@ impl Error {
         )
     }
 
-    /// Sorts an answer that is not a success: by what it says of its outcome, or else, as Consul's answers, by status
-    /// and words.
+    /// Sorts an answer that is not a success: by what it says of its outcome, or else, as Consul's
+    /// answers, by status and words.
     pub(crate) fn from_answer(status: u16, outcome: Option<&str>, text: String) -> Self {
         match outcome.and_then(Outcome::parse).unwrap_or_else(|| guessed(status, &text)) {
             Outcome::Refused => Self::Refused { status, text },
@@ -125,8 +128,8 @@ impl Error {
     }
 }
 
-/// What became of a request whose answer does not say so: Consul says 500 both for "cannot at present" and for a good
-/// many refusals.
+/// What became of a request whose answer does not say so: Consul says 500 both for "cannot at
+/// present" and for a good many refusals.
 fn guessed(status: u16, text: &str) -> Outcome {
     match status {
         // Turned away before it was looked at.
@@ -138,8 +141,9 @@ fn guessed(status: u16, text: &str) -> Outcome {
     }
 }
 
-/// What a 500 of Consul's says when asking again is pointless. An unknown text is taken for unavailability: a holder
-/// that asks again in vain gives up at its own deadline, one that gives up in vain has lost a lock.
+/// What a 500 of Consul's says when asking again is pointless. An unknown text is taken for
+/// unavailability: a holder that asks again in vain gives up at its own deadline, one that gives up
+/// in vain has lost a lock.
 fn is_refusal(text: &str) -> bool {
     const REFUSALS: [&str; 14] = [
         "invalid session",

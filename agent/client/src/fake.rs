@@ -1,7 +1,7 @@
 //! An agent made up for tests: keys, sessions and blocking queries in memory, and faults on demand.
 //!
-//! It runs inside the test's own runtime, so that tokio's stopped clock moves both ends. It knows only what the
-//! client's own holds need, and is no measure of what a real agent does.
+//! It runs inside the test's own runtime, so that tokio's stopped clock moves both ends. It knows
+//! only what the client's own holds need, and is no measure of what a real agent does.
 
 use crate::address::Address;
 use crate::client::Client;
@@ -305,7 +305,8 @@ impl World {
         })
     }
 
-    /// Writes. An acquire that waits does so until it is worth a try, in no order, unless this agent has no queues.
+    /// Writes. An acquire that waits does so until it is worth a try, in no order, unless this
+    /// agent has no queues.
     async fn put(&self, key: &str, request: &FakeRequest) -> FakeResponse {
         if let (Some(session), Some(wait)) = (request.query.get("acquire"), request.query.get("wait")) {
             let until = Instant::now() + crate::duration::parse_duration(wait).expect("a wait");

@@ -1,7 +1,8 @@
 //! A session that keeps itself alive.
 //!
-//! It is renewed at about a third of the TTL, outlives every transient error until the lease's deadline, and is never
-//! believed in longer than the server has promised to keep it. What decides that is [`crate::holder`].
+//! It is renewed at about a third of the TTL, outlives every transient error until the lease's
+//! deadline, and is never believed in longer than the server has promised to keep it. What decides
+//! that is [`crate::holder`].
 
 use crate::client::Client;
 use crate::driver::Driver;
@@ -23,7 +24,8 @@ impl SessionKeeper {
     /// Creates a session and keeps it.
     ///
     /// # Errors
-    /// [`Error::Settings`] for a TTL that is none. Whatever creating it says; a session that may have been created all the same ends with its TTL.
+    /// [`Error::Settings`] for a TTL that is none. Whatever creating it says; a session that may
+    /// have been created all the same ends with its TTL.
     pub async fn create(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         options.check()?;
         let driver = Driver::start(client, options.clone(), SessionUse::Shared);
@@ -36,7 +38,8 @@ impl SessionKeeper {
         &self.id
     }
 
-    /// How long the session is surely alive from now on, unless somebody ends it on purpose or a health check does.
+    /// How long the session is surely alive from now on, unless somebody ends it on purpose or a
+    /// health check does.
     pub fn remaining(&self) -> Duration {
         self.driver.remaining()
     }
@@ -51,7 +54,8 @@ impl SessionKeeper {
         self.driver.lost().await
     }
 
-    /// Ends the session now. Keys that it still holds are released or deleted, and closed for its lock-delay.
+    /// Ends the session now. Keys that it still holds are released or deleted, and closed for its
+    /// lock-delay.
     ///
     /// # Errors
     /// When the agent could not be told; the session then ends with its TTL.

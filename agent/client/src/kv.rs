@@ -47,8 +47,8 @@ impl Kv<'_> {
         Ok(entries.map(|entries| entries.into_iter().flatten().map(Entry::from).collect()))
     }
 
-    /// The names that start with `prefix`, each cut after the first `separator` that follows it; an empty separator
-    /// cuts nothing.
+    /// The names that start with `prefix`, each cut after the first `separator` that follows it; an
+    /// empty separator cuts nothing.
     ///
     /// # Errors
     /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
@@ -76,7 +76,8 @@ impl Kv<'_> {
         self.client.verdict(Verb::Put, flagged(key, flags), value.into()).await
     }
 
-    /// Writes a value if the entry's modify index is `index`, where 0 stands for "there is no such key".
+    /// Writes a value if the entry's modify index is `index`, where 0 stands for "there is no such
+    /// key".
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], the value may have been written: read the entry before
@@ -91,7 +92,8 @@ impl Kv<'_> {
         self.client.verdict(Verb::Put, flagged(key, flags).number("cas", index), value.into()).await
     }
 
-    /// Takes the key's lock for a session and writes the value; also how a holder changes the value.
+    /// Takes the key's lock for a session and writes the value; also how a holder changes the
+    /// value.
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], the session may hold the lock now: ask again, which is
@@ -106,8 +108,9 @@ impl Kv<'_> {
         self.taken(flagged(key, flags).with("acquire", session), value.into()).await
     }
 
-    /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is first. To drop the
-    /// future gives up its position. An agent that knows no queues answers at once.
+    /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is
+    /// first. To drop the future gives up its position. An agent that knows no queues answers at
+    /// once.
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], the session may hold the lock now, or wait for it yet:

@@ -1,7 +1,7 @@
 //! Typed, asynchronous client of the local Lockmesh agent.
 //!
-//! It speaks the HTTP dialect of Consul over the agent's Unix socket or loopback TCP, and so works with a Consul agent
-//! too, without fences. Start at [`Client`]; for a lock, at [`Lock`].
+//! It speaks the HTTP dialect of Consul over the agent's Unix socket or loopback TCP, and so works
+//! with a Consul agent too, without fences. Start at [`Client`]; for a lock, at [`Lock`].
 //!
 //! ```no_run
 //! use lockmesh_client::{Client, Lock};
@@ -39,9 +39,9 @@
 //! | `lock`, `semaphore`, `election` | holds that watch over themselves |
 //! | `clock`, `backoff`, `duration` | time that counts while suspended, waiting out of step, durations in words |
 //!
-//! **Invariants.** A guard believes in its hold no longer than the server has promised to keep its session, counted on
-//! a clock that runs while the machine sleeps. A plain request is sent once; only what is known not to have reached
-//! the agent is sent again.
+//! **Invariants.** A guard believes in its hold no longer than the server has promised to keep its
+//! session, counted on a clock that runs while the machine sleeps. A plain request is sent once;
+//! only what is known not to have reached the agent is sent again.
 
 #![warn(clippy::missing_errors_doc)]
 

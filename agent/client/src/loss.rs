@@ -1,9 +1,11 @@
 //! Why something that was held is held no longer.
 
-/// Why a session, a lock, a slot or a leadership ended. Every one of these is final: to go on, acquire anew.
+/// Why a session, a lock, a slot or a leadership ended. Every one of these is final: to go on,
+/// acquire anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// No renewal was acknowledged in time, so nobody can promise any longer that the session lives.
+    /// No renewal was acknowledged in time, so nobody can promise any longer that the session
+    /// lives.
     #[error("no renewal of the session was acknowledged before its deadline")]
     Deadline,
     /// The cluster says that the session is no more: destroyed, or ended by a health check.
@@ -15,7 +17,8 @@ pub enum Loss {
     /// The key was deleted.
     #[error("the key was deleted")]
     Deleted,
-    /// The key is held by nobody: somebody released it in this session's name, or the session ended.
+    /// The key is held by nobody: somebody released it in this session's name, or the session
+    /// ended.
     #[error("the lock was released by somebody else")]
     Released,
     /// The key is held by another session.

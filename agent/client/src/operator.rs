@@ -45,8 +45,8 @@ impl Operator<'_> {
         Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
     }
 
-    /// Tells the server at this address, which belongs to no quorum yet, to join this one. It becomes a learner when
-    /// it has come, and gets its vote when it has caught up.
+    /// Tells the server at this address, which belongs to no quorum yet, to join this one. It
+    /// becomes a learner when it has come, and gets its vote when it has caught up.
     ///
     /// # Errors
     /// [`Error::Refused`] says why the server does not join and what to do first. Unless
@@ -60,8 +60,8 @@ impl Operator<'_> {
     ///
     /// # Errors
     /// [`Error::Refused`] says why the quorum keeps the server, or that it has no such server, as
-    /// after an earlier attempt that did it. Unless [`Error::certainly_not_done`], the server may be
-    /// gone: [`Operator::servers`] tells.
+    /// after an earlier attempt that did it. Unless [`Error::certainly_not_done`], the server may
+    /// be gone: [`Operator::servers`] tells.
     pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
         self.remove("id", id).await
     }
@@ -74,7 +74,8 @@ impl Operator<'_> {
         self.remove("address", address).await
     }
 
-    /// Hands leadership to the server of that UUID or Raft id, or to any other one; answers when that one leads.
+    /// Hands leadership to the server of that UUID or Raft id, or to any other one; answers when
+    /// that one leads.
     ///
     /// # Errors
     /// [`Error::Refused`] says why leadership stays where it is. Unless
@@ -104,8 +105,8 @@ impl Operator<'_> {
         Ok(self.client.read(Target::new("/v1/operator/autopilot/configuration")).await?.value)
     }
 
-    /// Changes how the leader looks after the servers, if nobody did since `configuration` was read; answers whether
-    /// it was changed.
+    /// Changes how the leader looks after the servers, if nobody did since `configuration` was
+    /// read; answers whether it was changed.
     ///
     /// # Errors
     /// [`Error::Refused`] says what is wrong with the configuration. Unless
@@ -148,7 +149,8 @@ impl Operator<'_> {
         self.client.read(Target::new("/v1/lockmesh/losses").read(read)).await
     }
 
-    /// Streams a backup of the whole state into `into`; answers the index that it stands for and its bytes.
+    /// Streams a backup of the whole state into `into`; answers the index that it stands for and
+    /// its bytes.
     ///
     /// # Errors
     /// The cluster is as it was. `into` may hold a part of the backup, which is of no use: throw it
@@ -195,7 +197,8 @@ impl Operator<'_> {
             }
         };
         let mut reply = std::pin::pin!(reply);
-        // The agent may answer before it has read everything; its words then say more than a broken pipe.
+        // The agent may answer before it has read everything; its words then say more than a broken
+        // pipe.
         tokio::select! {
             biased;
             early = &mut reply => return early,
@@ -225,7 +228,8 @@ fn failed(download: &Download, words: &[u8]) -> Error {
     Error::from_answer(download.status, outcome, String::from_utf8_lossy(words).into_owned())
 }
 
-/// Passes a backup on, piece by piece; an unreadable source breaks the request off instead of ending it.
+/// Passes a backup on, piece by piece; an unreadable source breaks the request off instead of
+/// ending it.
 async fn feed(
     from: &mut (impl AsyncRead + Unpin),
     into: mpsc::Sender<io::Result<Bytes>>,

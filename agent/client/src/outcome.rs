@@ -1,7 +1,8 @@
 //! What became of a request that failed, as the agent says it in a header of every failure.
 //!
-//! Consul's dialect says 500 for "cannot at present" and for a good many refusals alike, and nothing at all about
-//! whether a write took effect. One set of words for both ends: the agent writes them, the client reads them.
+//! Consul's dialect says 500 for "cannot at present" and for a good many refusals alike, and
+//! nothing at all about whether a write took effect. One set of words for both ends: the agent
+//! writes them, the client reads them.
 
 /// The header's name, in lower case.
 pub const HEADER: &str = "x-lockmesh-outcome";

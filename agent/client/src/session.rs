@@ -34,7 +34,8 @@ impl Sessions<'_> {
         Ok(self.client.parse::<Created>(&reply)?.id)
     }
 
-    /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if there is none.
+    /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if
+    /// there is none.
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], the session may have ended. To destroy it again is
@@ -47,8 +48,8 @@ impl Sessions<'_> {
     /// Renews a session's TTL; `None` when there is no such session.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the TTL may have begun anew. Renew again while there is
-    /// time: that is safe.
+    /// Unless [`Error::certainly_not_done`], the TTL may have begun anew. Renew again while there
+    /// is time: that is safe.
     pub async fn renew(&self, id: &str) -> Result<Option<Session>, Error> {
         self.renew_within(id, CALL_TIMEOUT).await
     }

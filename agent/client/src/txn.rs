@@ -18,7 +18,8 @@ pub struct Txn {
 /// What became of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything happened: the entries that the operations gave, in order; deletions give none, a tree gives many.
+    /// Everything happened: the entries that the operations gave, in order; deletions give none, a
+    /// tree gives many.
     Done(Vec<Entry>),
     /// Nothing happened: every operation that stood in the way.
     RolledBack(Vec<TxnError>),
@@ -111,7 +112,8 @@ impl Txn {
 }
 
 impl Client {
-    /// Carries a transaction out. `read` counts only if no operation writes; transactions never block.
+    /// Carries a transaction out. `read` counts only if no operation writes; transactions never
+    /// block.
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], everything may have happened, or nothing, but never a

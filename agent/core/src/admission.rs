@@ -1,7 +1,8 @@
 //! Whether the servers take this agent: what became of each attempt, and of its registration.
 //!
-//! Certificates that do not fit are no outage: no waiting mends them, and a call that waited would end as if the quorum
-//! were lost. **Invariant:** as long as one server may yet take the agent, calls wait for that one.
+//! Certificates that do not fit are no outage: no waiting mends them, and a call that waited would
+//! end as if the quorum were lost. **Invariant:** as long as one server may yet take the agent,
+//! calls wait for that one.
 
 use crate::servers::Slot;
 use std::collections::BTreeMap;

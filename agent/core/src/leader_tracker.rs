@@ -1,8 +1,10 @@
-//! Leader discovery: decides which server leads, which one is home, who is asked and who is dialled: from what was heard, and the time.
+//! Leader discovery: decides which server leads, which one is home, who is asked and who is
+//! dialled: from what was heard, and the time.
 //!
-//! No socket and no clock in here. **Invariants:** a server leads only by its own word, and only until it, or another
-//! server in a newer term, says otherwise; while there is a leader that answers nobody is asked about it; questions
-//! have a pace, so that an agent without a leader is no burden.
+//! No socket and no clock in here. **Invariants:** a server leads only by its own word, and only
+//! until it, or another server in a newer term, says otherwise; while there is a leader that
+//! answers nobody is asked about it; questions have a pace, so that an agent without a leader is no
+//! burden.
 
 use crate::servers::{KnownServer, KnownServers, Slot};
 use lockmesh_protocol::id::{ServerId, Term};
@@ -20,7 +22,8 @@ const SEARCH_INTERVALS: [(Duration, Duration); 4] = [
     (Duration::MAX, Duration::from_secs(2)),
 ];
 
-/// A server that is said to lead is asked about so often, because it leads as soon as its first entry is durable.
+/// A server that is said to lead is asked about so often, because it leads as soon as its first
+/// entry is durable.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
 /// After so many answers a server that is said to lead is asked like all others.
@@ -38,10 +41,12 @@ const HOME_INTERVAL: Duration = Duration::from_secs(10);
 /// A home server that knows no leader for so long, although there is one, is left.
 const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// When a home server has not heard of its leader for so long, the leader is asked whether it still has that server.
+/// When a home server has not heard of its leader for so long, the leader is asked whether it still
+/// has that server.
 const DOUBT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A home server that has not heard for so long of a leader that answers is cut off from it, and left.
+/// A home server that has not heard for so long of a leader that answers is cut off from it, and
+/// left.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// While the leader is looked for, one more server is dialled at such intervals.
@@ -56,8 +61,8 @@ const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 /// A connection that nothing needs any more is kept for so long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A leader named in an older term is believed when no other was heard of for so long: the servers may have been
-/// set up anew.
+/// A leader named in an older term is believed when no other was heard of for so long: the servers
+/// may have been set up anew.
 const FORGET_TERM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which server leads, as far as this agent can know.
@@ -188,7 +193,8 @@ impl LeaderTracker {
         }
     }
 
-    /// A server refused a call because it was taken out of the quorum: it is of no use any more, whoever leads.
+    /// A server refused a call because it was taken out of the quorum: it is of no use any more,
+    /// whoever leads.
     pub fn removed(&mut self, slot: Slot, now: Time) {
         if self.servers.get(slot).is_none() {
             return;
@@ -315,13 +321,15 @@ impl LeaderTracker {
             {
                 self.home = None;
             }
-            // Not for long enough, or not home; one only in doubt is left by the leader's word alone.
+            // Not for long enough, or not home; one only in doubt is left by the leader's word
+            // alone.
             (true, Some(_)) => {}
         }
     }
 
-    /// The leader, by whose word the quorum is known and which has just answered, decides whether home is left: it may
-    /// have been taken out of the quorum without having heard of it, and may wait for its leader for ever.
+    /// The leader, by whose word the quorum is known and which has just answered, decides whether
+    /// home is left: it may have been taken out of the quorum without having heard of it, and may
+    /// wait for its leader for ever.
     fn look_at_home(&mut self, slot: Slot) {
         let Some(home) = self.home.filter(|home| self.leader == Some(slot) && *home != slot) else {
             return;

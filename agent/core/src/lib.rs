@@ -1,7 +1,8 @@
 //! What an agent decides on its way to the servers, as pure values.
 //!
-//! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time and seeds are
-//! arguments; what shall happen is returned. The agent's `upstream` has the connections and carries it out.
+//! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash
+//! order. Time and seeds are arguments; what shall happen is returned. The agent's `upstream` has
+//! the connections and carries it out.
 //!
 //! | module | is |
 //! |---|---|

@@ -6,10 +6,11 @@
 //!   └ 4,096 lie between the oldest in use and the next ──> the line ──> a sequence, in order of asking
 //! ```
 //!
-//! Servers keep an agent's replies from the lowest sequence that it still wants; a registration begins sequences anew.
+//! Servers keep an agent's replies from the lowest sequence that it still wants; a registration
+//! begins sequences anew.
 //!
-//! **Invariant:** no sequence in use is [`MAX_SPAN`] or more above the lowest one in use, because servers keep the replies
-//! of all that lie between.
+//! **Invariant:** no sequence in use is [`MAX_SPAN`] or more above the lowest one in use, because
+//! servers keep the replies of all that lie between.
 
 use lockmesh_protocol::id::{AgentNumber, Generation, RequestId};
 use std::collections::VecDeque;
@@ -42,7 +43,8 @@ pub struct Sequence {
 pub enum OpenRequest {
     /// It has one.
     Entered(Sequence),
-    /// It has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will give it one under its token.
+    /// It has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will give it one under its
+    /// token.
     Waits,
     /// The agent must register first.
     NotRegistered,
@@ -71,8 +73,8 @@ impl RequestIds {
         self.registration
     }
 
-    /// The servers registered this agent: sequences begin anew, those of earlier registrations mean nothing any more.
-    /// Gives those who waited and have a sequence now.
+    /// The servers registered this agent: sequences begin anew, those of earlier registrations mean
+    /// nothing any more. Gives those who waited and have a sequence now.
     #[must_use]
     pub fn register(&mut self, registration: Registration) -> Vec<Admitted> {
         self.registration = Some(registration);
@@ -100,7 +102,8 @@ impl RequestIds {
         self.waiting.retain(|waiting| *waiting != token);
     }
 
-    /// What goes out with the command's next attempt; none where the agent has registered anew since.
+    /// What goes out with the command's next attempt; none where the agent has registered anew
+    /// since.
     pub fn request_id(&self, sequence: Sequence) -> Option<RequestId> {
         let Registration { number: agent, generation } = sequence.registration;
         let id = RequestId { agent, generation, sequence: sequence.number, lowest: self.lowest };

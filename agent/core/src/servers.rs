@@ -1,4 +1,5 @@
-//! The servers as this agent knows them: where each can be dialled, and which the servers themselves say there are.
+//! The servers as this agent knows them: where each can be dialled, and which the servers
+//! themselves say there are.
 
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Status;
@@ -105,8 +106,9 @@ impl KnownServers {
         self.servers.iter_mut().map(|(slot, server)| (*slot, server))
     }
 
-    /// All slots, those that are worth dialling first before the others: the servers' own list before what was
-    /// only configured, and each agent in an order of its own, so that a thousand agents spread.
+    /// All slots, those that are worth dialling first before the others: the servers' own list
+    /// before what was only configured, and each agent in an order of its own, so that a thousand
+    /// agents spread.
     pub fn ranked(&self) -> Vec<Slot> {
         let mut slots: Vec<_> = self
             .iter()
@@ -117,7 +119,8 @@ impl KnownServers {
         slots.into_iter().map(|(.., slot)| slot).collect()
     }
 
-    /// Where a server is found: where it is connected, where the servers say that it is, or where it was before.
+    /// Where a server is found: where it is connected, where the servers say that it is, or where
+    /// it was before.
     pub fn slot_of(&mut self, id: ServerId) -> Option<Slot> {
         if let Some(slot) = self.connected(id) {
             return Some(slot);

@@ -12,7 +12,8 @@ const A: Slot = Slot(1);
 const B: Slot = Slot(2);
 const C: Slot = Slot(3);
 
-/// Three servers that are configured as `a:1`, `b:1`, `c:1`, have the ids 1, 2 and 3, and know each other.
+/// Three servers that are configured as `a:1`, `b:1`, `c:1`, have the ids 1, 2 and 3, and know each
+/// other.
 struct Story {
     tracker: LeaderTracker,
     now: Time,
@@ -56,8 +57,8 @@ impl Story {
         self.step()
     }
 
-    /// Lets the clock run and everybody who is asked answer, with what `says` gives: a leader and a term, or silence.
-    /// Gives how often each slot was asked.
+    /// Lets the clock run and everybody who is asked answer, with what `says` gives: a leader and a
+    /// term, or silence. Gives how often each slot was asked.
     fn run(&mut self, milliseconds: u64, says: impl Fn(Slot) -> Option<(Option<Slot>, u64)>) -> [usize; 3] {
         let end = self.now + Duration::from_millis(milliseconds);
         let mut asked = [0; 3];
@@ -203,7 +204,8 @@ fn the_servers_that_were_not_configured_are_found_and_used() {
     story.up(leader);
     story.tracker.heard(leader, &status_of(1, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(leader), Some(b)));
-    // The configured one dies: a server that was only heard of becomes the new home, and the third one the reserve.
+    // The configured one dies: a server that was only heard of becomes the new home, and the third
+    // one the reserve.
     story.lost(b);
     assert_eq!(story.actions.home, Some(leader));
     let addresses: Vec<_> = story.actions.keep.iter().map(|slot| story.tracker.address(*slot)).collect();

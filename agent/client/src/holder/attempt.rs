@@ -1,8 +1,9 @@
 //! How something is acquired.
 //!
-//! Turn by turn: look whether it is what it should be and may be had, then ask for it; for a lock, wait in its queue. Where
-//! there is no queue, whoever has to wait looks again in a blocking query. An attempt that is given up or dropped leaves
-//! nothing held: what it may have been granted without hearing of it is given back.
+//! Turn by turn: look whether it is what it should be and may be had, then ask for it; for a lock,
+//! wait in its queue. Where there is no queue, whoever has to wait looks again in a blocking query.
+//! An attempt that is given up or dropped leaves nothing held: what it may have been granted
+//! without hearing of it is given back.
 
 use super::goal::{Goal, Look};
 use super::input::{Response, WaitLimit, Wanted};
@@ -23,10 +24,12 @@ const DELAY_SPREAD: Duration = Duration::from_millis(200);
 /// How far contenders are spread after one of them was faster.
 pub(super) const OVERTAKEN_SPREAD: Duration = Duration::from_millis(50);
 
-/// How often an acquisition that waits for an earlier hold to be given back looks whether that is done.
+/// How often an acquisition that waits for an earlier hold to be given back looks whether that is
+/// done.
 const GIVE_BACK_POLL: Duration = Duration::from_millis(50);
 
-/// How long to wait out a lock-delay that the agent does not put into numbers, or where there is no index to wait behind.
+/// How long to wait out a lock-delay that the agent does not put into numbers, or where there is no
+/// index to wait behind.
 const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 
 /// An acquisition under way.
@@ -145,7 +148,8 @@ impl Holder {
         let attempt = hold.attempt();
         attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
         if self.is_being_given_back(&hold.goal) {
-            // A release names the session only: one that arrives late would end the hold that is acquired now.
+            // A release names the session only: one that arrives late would end the hold that is
+            // acquired now.
             return self.pause(hold, GIVE_BACK_POLL, true);
         }
         match self.usable_session() {

@@ -1,7 +1,8 @@
 //! How something is given back, and what may have been granted unheard.
 //!
-//! A release is tried again until it is heard or the session is believed in no more, which ends the hold as well. What is
-//! given back because an acquisition was given up is tried once where the session ends with it, else like a release.
+//! A release is tried again until it is heard or the session is believed in no more, which ends the
+//! hold as well. What is given back because an acquisition was given up is tried once where the
+//! session ends with it, else like a release.
 
 use super::attempt::OVERTAKEN_SPREAD;
 use super::goal::Goal;
@@ -144,7 +145,8 @@ impl Holder {
         let giving_back = hold.giving_back();
         match giving_back.step {
             GiveBackStep::Releasing => {
-                // Nothing to release any more, after a release whose answer was not heard: that one did it.
+                // Nothing to release any more, after a release whose answer was not heard: that one
+                // did it.
                 let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(hold, Ok(was_released));
             }
@@ -227,7 +229,8 @@ impl Holder {
         }
         if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
             let result = match (closed, &hold.goal) {
-                // A session that was ended takes all that it held with it, whether or not the release was heard.
+                // A session that was ended takes all that it held with it, whether or not the
+                // release was heard.
                 (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
                 (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
                 (Some(Err(_)) | None, _) => given,

@@ -1,5 +1,5 @@
-//! What can be held: a lock's key, or a slot of a semaphore. What differs between them stands here: what is read, how
-//! a look is judged, and how it is taken.
+//! What can be held: a lock's key, or a slot of a semaphore. What differs between them stands here:
+//! what is read, how a look is judged, and how it is taken.
 
 use super::outbox::{Request, Write};
 use super::slots::Slots;
@@ -33,8 +33,8 @@ pub struct LockGoal {
     pub flags: u64,
 }
 
-/// A slot of a semaphore: the session's name in the list of holders under the prefix, and a key of its own that ends
-/// with the session.
+/// A slot of a semaphore: the session's name in the list of holders under the prefix, and a key of
+/// its own that ends with the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotGoal {
     /// The prefix, without a slash at its end.

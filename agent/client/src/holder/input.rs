@@ -12,7 +12,8 @@ use std::time::Duration;
 /// What happened.
 #[derive(Debug)]
 pub enum Input {
-    /// A session shall be created and kept. Told once, as the first input, where the session outlives its holds.
+    /// A session shall be created and kept. Told once, as the first input, where the session
+    /// outlives its holds.
     Keep,
     /// Something shall be acquired. A holder whose session is for one hold is told this once.
     Acquire(HoldId, Wanted),
@@ -39,7 +40,8 @@ pub struct Wanted {
     pub goal: Goal,
     /// How long to try.
     pub wait_limit: WaitLimit,
-    /// After how many tries more a watch that fails ends the hold; `None` for the session's deadline alone.
+    /// After how many tries more a watch that fails ends the hold; `None` for the session's
+    /// deadline alone.
     pub watch_retries: Option<u32>,
 }
 

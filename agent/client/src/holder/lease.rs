@@ -1,13 +1,15 @@
 //! When to renew a session and when to stop believing in it: pure, the time is an argument.
 //!
-//! **Invariant:** the deadline is counted from when the acknowledged renewal was *sent*. The server counts from when
-//! it arrived, which is later, so it never ends a session for its TTL before this deadline has passed here.
+//! **Invariant:** the deadline is counted from when the acknowledged renewal was *sent*. The server
+//! counts from when it arrived, which is later, so it never ends a session for its TTL before this
+//! deadline has passed here.
 
 use super::Moment;
 use crate::backoff::{Backoff, Jitter};
 use std::time::Duration;
 
-/// The shortest time kept between the deadline here and the server's, for clocks of different speed.
+/// The shortest time kept between the deadline here and the server's, for clocks of different
+/// speed.
 const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
 /// The most a renewal waits after one that failed.
@@ -34,7 +36,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease from a creation that was sent at `sent` and acknowledged. `spread` in 0…1 keeps holders out of step.
+    /// A lease from a creation that was sent at `sent` and acknowledged. `spread` in 0…1 keeps
+    /// holders out of step.
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
         let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
         let mut lease =

@@ -8,10 +8,11 @@
 //!    └ deadline passed, session gone ─▶ every hold is lost          Release, Drop ──▶ give back ──▶ Event::Released
 //! ```
 //!
-//! It decides when a session is renewed and until when it is believed, how a lock or a slot is acquired turn by turn, what
-//! a look at it means, what is tried again and when, and how it is given back. The shell has the clock, the client and those
-//! who wait: it tells what happened, carries out what comes back, and calls [`Holder::handle`] again when
-//! [`Holder::wakes_at`] says. The simulator drives the same value.
+//! It decides when a session is renewed and until when it is believed, how a lock or a slot is
+//! acquired turn by turn, what a look at it means, what is tried again and when, and how it is
+//! given back. The shell has the clock, the client and those who wait: it tells what happened,
+//! carries out what comes back, and calls [`Holder::handle`] again when [`Holder::wakes_at`] says.
+//! The simulator drives the same value.
 //!
 //! | file | is |
 //! |---|---|
@@ -26,10 +27,11 @@
 //! | `give_back.rs` | how something is given back, and what may have been granted unheard |
 //! | `moment.rs` | a point in time of the clock that deadlines rest on |
 //!
-//! **Invariants.** No hold is believed in after the deadline of its session, which is counted from the *sending* of the
-//! renewal that was acknowledged; the deadline is looked at before any answer is. A hold ends once, with the first reason
-//! that is found. What may have been granted is given back before it is forgotten, or ends with its session. Nothing here
-//! waits, and nothing knows a clock, IO, a random source or hash order.
+//! **Invariants.** No hold is believed in after the deadline of its session, which is counted from
+//! the *sending* of the renewal that was acknowledged; the deadline is looked at before any answer
+//! is. A hold ends once, with the first reason that is found. What may have been granted is given
+//! back before it is forgotten, or ends with its session. Nothing here waits, and nothing knows a
+//! clock, IO, a random source or hash order.
 
 mod attempt;
 mod give_back;
@@ -66,7 +68,8 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a holder's session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionUse {
-    /// One hold: it ends with that one, and another takes its place where it ends before anything is held.
+    /// One hold: it ends with that one, and another takes its place where it ends before anything
+    /// is held.
     OneHold,
     /// Any number of holds, which it outlives.
     Shared,
@@ -150,7 +153,8 @@ impl Holder {
         self.session.id()
     }
 
-    /// How long the session is surely alive from `now` on, unless somebody ends it on purpose or a health check does.
+    /// How long the session is surely alive from `now` on, unless somebody ends it on purpose or a
+    /// health check does.
     pub fn session_remaining(&self, now: Moment) -> Duration {
         self.session.remaining(now)
     }
@@ -160,7 +164,8 @@ impl Holder {
         self.session.loss()
     }
 
-    /// How long something is surely held from `now` on, unless somebody ends it on purpose or a health check does.
+    /// How long something is surely held from `now` on, unless somebody ends it on purpose or a
+    /// health check does.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {
         let believed = self.holds.get(&id).is_some_and(|hold| match &hold.stage {
             // A look that found it gone counts at once, though its reason is still asked for.

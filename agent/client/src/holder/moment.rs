@@ -3,8 +3,8 @@
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time of one clock, which must be monotonic and go on while the machine is suspended: `CLOCK_BOOTTIME`.
-/// The first one is `Moment::default()`.
+/// A point in time of one clock, which must be monotonic and go on while the machine is suspended:
+/// `CLOCK_BOOTTIME`. The first one is `Moment::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 

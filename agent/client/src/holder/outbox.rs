@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct Outbox {
     /// Requests whose answers nobody waits for any more; nothing more is heard of them.
     pub cancelled: Vec<HolderRequest>,
-    /// Requests to the agent; each is answered once, with [`Input::Answered`](super::Input::Answered).
+    /// Requests to the agent; each is answered once, with
+    /// [`Input::Answered`](super::Input::Answered).
     pub requests: Vec<(HolderRequest, Request)>,
     /// What those who wait are told.
     pub events: Vec<Event>,
@@ -92,8 +93,8 @@ pub enum Notice {
     DeadlinePassed(String),
     /// Something about this key or prefix failed, for this reason; it is tried again.
     TryingAgain(String, String),
-    /// What was or may have been granted of this key or prefix could not be given back, for this reason: it ends with
-    /// its session.
+    /// What was or may have been granted of this key or prefix could not be given back, for this
+    /// reason: it ends with its session.
     NotGivenBack(String, String),
     /// This session could not be destroyed, for this reason: it ends with its TTL.
     NotDestroyed(String, String),

@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::loss::Loss;
 use std::time::Duration;
 
-/// How often a session's end is tried to be told to the agent before it is left to its TTL, where nobody waits for that.
+/// How often a session's end is tried to be told to the agent before it is left to its TTL, where
+/// nobody waits for that.
 const DESTROY_TRIES: u32 = 5;
 
 /// The session, if there is one.
@@ -177,8 +178,8 @@ impl Holder {
         }
     }
 
-    /// Believes in the session no more, nor in anything that it holds; `false` when that was so already, for whatever
-    /// reason came first.
+    /// Believes in the session no more, nor in anything that it holds; `false` when that was so
+    /// already, for whatever reason came first.
     fn lose_session(&mut self, loss: Loss) -> bool {
         let Some(kept) = self.session.kept.as_mut().filter(|kept| kept.loss.is_none()) else { return false };
         kept.loss = Some(loss.clone());
@@ -195,8 +196,8 @@ impl Holder {
         true
     }
 
-    /// Ends the session; `false` when there is nothing to end, because it was lost before. Where somebody waits, the agent is
-    /// told once, and what it answers is told.
+    /// Ends the session; `false` when there is nothing to end, because it was lost before. Where
+    /// somebody waits, the agent is told once, and what it answers is told.
     pub(super) fn end_session(&mut self, is_awaited: bool, then: Then) -> bool {
         let creation = self.session.creation.take();
         // A session that comes to be all the same ends with its TTL.
@@ -253,7 +254,8 @@ impl Holder {
         }
     }
 
-    /// The session turned out not to be there, before it held anything: that costs nothing, the next turn makes another.
+    /// The session turned out not to be there, before it held anything: that costs nothing, the
+    /// next turn makes another.
     pub(super) fn replace_session(&mut self) {
         let Some(id) = self.session.kept.as_ref().map(|kept| kept.id.clone()) else { return };
         if self.lose_session(Loss::SessionGone) {

@@ -1,8 +1,8 @@
 //! How a loss is found while the session lives.
 //!
-//! A consistent blocking query on the key or the list of holders sees a deletion, a release and another holder. From the
-//! moment of such a look on the hold is believed in no more, also while it is asked whether the session's end was the
-//! reason.
+//! A consistent blocking query on the key or the list of holders sees a deletion, a release and
+//! another holder. From the moment of such a look on the hold is believed in no more, also while it
+//! is asked whether the session's end was the reason.
 
 use super::input::Response;
 use super::outbox::{Event, Request};
@@ -13,7 +13,8 @@ use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
-/// How long to wait between tries where the caller counts them, and where there is no index to wait behind.
+/// How long to wait between tries where the caller counts them, and where there is no index to wait
+/// behind.
 const COUNTED_RETRY: Duration = Duration::from_secs(1);
 
 /// How long those who wait for a loss may be kept waiting for the better word for it.

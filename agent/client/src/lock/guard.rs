@@ -1,7 +1,8 @@
 //! What the holder of a lock is given.
 //!
-//! A guard learns of a loss from three sides: the lease of its session, which it counts itself; the agent's answer to
-//! a renewal; and a consistent blocking query on the key, which sees a deletion, a release and another holder.
+//! A guard learns of a loss from three sides: the lease of its session, which it counts itself; the
+//! agent's answer to a renewal; and a consistent blocking query on the key, which sees a deletion,
+//! a release and another holder.
 
 use crate::client::Client;
 use crate::driver::Hold;
@@ -12,7 +13,8 @@ use crate::loss::Loss;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// A lock that is held. Dropping it releases the lock in the background; better is [`LockGuard::release`].
+/// A lock that is held. Dropping it releases the lock in the background; better is
+/// [`LockGuard::release`].
 #[derive(Debug)]
 pub struct LockGuard {
     client: Client,
@@ -36,8 +38,8 @@ impl LockGuard {
         &self.grant.session
     }
 
-    /// The grant's fencing token: greater than that of every earlier grant in the cluster. `None` from an agent that
-    /// does not know fences.
+    /// The grant's fencing token: greater than that of every earlier grant in the cluster. `None`
+    /// from an agent that does not know fences.
     pub fn fence(&self) -> Option<u64> {
         self.grant.fence
     }
@@ -47,8 +49,8 @@ impl LockGuard {
         self.hold.is_held()
     }
 
-    /// How long the hold is surely good from now on, unless somebody ends it on purpose or a health check does; zero
-    /// once it is lost. Grows again with each renewal.
+    /// How long the hold is surely good from now on, unless somebody ends it on purpose or a health
+    /// check does; zero once it is lost. Grows again with each renewal.
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
@@ -78,11 +80,12 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back and, if the session was only for it, ends the session. `false` when the lock was lost
-    /// before. Transient errors are ridden out until the hold's deadline.
+    /// Gives the lock back and, if the session was only for it, ends the session. `false` when the
+    /// lock was lost before. Transient errors are ridden out until the hold's deadline.
     ///
     /// # Errors
-    /// When the release did not get through, or is not known to have; the lock then ends with its session.
+    /// When the release did not get through, or is not known to have; the lock then ends with its
+    /// session.
     pub async fn release(self) -> Result<bool, Error> {
         self.hold.release().await
     }

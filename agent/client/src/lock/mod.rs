@@ -6,9 +6,10 @@
 //!
 //! How a lock is acquired, watched and given back is decided in [`crate::holder`].
 //!
-//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different on purpose: who has to
-//! wait stands in the lock's queue, where the agent has one; who meets a lock-delay elsewhere waits as long as the agent
-//! says and no longer, out of step with others; and a guard rides out every transient error until its own deadline.
+//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different
+//! on purpose: who has to wait stands in the lock's queue, where the agent has one; who meets a
+//! lock-delay elsewhere waits as long as the agent says and no longer, out of step with others; and
+//! a guard rides out every transient error until its own deadline.
 
 mod guard;
 
@@ -75,19 +76,19 @@ impl Lock {
         Self { source: Source::Shared(keeper.clone()), ..self }
     }
 
-    /// Gives the hold up when the watch over it failed and so did this many tries more, a second apart; `None`, the
-    /// default, for going on until the session's deadline.
+    /// Gives the hold up when the watch over it failed and so did this many tries more, a second
+    /// apart; `None`, the default, for going on until the session's deadline.
     #[must_use]
     pub fn watch_retries(self, retries: Option<u32>) -> Self {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future gives up and leaves
-    /// nothing held.
+    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future
+    /// gives up and leaves nothing held.
     ///
     /// # Errors
-    /// A session cannot be created, the request is refused, or the key is something else than a lock. Transient
-    /// errors are ridden out once there is a session.
+    /// A session cannot be created, the request is refused, or the key is something else than a
+    /// lock. Transient errors are ridden out once there is a session.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         loop {
             if let Some(guard) = self.attempt(WaitLimit::Endless).await? {

@@ -1,5 +1,6 @@
-//! What the holder of a slot is given. It learns of a loss as the guard of a lock does: from its session's lease, from
-//! the answers to renewals, and from a consistent blocking query on the semaphore's prefix.
+//! What the holder of a slot is given. It learns of a loss as the guard of a lock does: from its
+//! session's lease, from the answers to renewals, and from a consistent blocking query on the
+//! semaphore's prefix.
 
 use crate::driver::Hold;
 use crate::error::Error;
@@ -7,7 +8,8 @@ use crate::holder::Grant;
 use crate::loss::Loss;
 use std::time::Duration;
 
-/// A slot that is held. Dropping it gives the slot back in the background; better is [`SemaphoreGuard::release`].
+/// A slot that is held. Dropping it gives the slot back in the background; better is
+/// [`SemaphoreGuard::release`].
 #[derive(Debug)]
 pub struct SemaphoreGuard {
     hold: Hold,
@@ -24,8 +26,8 @@ impl SemaphoreGuard {
         &self.grant.session
     }
 
-    /// The fencing token of this contender's own key. No other contender has or had the same one; holders need not
-    /// have entered in its order.
+    /// The fencing token of this contender's own key. No other contender has or had the same one;
+    /// holders need not have entered in its order.
     pub fn fence(&self) -> Option<u64> {
         self.grant.fence
     }

@@ -6,9 +6,10 @@
 //!
 //! How a slot is acquired, watched and given back is decided in [`crate::holder`].
 //!
-//! The same construction as that of Consul's own clients, so that both can compete: each contender locks a key
-//! `<prefix>/<session>` that dies with its session, and the holders' list `<prefix>/.lock` is changed by
-//! compare-and-set only. Whoever enters first strikes holders off whose contender key is gone.
+//! The same construction as that of Consul's own clients, so that both can compete: each contender
+//! locks a key `<prefix>/<session>` that dies with its session, and the holders' list
+//! `<prefix>/.lock` is changed by compare-and-set only. Whoever enters first strikes holders off
+//! whose contender key is gone.
 
 mod guard;
 
@@ -55,7 +56,8 @@ impl Semaphore {
         Self { goal: SlotGoal { value: value.into(), ..self.goal }, ..self }
     }
 
-    /// What each contender's session shall be like. Its keys are deleted at its end, whatever is said here.
+    /// What each contender's session shall be like. Its keys are deleted at its end, whatever is
+    /// said here.
     #[must_use]
     pub fn session(self, options: SessionOptions) -> Self {
         Self { options: SessionOptions { delete_keys: true, ..options }, ..self }
@@ -67,11 +69,12 @@ impl Semaphore {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires a slot, however long it takes. Dropping the future gives up and leaves nothing held.
+    /// Acquires a slot, however long it takes. Dropping the future gives up and leaves nothing
+    /// held.
     ///
     /// # Errors
-    /// A session cannot be created, a request is refused, the prefix is something else than a semaphore or one of
-    /// another limit. Transient errors are ridden out once there is a session.
+    /// A session cannot be created, a request is refused, the prefix is something else than a
+    /// semaphore or one of another limit. Transient errors are ridden out once there is a session.
     pub async fn acquire(&self) -> Result<SemaphoreGuard, Error> {
         loop {
             if let Some(guard) = self.attempt(WaitLimit::Endless).await? {

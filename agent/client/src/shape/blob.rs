@@ -1,4 +1,5 @@
-//! Bytes that travel through JSON as padded standard base64; the one file that names the base64 crate for shapes.
+//! Bytes that travel through JSON as padded standard base64; the one file that names the base64
+//! crate for shapes.
 
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use base64::{DecodeError, Engine, alphabet};

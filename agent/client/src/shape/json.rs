@@ -1,5 +1,6 @@
-//! How a shape becomes JSON bytes, in the manner of Go's encoder: `<`, `>`, `&`, U+2028 and U+2029 are escaped
-//! inside strings, so that an answer is safe inside HTML and textual comparers see what they know.
+//! How a shape becomes JSON bytes, in the manner of Go's encoder: `<`, `>`, `&`, U+2028 and U+2029
+//! are escaped inside strings, so that an answer is safe inside HTML and textual comparers see what
+//! they know.
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
@@ -121,7 +122,8 @@ impl Formatter for GoFormatter {
     }
 }
 
-/// The first character that Go escapes and plain JSON does not: its place, its escape, its length in bytes.
+/// The first character that Go escapes and plain JSON does not: its place, its escape, its length
+/// in bytes.
 fn first_escape(text: &str) -> Option<(usize, &'static [u8], usize)> {
     let bytes = text.as_bytes();
     bytes.iter().enumerate().find_map(|(at, byte)| match byte {

@@ -1,4 +1,5 @@
-//! What Consul lacks: who holds which lock, and why locks were lost. Times are wall-clock words for people.
+//! What Consul lacks: who holds which lock, and why locks were lost. Times are wall-clock words for
+//! people.
 
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
@@ -24,13 +25,15 @@ pub struct Lock {
     /// When the grant was made: milliseconds since 1970 by the leader's clock; 0 for nobody's.
     #[serde(rename = "GrantedAtMs")]
     pub granted_at_ms: u64,
-    /// How long the key stays closed after its holder's end, as a Go duration; empty where it is open.
+    /// How long the key stays closed after its holder's end, as a Go duration; empty where it is
+    /// open.
     pub lock_delay: String,
     /// How many sessions wait for it in the queue.
     pub waiters: u64,
 }
 
-/// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without its holder's release.
+/// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without its holder's
+/// release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Loss {
@@ -74,7 +77,8 @@ pub struct Quorum {
     /// The cluster's id.
     #[serde(rename = "ClusterID")]
     pub cluster_id: String,
-    /// The Raft id of the server that answers. Unless it leads, it does not know how the others are.
+    /// The Raft id of the server that answers. Unless it leads, it does not know how the others
+    /// are.
     pub seen_by: u64,
     /// The leader's Raft id; 0 where none is known.
     pub leader: u64,

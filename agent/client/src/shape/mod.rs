@@ -1,7 +1,8 @@
 //! The JSON that the local agent speaks: Consul's field names, in Consul's order.
 //!
-//! One set of types for both ends: the agent renders its answers from them, the client parses with them. They hold
-//! plain strings and numbers and never any behaviour; what a field means is said where the state keeps it.
+//! One set of types for both ends: the agent renders its answers from them, the client parses with
+//! them. They hold plain strings and numbers and never any behaviour; what a field means is said
+//! where the state keeps it.
 //!
 //! | module | is |
 //! |---|---|

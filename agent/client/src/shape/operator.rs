@@ -43,7 +43,8 @@ pub struct Transferred {
     pub success: bool,
 }
 
-/// How the leader looks after the servers: `/v1/operator/autopilot/configuration`. Durations are in Go's words.
+/// How the leader looks after the servers: `/v1/operator/autopilot/configuration`. Durations are in
+/// Go's words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AutopilotConfiguration {
@@ -107,7 +108,8 @@ pub struct ServerHealth {
     pub last_index: u64,
     /// Whether the leader hears it, and it does not lag.
     pub healthy: bool,
-    /// Since when the leader has found it as healthy, or as unhealthy, as it is now; the year 1 where it cannot say.
+    /// Since when the leader has found it as healthy, or as unhealthy, as it is now; the year 1
+    /// where it cannot say.
     pub stable_since: String,
     /// Whether it votes.
     pub voter: bool,

@@ -46,7 +46,8 @@ pub struct ServiceCheck {
     pub namespace: String,
 }
 
-/// The body of `PUT /v1/session/create`. What is `None` is left out, and the agent's default stands.
+/// The body of `PUT /v1/session/create`. What is `None` is left out, and the agent's default
+/// stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NewSession {

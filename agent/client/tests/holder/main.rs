@@ -1,5 +1,5 @@
-//! Stories of the holder: what it is told, what it wants done then, and until when it believes. Time is what the story
-//! says.
+//! Stories of the holder: what it is told, what it wants done then, and until when it believes.
+//! Time is what the story says.
 
 mod acquiring;
 mod giving_back;
@@ -25,7 +25,8 @@ const BELIEF: Duration = Duration::from_millis(9_500);
 /// What every story acquires, unless it says something else.
 const JOB: HoldId = HoldId(1);
 
-/// A holder and an agent that answers what the story says; renewals it acknowledges by itself, unless it is told not to.
+/// A holder and an agent that answers what the story says; renewals it acknowledges by itself,
+/// unless it is told not to.
 struct Story {
     holder: Holder,
     now: Moment,

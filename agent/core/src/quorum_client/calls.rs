@@ -1,7 +1,7 @@
 //! The calls that wait for an answer on one connection.
 //!
-//! **Invariant:** a call is over once: by an answer, by the end of the connection or of the server's role, by its own
-//! deadline, or by its caller's going.
+//! **Invariant:** a call is over once: by an answer, by the end of the connection or of the
+//! server's role, by its own deadline, or by its caller's going.
 
 use super::owner::RequestNumber;
 use crate::request_ids::Registration;
@@ -16,7 +16,8 @@ pub(super) enum RetryScope {
     Leader,
     /// The home server, soon. It goes again to the next one.
     Home,
-    /// The home server or the leader, whenever there is news. It goes again when the server is neither any more.
+    /// The home server or the leader, whenever there is news. It goes again when the server is
+    /// neither any more.
     Parked,
     /// This one server, as long as there is a connection to it.
     Own,

@@ -17,10 +17,11 @@ pub struct CallToken(pub u64);
 /// What happened.
 #[derive(Debug)]
 pub enum Input {
-    /// A local caller wants something. Every such call is answered once, unless it is cancelled before.
+    /// A local caller wants something. Every such call is answered once, unless it is cancelled
+    /// before.
     Call(CallToken, LocalCall),
-    /// Nobody waits for this call any more, or nobody hears its answer. What it may have changed may yet take effect,
-    /// except for a lock that was waited for: that one is given back.
+    /// Nobody waits for this call any more, or nobody hears its answer. What it may have changed
+    /// may yet take effect, except for a lock that was waited for: that one is given back.
     Cancel(CallToken),
     /// A lock that was granted after a wait was heard of: it is the caller's.
     Heard(CallToken),
@@ -53,7 +54,8 @@ pub enum LocalCall {
     Ask(Request),
     /// Asks the home server once, and only if there is a connection.
     AskHome(Request),
-    /// Reads; a blocking read shares its upstream call with all others like it, and keeps its own time.
+    /// Reads; a blocking read shares its upstream call with all others like it, and keeps its own
+    /// time.
     Read {
         /// What.
         query: Query,

@@ -1,7 +1,9 @@
-//! The links to the servers: when each is dialled, what is under way on it, whether it is slow or quiet.
+//! The links to the servers: when each is dialled, what is under way on it, whether it is slow or
+//! quiet.
 //!
-//! A link lasts as long as its slot is known; its connections come and go. **Invariant:** there is at most one connection
-//! or attempt at one for each slot, and what is told of any other is not listened to.
+//! A link lasts as long as its slot is known; its connections come and go. **Invariant:** there is
+//! at most one connection or attempt at one for each slot, and what is told of any other is not
+//! listened to.
 
 use super::calls::{PendingCalls, Roles};
 use super::input::ConnectionId;
@@ -15,8 +17,8 @@ use std::time::Duration;
 /// The pauses between attempts to connect.
 const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// A connection on which nothing arrives for so long is quiet: longer than the pause between two signs of life, and
-/// shorter than what ends a connection.
+/// A connection on which nothing arrives for so long is quiet: longer than the pause between two
+/// signs of life, and shorter than what ends a connection.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Where a link's connection is.
@@ -132,22 +134,24 @@ impl Link {
     pub(super) fn wakes_at(&self, probe_after: Duration) -> Option<Time> {
         match self.state {
             LinkState::Pausing(at) => Some(at),
-            // The end of slowness is looked for early, because it ends the search for another server.
+            // The end of slowness is looked for early, because it ends the search for another
+            // server.
             LinkState::Up(_) => self.slow.or_else(|| self.calls.oldest().map(|begun| begun + probe_after)),
             LinkState::Down | LinkState::Dialling(_) => None,
         }
     }
 
-    /// Notices that a call that is to be answered soon is not, and when that is over: whether it changed, and to what. The end
-    /// of slowness is looked for in smaller steps.
+    /// Notices that a call that is to be answered soon is not, and when that is over: whether it
+    /// changed, and to what. The end of slowness is looked for in smaller steps.
     pub(super) fn notice_slowness(&mut self, now: Time, probe_after: Duration) -> Option<bool> {
         let is_slow = self.calls.oldest().is_some_and(|begun| begun + probe_after <= now);
         let was_slow = std::mem::replace(&mut self.slow, is_slow.then(|| now + probe_after / 4)).is_some();
         (was_slow != is_slow).then_some(is_slow)
     }
 
-    /// Notices that nothing arrives any more, and when that is over: whether it changed, and to what. Whoever waits for news
-    /// may wait for long, so that only this tells a server that is stopped or cut off from one that has no news.
+    /// Notices that nothing arrives any more, and when that is over: whether it changed, and to
+    /// what. Whoever waits for news may wait for long, so that only this tells a server that is
+    /// stopped or cut off from one that has no news.
     pub(super) fn received(&mut self, received: u64, now: Time) -> Option<bool> {
         let traffic = self.traffic.as_mut()?;
         if traffic.received != received {

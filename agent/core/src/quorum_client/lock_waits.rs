@@ -1,4 +1,5 @@
-//! The wait for a lock: a position in the state's queue, kept for as long as somebody waits for the answer.
+//! The wait for a lock: a position in the state's queue, kept for as long as somebody waits for the
+//! answer.
 //!
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
@@ -8,9 +9,10 @@
 //! ```
 //!
 //! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
-//! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came leaves the queue,
-//! and a lock that was granted to it meanwhile is released, unless its session has acquired it again. Whoever is told *no*
-//! was granted nothing: a grant that came before the wait was stopped is told, one that is given back is told as *unknown*.
+//! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came
+//! leaves the queue, and a lock that was granted to it meanwhile is released, unless its session
+//! has acquired it again. Whoever is told *no* was granted nothing: a grant that came before the
+//! wait was stopped is told, one that is given back is told as *unknown*.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -24,12 +26,12 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How much longer than the wait the quorum is listened to: its own clock ends the wait, but an election makes that
-/// later, and the client need not wait for it.
+/// How much longer than the wait the quorum is listened to: its own clock ends the wait, but an
+/// election makes that later, and the client need not wait for it.
 const GRACE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Between two questions about a position that is still waited in; a server answers such a one only when its own time for
-/// the question is over.
+/// Between two questions about a position that is still waited in; a server answers such a one only
+/// when its own time for the question is over.
 const QUESTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Who wants which lock, and how far that is.
@@ -49,7 +51,8 @@ pub(super) struct LockWait {
 enum WaitStage {
     /// The lock is asked for.
     Enqueuing,
-    /// It is waited for in the queue; the request asks what became of that, for the last time once the wait is stopped.
+    /// It is waited for in the queue; the request asks what became of that, for the last time once
+    /// the wait is stopped.
     Queued { queued: Queued, request: RequestNumber, is_last: bool },
     /// The same; it is asked again then.
     Pausing { queued: Queued, at: Time },
@@ -173,8 +176,8 @@ impl QuorumClient {
             Ok(other) => super::unexpected(&other),
             Err(reason) => reason,
         };
-        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up; while it stands, the lock
-        // may be granted in it.
+        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up;
+        // while it stands, the lock may be granted in it.
         self.leave_queue(token, queued.mark, Some(failure));
     }
 
@@ -188,7 +191,8 @@ impl QuorumClient {
         }
     }
 
-    /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
+    /// Gives the position up, or what was granted in it; then the session holds nothing by this
+    /// wait.
     fn leave_queue(&mut self, token: CallToken, mark: LogIndex, failure: Option<Unavailable>) {
         self.set_stage(token, WaitStage::Leaving { mark, failure });
         self.propose_leave(token, mark);
@@ -227,7 +231,8 @@ impl QuorumClient {
         self.settle_wait(token, outcome);
     }
 
-    /// A wait is over, and unless the failure says otherwise its lock may be granted yet. Where nobody hears that, operators do.
+    /// A wait is over, and unless the failure says otherwise its lock may be granted yet. Where
+    /// nobody hears that, operators do.
     fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
         if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.get(&token)
             && !failure.certainly_not_done()
@@ -238,7 +243,8 @@ impl QuorumClient {
         self.settle_wait(token, Err(failure));
     }
 
-    /// A wait is over: its caller is told, or where that one is gone, what was granted is given back.
+    /// A wait is over: its caller is told, or where that one is gone, what was granted is given
+    /// back.
     fn settle_wait(&mut self, token: CallToken, outcome: Result<(LogIndex, Applied), Unavailable>) {
         self.stop_timer(token);
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
@@ -288,7 +294,8 @@ impl QuorumClient {
         self.take_back(token);
     }
 
-    /// The servers' own clock ends a wait before this. It has not: after an election, or because they were not heard.
+    /// The servers' own clock ends a wait before this. It has not: after an election, or because
+    /// they were not heard.
     pub(super) fn wait_is_over(&mut self, token: CallToken) {
         let Some(queued) = self.stop_asking(token) else { return };
         // Stopped and not left: a grant that came before is the caller's.

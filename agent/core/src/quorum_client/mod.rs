@@ -1,4 +1,5 @@
-//! An agent's way to the quorum: what local callers want in, answers out. The one pure value of an agent's upstream.
+//! An agent's way to the quorum: what local callers want in, answers out. The one pure value of an
+//! agent's upstream.
 //!
 //! ```text
 //! local call ──▶ request ──▶ route: leader or home ──▶ call on that server's link ──▶ Outbox
@@ -6,10 +7,11 @@
 //!                   └───────────── new routes ◀── LeaderTracker ◀────────┘ a lost connection, every Status
 //! ```
 //!
-//! It decides which server leads and which is home, who is dialled and when again, under which id a command goes and whether it
-//! may go once more, which reads share one upstream request, how long a lock is waited for, and when the agent registers. The
-//! shell has the clock and the sockets: it tells what happened, carries out what comes back, and calls
-//! [`QuorumClient::handle`] again when [`QuorumClient::wakes_at`] says. The simulator can drive the same value.
+//! It decides which server leads and which is home, who is dialled and when again, under which id a
+//! command goes and whether it may go once more, which reads share one upstream request, how long a
+//! lock is waited for, and when the agent registers. The shell has the clock and the sockets: it
+//! tells what happened, carries out what comes back, and calls [`QuorumClient::handle`] again when
+//! [`QuorumClient::wakes_at`] says. The simulator can drive the same value.
 //!
 //! | file | is |
 //! |---|---|
@@ -25,8 +27,9 @@
 //! | `links.rs` | the connection to one server, made as long as it is wanted |
 //! | `calls.rs` | calls that wait for an answer on one connection |
 //!
-//! **Invariants:** every local call is answered once, unless it was cancelled; no command is sent under two request ids once it
-//! may have been sent; *unknown* is never told as *not done*; nothing here waits.
+//! **Invariants:** every local call is answered once, unless it was cancelled; no command is sent
+//! under two request ids once it may have been sent; *unknown* is never told as *not done*; nothing
+//! here waits.
 
 mod calls;
 mod input;
@@ -68,13 +71,15 @@ const CALLS_PER_TURN: usize = 64;
 pub struct QuorumClientConfig {
     /// Servers as `host:port`. One that answers tells of the others.
     pub servers: Vec<String>,
-    /// How the agent registers before anything else; its node's name decides which servers it prefers.
+    /// How the agent registers before anything else; its node's name decides which servers it
+    /// prefers.
     pub registration: AgentRegistration,
     /// How long a request is tried while there is no connection or no leader.
     pub hold_time: Duration,
     /// How long an answer is waited for from a server that is there.
     pub answer_time: Duration,
-    /// After how long without an answer other servers are asked whether the leader is another one by now.
+    /// After how long without an answer other servers are asked whether the leader is another one
+    /// by now.
     pub probe_after: Duration,
 }
 
@@ -179,8 +184,8 @@ pub struct QuorumClient {
 }
 
 impl QuorumClient {
-    /// Knows configured servers only, and has no connection; the first input begins to make some. `seed` makes this agent's
-    /// pauses differ from others'.
+    /// Knows configured servers only, and has no connection; the first input begins to make some.
+    /// `seed` makes this agent's pauses differ from others'.
     pub fn new(config: QuorumClientConfig, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
         let agent = config.registration.node.name.as_str();
@@ -234,7 +239,8 @@ impl QuorumClient {
         Load { calls, command_span: self.ids.span(), shared_reads, waiters }
     }
 
-    /// When [`Input::Tick`] must be told, if nothing else happens before; at once where there was more to do than fits a turn.
+    /// When [`Input::Tick`] must be told, if nothing else happens before; at once where there was
+    /// more to do than fits a turn.
     pub fn wakes_at(&self) -> Option<Time> {
         if self.is_more {
             return Some(self.now);
@@ -247,7 +253,8 @@ impl QuorumClient {
         links.chain(timer).chain(self.tracker_wakes_at).min()
     }
 
-    /// Whether there was more to do than fits a turn: then [`Input::Tick`] is to be told as soon as the outbox is carried out.
+    /// Whether there was more to do than fits a turn: then [`Input::Tick`] is to be told as soon as
+    /// the outbox is carried out.
     pub fn has_more(&self) -> bool {
         self.is_more
     }
@@ -383,7 +390,8 @@ impl QuorumClient {
         requests.into_iter().for_each(|number| self.run_again(number));
     }
 
-    /// Tells the tracker something; what it says then is done before the present input is done with.
+    /// Tells the tracker something; what it says then is done before the present input is done
+    /// with.
     fn tell(&mut self, tell: impl FnOnce(&mut LeaderTracker, Time)) {
         tell(&mut self.tracker, self.now);
         self.tracker_is_due = true;

@@ -15,7 +15,8 @@ pub struct Outbox {
     pub connect: Vec<Dial>,
     /// Calls for servers that are connected, in this order on each connection.
     pub calls: Vec<(ConnectionId, Call)>,
-    /// Connections that are given up, with what was to be sent on them. Nothing more is heard of them.
+    /// Connections that are given up, with what was to be sent on them. Nothing more is heard of
+    /// them.
     pub disconnect: Vec<ConnectionId>,
     /// Answers for local callers.
     pub answers: Vec<(CallToken, Result<Answered, Unavailable>)>,
@@ -57,7 +58,8 @@ pub enum Notice {
     NotRegistered(String),
     /// A server was not reached, or lost; it is tried again.
     ConnectionFailed(String),
-    /// A lock that nobody waits for any more may stay granted until its session ends, for this reason.
+    /// A lock that nobody waits for any more may stay granted until its session ends, for this
+    /// reason.
     MayStayGranted(Key, SessionId, Unavailable),
 }
 

@@ -1,6 +1,8 @@
-//! The agent's registration with the leader: at the start, and whenever the servers do not know it any more.
+//! The agent's registration with the leader: at the start, and whenever the servers do not know it
+//! any more.
 //!
-//! **Invariant:** nothing else is sent to a leader that does not know this agent's present registration.
+//! **Invariant:** nothing else is sent to a leader that does not know this agent's present
+//! registration.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::outbox::Notice;
@@ -68,7 +70,8 @@ impl QuorumClient {
         true
     }
 
-    /// The servers do not know this registration of the agent any more: another one must begin before commands go on.
+    /// The servers do not know this registration of the agent any more: another one must begin
+    /// before commands go on.
     pub(super) fn forgotten(&mut self, registration: Registration) {
         // A late answer to a command of an earlier registration says nothing of the present one.
         if self.ids.registration() == Some(registration) {

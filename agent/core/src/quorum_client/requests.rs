@@ -6,10 +6,11 @@
 //!             └────────────── pause ◀────────────────────────────┘ NotLeader, lost: again, under the same id
 //! ```
 //!
-//! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves meanwhile; stale and blocking
-//! reads go to the home server, which need not be another one.
-//! **Invariants:** a command that may have been sent is only ever sent again under the same request id of the same
-//! registration; when it cannot be, or its time is over, the caller hears that it is unknown whether it took effect.
+//! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves
+//! meanwhile; stale and blocking reads go to the home server, which need not be another one.
+//! **Invariants:** a command that may have been sent is only ever sent again under the same request
+//! id of the same registration; when it cannot be, or its time is over, the caller hears that it is
+//! unknown whether it took effect.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::ConnectionId;
@@ -26,7 +27,8 @@ use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of what goes wrong.
+/// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of
+/// what goes wrong.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
 /// Who is to answer a request.
@@ -158,7 +160,8 @@ impl QuorumClient {
         self.unrouted.insert(number);
     }
 
-    /// Whether a command has its sequence: the one it had, or a fresh one while it was certainly never sent.
+    /// Whether a command has its sequence: the one it had, or a fresh one while it was certainly
+    /// never sent.
     fn has_sequence(&mut self, number: RequestNumber) -> bool {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let registration = self.ids.registration();
@@ -473,8 +476,8 @@ fn may_repeat(request: &Request) -> bool {
         | Request::BackupPart { .. }
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,
-        // A second transfer would move the leadership on from where the first one brought it; of what is not named
-        // here nothing is known.
+        // A second transfer would move the leadership on from where the first one brought it; of
+        // what is not named here nothing is known.
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
 //! The links to the servers, and what each is for: carries out what the tracker decides.
 //!
-//! At rest there are two connections: to the leader and to the home server, or where these are one server, to it and
-//! to another one in reserve. While the leader is looked for there are more.
+//! At rest there are two connections: to the leader and to the home server, or where these are one
+//! server, to it and to another one in reserve. While the leader is looked for there are more.
 
 use super::QuorumClient;
 use super::Timer;
@@ -208,7 +208,8 @@ impl QuorumClient {
         self.end_backlog(slot);
     }
 
-    /// Servers that go or change their role lose the calls that wait there: what was sent may have taken effect.
+    /// Servers that go or change their role lose the calls that wait there: what was sent may have
+    /// taken effect.
     fn call_lost(&mut self, call: PendingCall) {
         match call.kind {
             CallKind::Attempt(number) => self.failed(number, AttemptFailure::Sent),
@@ -346,8 +347,8 @@ impl QuorumClient {
     fn status_heard(&mut self, slot: Slot, registration: Option<Registration>, status: &Status) {
         // Only the leader's word counts: another server may not have applied the registration yet.
         if status.leader == Some(status.server) {
-            // An answer to a question from before the present registration says nothing of it, and whoever leads is sent that
-            // registration's commands: so it is asked again.
+            // An answer to a question from before the present registration says nothing of it, and
+            // whoever leads is sent that registration's commands: so it is asked again.
             if registration != self.ids.registration() {
                 return self.tell(|tracker, _| tracker.ask_again(slot));
             }

@@ -1,9 +1,9 @@
 //! Coalesced reads (single-flight): all local waiters of the same blocking query cost one upstream
 //! request.
 //!
-//! Each waiter keeps its own time, and then reads what there is; the shared read lives as long as it has a waiter.
-//! **Invariant:** a waiter is never told of a state older than the moment at which it asked, even if it joined when the answer
-//! was already on its way.
+//! Each waiter keeps its own time, and then reads what there is; the shared read lives as long as
+//! it has a waiter. **Invariant:** a waiter is never told of a state older than the moment at which
+//! it asked, even if it joined when the answer was already on its way.
 
 use super::input::CallToken;
 use super::outbox::{Answered, unexpected};
@@ -155,8 +155,9 @@ impl QuorumClient {
             let request = read.wanted.request(Some(SHARED_READ_WAIT));
             return self.renew_shared_read(number, request, Effort::Endless);
         }
-        // The first waiter's asking began it. Whoever joined later may have done so when the answer had left the server
-        // already, so its answer is asked for once more, for all of them together.
+        // The first waiter's asking began it. Whoever joined later may have done so when the answer
+        // had left the server already, so its answer is asked for once more, for all of them
+        // together.
         let first = (!read.is_late).then_some(read.first);
         if let Some(first) = first
             && read.waiters.remove(&first)

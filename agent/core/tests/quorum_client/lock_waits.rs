@@ -152,7 +152,8 @@ fn a_wait_that_cannot_be_stopped_is_left() {
     assert!(matches!(story.heard(token), Err(Unavailable::Denied(_))));
 }
 
-/// Chaos with 64 clients and a stopped agent: it took back what its callers had been granted meanwhile, and told them *no*.
+/// Chaos with 64 clients and a stopped agent: it took back what its callers had been granted
+/// meanwhile, and told them *no*.
 #[test]
 fn a_grant_that_is_found_when_the_time_is_over_is_told() {
     let mut story = Story::at_rest();
@@ -215,7 +216,8 @@ fn a_client_that_goes_away_leaves_the_queue() {
     assert!(story.answers.is_empty() && story.asked.is_empty());
 }
 
-/// The grant and the client's leaving cross each other: the lock must not stay with somebody who never heard of it.
+/// The grant and the client's leaving cross each other: the lock must not stay with somebody who
+/// never heard of it.
 #[test]
 fn a_grant_that_nobody_hears_is_given_back() {
     let mut story = Story::at_rest();

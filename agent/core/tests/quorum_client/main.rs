@@ -1,4 +1,5 @@
-//! Stories of the quorum client: what it is told, and what it wants done then. Time is what the story says.
+//! Stories of the quorum client: what it is told, and what it wants done then. Time is what the
+//! story says.
 
 mod lock_waits;
 mod reads;
@@ -45,8 +46,9 @@ impl Asked {
     }
 }
 
-/// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3, which take connections, register the agent
-/// and tell their status by themselves; what else they are asked waits for the story.
+/// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3, which take
+/// connections, register the agent and tell their status by themselves; what else they are asked
+/// waits for the story.
 struct Story {
     client: QuorumClient,
     now: Time,
