@@ -221,8 +221,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// There is no connection, and nothing was sent but the handshake. [`LinkError::Stranger`]
-    /// where one end does not believe the other's certificate, or the peer has another role: no
-    /// repeat helps before a certificate changes. [`LinkError::Lost`] for everything else.
+    /// where the peer's certificate is not believed or names another role: no repeat helps before a
+    /// certificate changes. [`LinkError::Lost`] for everything else. That the peer does not believe
+    /// this end may show only later: see [`Connection::identity_refusal`].
     pub async fn connect(&self, address: SocketAddr, role: Role) -> Result<Connection, LinkError> {
         let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connecting = self
