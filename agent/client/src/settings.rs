@@ -80,12 +80,14 @@ impl FromStr for Address {
 }
 
 fn consul_address(lookup: &impl Fn(&str) -> Option<String>) -> Result<Address, Error> {
+    // Refused and not ignored: whoever set one believes in a protection that is not there.
     for (name, advice) in REFUSED {
         if lookup(name).is_some() {
             return Err(Error::Settings(format!("{name} is set, but {advice}")));
         }
     }
     if let Some(value) = lookup("CONSUL_HTTP_SSL")
+        // What Consul's own client takes for false.
         && !matches!(value.as_str(), "0" | "f" | "F" | "false" | "FALSE" | "False")
     {
         return Err(Error::Settings(format!(
@@ -101,6 +103,7 @@ fn named(name: &str, text: &str) -> Result<Address, Error> {
 
 fn read_token(path: &str) -> Result<String, Error> {
     match std::fs::read_to_string(path) {
+        // Files end with a line break, which no header can carry.
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(Error::Settings(format!(
             "CONSUL_HTTP_TOKEN_FILE: cannot read {path}: {error}; correct or unset it"
@@ -128,6 +131,7 @@ fn tcp(text: &str) -> Result<Address, Error> {
         let (host, rest) = rest.split_once(']').ok_or_else(|| wrong("has no closing bracket"))?;
         (host, rest.strip_prefix(':'))
     } else if authority.matches(':').count() > 1 {
+        // Several colons and no brackets: an IPv6 address, at whose end no port can be told apart.
         (authority, None)
     } else {
         authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
