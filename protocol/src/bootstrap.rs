@@ -14,9 +14,9 @@ pub struct BootstrapPlan {
 }
 
 impl BootstrapPlan {
-    /// A server by its birth.
-    pub fn server(&self, birth: &str) -> Option<&Server> {
-        self.servers.iter().find(|server| server.birth == birth)
+    /// A server by its instance id.
+    pub fn server(&self, instance_id: &str) -> Option<&Server> {
+        self.servers.iter().find(|server| server.instance_id == instance_id)
     }
 
     /// A server by its node's name, in whatever case.

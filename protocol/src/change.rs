@@ -32,7 +32,7 @@ pub enum Change {
     Tombstone(Key, Option<LogIndex>),
     /// A lock-delay.
     LockDelay(Key, Option<LockDelay>),
-    /// A position in a key's queue, by its ticket.
+    /// A position in a key's queue, by its queue position.
     Waiter(Key, LogIndex, Option<Arc<Waiter>>),
     /// An agent's registration.
     Agent(AgentNumber, Option<Arc<Agent>>),

@@ -3,7 +3,7 @@
 //! A command carries all that it needs: no clock and no random draw when it is applied.
 
 use crate::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
-use crate::record::{Autopilot, Behavior, Check, NewServer, Node, Server, Service, ServiceCheck};
+use crate::record::{Autopilot, Check, NewServer, Node, Server, Service, SessionSpec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub enum Command {
     /// A write to one key, or to all under a prefix.
     Kv(KvCommand),
     /// Makes a session.
-    CreateSession(NewSession),
+    CreateSession(SessionSpec),
     /// Ends a session because somebody said so. An unknown one is a success.
     DestroySession(SessionId),
     /// Several operations, all or none.
@@ -34,23 +34,25 @@ pub enum Command {
         /// The index base at that time: what a restore brought back is not what was waited for.
         base: u64,
     },
-    /// The leader waited a lock-delay out. Does nothing when `mark` is not the delay's own.
+    /// The leader waited a lock-delay out. Does nothing when the index is not the
+    /// delay's own.
     EndLockDelay {
         /// Which key.
         key: Key,
         /// The delay that was waited out.
-        mark: LogIndex,
+        started_at_index: LogIndex,
         /// The index base at that time, as in [`Command::ExpireSession`].
         base: u64,
     },
-    /// The leader saw a wait for a lock come to its end. Does nothing when `mark` is not the wait's own.
+    /// The leader saw a wait for a lock come to its end. Does nothing when the index is not
+    /// the wait's own.
     EndWait {
         /// Which key.
         key: Key,
         /// The position in its queue.
-        ticket: LogIndex,
+        queue_position: LogIndex,
         /// The wait that came to its end; no other one ever has the same.
-        mark: LogIndex,
+        enqueued_at_index: LogIndex,
     },
     /// Forgets all tombstones up to an index.
     ReapTombstones {
@@ -83,8 +85,8 @@ pub enum Command {
 pub enum KvCommand {
     /// Writes whatever is there.
     Set(NewEntry),
-    /// Writes if the modify index is this one; 0 means that the key must be absent.
-    Cas(NewEntry, LogIndex),
+    /// Writes if the modify index is this one; none means that the key must be absent.
+    Cas(NewEntry, Option<LogIndex>),
     /// Takes the lock, or updates the value if the session holds it already.
     Acquire(NewEntry, SessionId),
     /// Takes the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. Whoever frees the lock grants
@@ -97,16 +99,16 @@ pub enum KvCommand {
         /// How long it waits.
         wait: Duration,
     },
-    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at `mark`: its position is given up, or the
+    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at this index: its position is given up, or the
     /// lock that it was granted given back, unless the session has acquired it again since. Answered with
-    /// [`crate::reply::Reply::Flag`] for a position, true where there was one, and with `Done` for a lock.
+    /// [`crate::reply::Reply::Succeeded`] for a position, true where there was one, and with `Done` for a lock.
     Leave {
         /// Which key.
         key: Key,
         /// Who waited.
         session: SessionId,
         /// The index of the request that nobody waits for.
-        mark: LogIndex,
+        enqueued_at_index: LogIndex,
     },
     /// Gives the lock back, or the session's position in its queue. Answered with whether it held the lock.
     Release(NewEntry, SessionId),
@@ -116,7 +118,7 @@ pub enum KvCommand {
     DeleteCas(Key, LogIndex),
     /// Deletes every key that starts with this.
     DeleteTree(Key),
-    /// The [`KvCommand::Enqueue`] at `mark` has waited long enough: its position is given up, if it has one still. What it was
+    /// The [`KvCommand::Enqueue`] at this index has waited long enough: its position is given up, if it has one still. What it was
     /// granted stays. Answered with whether there was one.
     StopWaiting {
         /// Which key.
@@ -124,7 +126,7 @@ pub enum KvCommand {
         /// Who waits.
         session: SessionId,
         /// The index of the request.
-        mark: LogIndex,
+        enqueued_at_index: LogIndex,
     },
 }
 
@@ -137,31 +139,6 @@ pub struct NewEntry {
     pub value: Bytes,
     /// Its new flags.
     pub flags: u64,
-}
-
-/// A session as its creator wants it; the agent has resolved defaults and checked limits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewSession {
-    /// A fresh random id. One that is in use is refused, and the agent draws another.
-    pub id: SessionId,
-    /// See [`crate::record::Session`], as for all fields that follow.
-    pub name: String,
-    /// The node; compared without regard to case.
-    pub node: NodeName,
-    /// The lock-delay as given.
-    pub lock_delay: Duration,
-    /// What happens to its keys.
-    pub behavior: Behavior,
-    /// The TTL as written.
-    pub ttl_text: String,
-    /// The TTL's length; zero for none.
-    pub ttl: Duration,
-    /// Deprecated list of checks.
-    pub checks: Vec<CheckId>,
-    /// Node checks.
-    pub node_checks: Vec<CheckId>,
-    /// Service checks.
-    pub service_checks: Option<Vec<ServiceCheck>>,
 }
 
 /// One operation of a transaction.
@@ -223,8 +200,8 @@ pub struct TxnKv {
     pub flags: u64,
     /// The modify index that conditional verbs want.
     pub index: LogIndex,
-    /// The session, as the client wrote it; empty where it sent none.
-    pub session: SessionId,
+    /// The session, as the client wrote it: whatever is no [`SessionId`] names none, and errors repeat the text.
+    pub session: Option<String>,
 }
 
 /// What a transaction can do with a key.

@@ -1,8 +1,7 @@
 //! Names and numbers as newtypes, so that the compiler keeps a term from being taken for an index.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Declares a name: an immutable string, cheap to clone, ordered bytewise.
@@ -26,13 +25,6 @@ macro_rules! name {
             }
         }
 
-        text!($name);
-    };
-}
-
-/// What every name can do that is made from an `Arc<str>` and shows itself by `as_str`.
-macro_rules! text {
-    ($name:ident) => {
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
                 Self::from(Arc::<str>::from(text))
@@ -106,61 +98,42 @@ name! {
     ServiceId
 }
 
-/// A session's id: 36 characters of lower-case hyphenated hex. Anything else is merely unknown.
-///
-/// Ids are random, so their first bytes tell them apart: these lie beside the pointer, and a search among many ids
-/// need not follow one after the other to its text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SessionId {
-    /// The first bytes of the text, zeros behind a shorter one: numbers in the order of the texts.
-    head: u64,
-    text: Arc<str>,
-}
-
-text!(SessionId);
+/// A session's id: a UUID, shown as 36 characters of lower-case hyphenated hex. In the order of these texts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// The id as it was given.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
+    /// The id that no session ever has: what a text stands for that is no UUID, so that it is merely unknown.
+    pub const NIL: Self = Self([0; 16]);
 
-    /// Takes an id as a client sent it: session ids are compared in lower case.
-    pub fn parse(text: &str) -> Self {
-        Self::from(text.to_ascii_lowercase())
+    /// Reads an id as a client sent it, in whatever case; none where the text is no hyphenated UUID.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
+        let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
+        Some(Self(uuid.into_bytes()))
     }
 
     /// Makes an id of 16 random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
-        Self::from(uuid::Uuid::from_bytes(bytes).hyphenated().to_string())
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
     }
 }
 
-impl From<Arc<str>> for SessionId {
-    fn from(text: Arc<str>) -> Self {
-        let mut head = [0; 8];
-        let length = text.len().min(head.len());
-        head[..length].copy_from_slice(&text.as_bytes()[..length]);
-        Self { head: u64::from_be_bytes(head), text }
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0).as_hyphenated(), f)
     }
 }
 
-/// As its text's, since it is looked up by that too.
-impl Hash for SessionId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.text.hash(state);
-    }
-}
-
-impl Serialize for SessionId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.text.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for SessionId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Arc::<str>::deserialize(deserializer).map(Self::from)
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
     }
 }
 
@@ -224,26 +197,19 @@ pub struct RequestId {
 #[cfg(test)]
 mod tests {
     use super::{NodeName, SessionId};
-    use std::collections::BTreeSet;
-    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
     #[test]
-    fn session_ids_are_in_the_order_of_their_texts_and_found_by_them() {
-        let texts =
-            ["", "\0", "a", "a\0", "a\0b", "ab", "abcdefgh", "abcdefgh\0", "abcdefghi", "abcdefgi", "b", "é"];
-        for one in texts {
-            for other in texts {
-                let ids = (SessionId::from(one), SessionId::from(other));
-                assert_eq!(ids.0.cmp(&ids.1), one.cmp(other), "{one:?} and {other:?}");
-                assert_eq!(ids.0 == ids.1, one == other);
-            }
+    fn session_ids_are_hyphenated_uuids_in_the_order_of_their_texts() {
+        let texts = ["00000000-0000-0000-0000-00000000000a", "0a000000-0000-0000-0000-000000000000"];
+        let [first, second] = texts.map(|text| SessionId::parse(text).expect("it is an id"));
+        assert_eq!([first, second].map(|id| id.to_string()), texts);
+        assert!(SessionId::NIL < first && first < second);
+        assert_eq!(SessionId::parse(&texts[1].to_uppercase()), Some(second));
+        for other in ["", "s1", "0a000000000000000000000000000000", "{0a000000-0000-0000-0000-000000000000}"]
+        {
+            assert_eq!(SessionId::parse(other), None, "{other:?}");
         }
-        let ordered: BTreeSet<_> = texts.map(SessionId::from).into();
-        let hasher = BuildHasherDefault::<DefaultHasher>::default();
-        for text in texts {
-            assert!(ordered.contains(text));
-            assert_eq!(hasher.hash_one(SessionId::from(text)), hasher.hash_one(text));
-        }
+        assert_eq!(SessionId::parse("0a000000-0000-0000-0000-00000000000g"), None);
     }
 
     #[test]

@@ -50,17 +50,17 @@ pub enum Query {
     Losses,
     /// The agents that registered.
     Agents,
-    /// What became of a position in a key's queue. Its index exceeds the ticket as soon as the position is given up or
-    /// granted, which nothing undoes: any server that has applied the ticket may answer.
+    /// What became of a position in a key's queue. Its index exceeds the queue position as soon as the position is given up or
+    /// granted, which nothing undoes: any server that has applied the queue position may answer.
     QueuePosition {
         /// Which key.
         key: Key,
         /// Who waits, or waited.
         session: SessionId,
         /// Its position.
-        ticket: LogIndex,
+        queue_position: LogIndex,
         /// The index of the request that is asked about.
-        mark: LogIndex,
+        enqueued_at_index: LogIndex,
     },
 }
 
@@ -120,7 +120,7 @@ pub enum Rows {
     /// A read-only transaction's results, or its errors.
     Txn(Result<Vec<TxnResult>, Vec<TxnError>>),
     /// Locks.
-    Locks(Vec<Lock>),
+    Locks(Vec<LockInfo>),
     /// Losses.
     Losses(Vec<Arc<Loss>>),
     /// Agents.
@@ -142,7 +142,7 @@ pub struct Instance {
 
 /// A lock that is held, or closed by a delay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lock {
+pub struct LockInfo {
     /// Which key.
     pub key: Key,
     /// Who holds it.

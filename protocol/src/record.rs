@@ -18,21 +18,39 @@ pub struct Entry {
     pub value: Bytes,
     /// A number that belongs to the client.
     pub flags: u64,
-    /// How often the lock was granted in this entry's life; kept by plain writes.
-    pub lock_index: u64,
-    /// Who holds the lock.
-    pub session: Option<SessionId>,
-    /// The fencing token of the grant that stands, or stood last.
-    pub fence: Fence,
-    /// When that grant was made.
-    pub granted_at: WallTime,
-    /// The waiting acquire that this grant answers, by its log index. 0 for a grant that nobody waited for, and as
-    /// soon as the holder acquires again: then somebody knows of the hold, and it no longer goes with that request.
-    pub awaited: LogIndex,
+    /// Its lock; kept by plain writes.
+    pub lock: Lock,
     /// The log index that created this entry.
     pub create_index: LogIndex,
     /// The log index that changed it last.
     pub modify_index: LogIndex,
+}
+
+/// The lock of an entry: who holds it, and the grant that stands, or stood last. That of a new entry is the default.
+///
+/// A plain write keeps all of it, the index included: that is what a holder's sequencer is made of, and nobody but a
+/// new holder may change it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Who holds it.
+    pub session: Option<SessionId>,
+    /// Consul's `LockIndex`: how often the lock was granted in the entry's life.
+    pub index: u64,
+    /// The fencing token of the grant.
+    pub fence: Fence,
+    /// When that grant was made.
+    pub granted_at: WallTime,
+    /// The waiting acquire that this grant answers, by its log index. None for a grant that nobody waited for, and as
+    /// soon as the holder acquires again: then somebody knows of the hold, and it no longer goes with that request.
+    pub granted_for: Option<LogIndex>,
+}
+
+impl Lock {
+    /// The lock once its holder has given it back, or has lost it.
+    #[must_use]
+    pub fn freed(self) -> Self {
+        Self { session: None, granted_for: None, ..self }
+    }
 }
 
 /// What happens to a session's keys when the session ends.
@@ -54,14 +72,14 @@ pub struct ServiceCheck {
     pub namespace: String,
 }
 
-/// A contract between a holder and the cluster: while it lives, its locks are held.
+/// A session as its creator wants it; the agent has resolved defaults and checked limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
-    /// Its id.
+pub struct SessionSpec {
+    /// A fresh random id. One that is in use is refused, and the agent draws another.
     pub id: SessionId,
     /// A name for people; not unique.
     pub name: String,
-    /// The node that it dies with.
+    /// The node that it dies with; compared without regard to case.
     pub node: NodeName,
     /// How long its keys stay closed after an invalidation, as given: clamped to 60 s when used.
     pub lock_delay: Duration,
@@ -69,28 +87,33 @@ pub struct Session {
     pub behavior: Behavior,
     /// The TTL exactly as the client wrote it, such as `15.0s`; empty for none.
     pub ttl_text: String,
-    /// The TTL's length; zero for none.
-    pub ttl: Duration,
+    /// The TTL's length; never zero.
+    pub ttl: Option<Duration>,
     /// The deprecated list of checks, where a client named its own.
     pub checks: Vec<CheckId>,
     /// Checks of the node that it depends on.
     pub node_checks: Vec<CheckId>,
     /// Checks of services that it depends on.
     pub service_checks: Option<Vec<ServiceCheck>>,
-    /// When it was created.
-    pub created_at: WallTime,
-    /// The log index that created it.
-    pub create_index: LogIndex,
-    /// The same: a session never changes.
-    pub modify_index: LogIndex,
 }
 
-impl Session {
-    /// Every check that this session depends on, in the order: checks, node checks, service checks.
+impl SessionSpec {
+    /// Every check that the session depends on, in the order: checks, node checks, service checks.
     pub fn all_checks(&self) -> impl Iterator<Item = &CheckId> {
         let service_checks = self.service_checks.iter().flatten().map(|check| &check.id);
         self.checks.iter().chain(&self.node_checks).chain(service_checks)
     }
+}
+
+/// A contract between a holder and the cluster: while it lives, its locks are held. It never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// What its creator wanted.
+    pub spec: SessionSpec,
+    /// When it was created.
+    pub created_at: WallTime,
+    /// The log index that created it.
+    pub create_index: LogIndex,
 }
 
 /// A machine of the fleet, as the catalog knows it.
@@ -232,18 +255,20 @@ pub struct Agent {
 
 /// A key that nobody may acquire for a while, because its holder's session was invalidated.
 ///
-/// The state knows no time: the leader counts `duration` from when it applied `mark`, then commits the end.
+/// The state knows no time: the leader counts `duration` from when it applied `started_at_index`, then commits
+/// the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockDelay {
     /// The log index of the invalidation; tells an old end from a new delay.
-    pub mark: LogIndex,
+    pub started_at_index: LogIndex,
     /// How long, clamped to 60 s already.
     pub duration: Duration,
 }
 
 /// A session that waits for a lock: one position in a key's queue.
 ///
-/// The state knows no time: the leader counts `wait` from when it applied `mark`, then commits the end.
+/// The state knows no time: the leader counts `wait` from when it applied `enqueued_at_index`, then commits
+/// the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// Who waits, once in each queue.
@@ -255,7 +280,7 @@ pub struct Waiter {
     /// How long it waits.
     pub wait: Duration,
     /// The log index of the request that asked last; tells an old end from a new wait.
-    pub mark: LogIndex,
+    pub enqueued_at_index: LogIndex,
 }
 
 /// A server of the quorum, as its roster knows it.
@@ -270,7 +295,7 @@ pub struct Server {
     /// Where agents and other servers reach it, as `host:port`.
     pub address: String,
     /// A UUID drawn when its data folder was made: a server whose folder was emptied is another one.
-    pub birth: String,
+    pub instance_id: String,
 }
 
 /// A server that wants to belong to the quorum.
@@ -283,14 +308,14 @@ pub struct NewServer {
     /// Where it is reached.
     pub address: String,
     /// When it asks again, it says the same and gets the same id.
-    pub birth: String,
+    pub instance_id: String,
 }
 
 impl NewServer {
     /// The roster's row of this server under the id that it was given.
     pub fn with_id(&self, id: ServerId) -> Server {
-        let Self { node, node_id, address, birth } = self.clone();
-        Server { id, node, node_id, address, birth }
+        let Self { node, node_id, address, instance_id } = self.clone();
+        Server { id, node, node_id, address, instance_id }
     }
 }
 

@@ -24,7 +24,7 @@ pub enum Reply {
     /// Done; there is nothing more to say.
     Done,
     /// Whether a conditional write took effect.
-    Flag(bool),
+    Succeeded(bool),
     /// The lock is the session's, under this fencing token.
     Granted {
         /// The grant's token; the same again when the holder acquires again.
@@ -38,7 +38,7 @@ pub enum Reply {
     /// The lock is another session's, or closed: the session is in the key's queue.
     Queued {
         /// Its position there: the log index of the first request that asked for it.
-        ticket: LogIndex,
+        queue_position: LogIndex,
     },
     /// A new session.
     Session(SessionId),
@@ -84,12 +84,9 @@ pub struct TxnError {
 /// Why a command was refused. The text is what a client sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// No such session.
+    /// No such session. What a client wrote that is no id stands as [`SessionId::NIL`].
     #[error("invalid session {0:?}")]
     InvalidSession(SessionId),
-    /// An empty session id.
-    #[error("missing session")]
-    MissingSession,
     /// The id is in use; draw another.
     #[error("session id {0:?} is in use; draw another")]
     SessionIdInUse(SessionId),

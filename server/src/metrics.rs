@@ -64,7 +64,7 @@ pub(crate) static CERTIFICATE_SECONDS: LazyLock<IntGauge> = LazyLock::new(|| {
 pub(crate) fn count_response(response: &Response) {
     let outcome = match response {
         Response::Applied(applied) => match &applied.reply {
-            Reply::Flag(false) => "false",
+            Reply::Succeeded(false) => "false",
             Reply::Delayed { .. } => "lock_delay",
             Reply::Granted { .. } => "granted",
             Reply::Queued { .. } => "queued",

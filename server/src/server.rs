@@ -38,8 +38,8 @@ pub struct ServerOptions {
     pub node_id: String,
     /// Its certificate.
     pub identity: Identity,
-    /// A fresh UUID: the server's birth, if its data folder is empty.
-    pub birth: String,
+    /// A fresh UUID: the server's instance id, if its data folder is empty.
+    pub instance_id: String,
     /// Where its random draws begin.
     pub seed: u64,
     /// A socket to listen on that was bound before, instead of `rpc.listen`.
@@ -104,9 +104,9 @@ impl Server {
     /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one. Must be called on a
     /// runtime.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
-        let ServerOptions { config, node, node_id, identity, birth, seed, socket } = options;
+        let ServerOptions { config, node, node_id, identity, instance_id, seed, socket } = options;
         let folder = Store::hold(&config.data_dir)?;
-        let record = record(&config, &folder, birth)?;
+        let record = record(&config, &folder, instance_id)?;
         let node = NodeName::from(node);
         check_certificate(&config, &node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
@@ -114,7 +114,7 @@ impl Server {
         let address = endpoint.local_address().map_err(ServerError::Address)?;
         let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
         let advertised = advertised.unwrap_or_else(|| address.to_string());
-        let me = NewServer { node, node_id, address: advertised, birth: record.birth.clone() };
+        let me = NewServer { node, node_id, address: advertised, instance_id: record.instance_id.clone() };
 
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
@@ -200,7 +200,7 @@ impl Server {
 }
 
 /// What the data folder says of the cluster; of an empty one, that it belongs to none.
-fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<Record, StartError> {
+fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Result<Record, StartError> {
     if let Some(record) = Record::read(&config.data_dir)? {
         if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
             return Err(StartError::Removed { folder: config.data_dir.clone(), server, cluster_id });
@@ -210,7 +210,7 @@ fn record(config: &ServerConfig, folder: &HeldFolder, birth: String) -> Result<R
     if folder.has_store()? {
         return Err(StartError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
     }
-    let record = Record::fresh(birth);
+    let record = Record::fresh(instance_id);
     // Nobody hears of a server that founds a cluster alone before it has promised that.
     if config.quorum.founders() != 1 {
         record.write(&config.data_dir)?;

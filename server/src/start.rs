@@ -168,7 +168,7 @@ impl ServerStart {
             },
             recovered,
         );
-        let own_record = Server { birth: record.birth.clone(), ..self.me.with_id(id) };
+        let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         self.peers.note(core.log_position(), core.peer_memory());
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));

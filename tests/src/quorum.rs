@@ -48,7 +48,7 @@ impl Quorum {
                 config,
                 identity: identity(&node, Role::Server),
                 node_id: format!("00000000-0000-4000-8000-{number:012}"),
-                birth: format!("{node}-birth"),
+                instance_id: format!("{node}-instance"),
                 node,
                 seed: number as u64,
                 socket: Some(socket),

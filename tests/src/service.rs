@@ -539,7 +539,14 @@ fn answer(index: LogIndex, known_leader: bool) -> Response {
     Response::Answer(Answer { index, rows, known_leader, last_contact })
 }
 
+/// The id of the session that tests call by this word.
+pub fn session_id(word: &str) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes[..word.len()].copy_from_slice(word.as_bytes());
+    SessionId::from_random(bytes)
+}
+
 /// A command that the service answers with the session's own id.
 pub fn destroy(session: &str) -> Command {
-    Command::DestroySession(SessionId::from(session))
+    Command::DestroySession(session_id(session))
 }

@@ -75,7 +75,7 @@ pub(crate) fn start(
         node: node.name.to_string(),
         node_id: node.id.clone(),
         identity,
-        birth: node::random_uuid()?,
+        instance_id: node::random_uuid()?,
         seed: random::seed(),
         socket: None,
     };

@@ -83,6 +83,11 @@ impl Failure {
         Self { outcome, ..self }
     }
 
+    /// The same, in other words.
+    pub(super) fn in_words(self, text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..self }
+    }
+
     /// Adds the headers of a read that had no answer: index 1, no known leader.
     pub(super) fn with_meta(mut self, kind: MetaKind) -> Self {
         self.with_meta = Some(kind);
@@ -152,7 +157,6 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
 fn refusal_kind(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::InvalidSession(_) => "invalid_session",
-        Refusal::MissingSession => "missing_session",
         Refusal::SessionIdInUse(_) => "session_id_in_use",
         Refusal::MissingNode => "missing_node",
         Refusal::MissingCheck(_) => "missing_check",

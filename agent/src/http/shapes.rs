@@ -2,7 +2,7 @@
 
 use super::go::duration::format_duration;
 use lockmesh_client::shape::{self, Blob};
-use lockmesh_protocol::query::{Instance, Lock};
+use lockmesh_protocol::query::{Instance, LockInfo};
 use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use serde_json::{Map, Value};
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
     shape::kv::Entry {
-        lock_index: entry.lock_index,
+        lock_index: entry.lock.index,
         key: entry.key.to_string(),
         flags: entry.flags,
         value: Blob::unless_empty(entry.value.clone()),
-        session: entry.session.as_ref().map(ToString::to_string).unwrap_or_default(),
+        session: entry.lock.session.as_ref().map(ToString::to_string).unwrap_or_default(),
         create_index: entry.create_index.0,
         modify_index: entry.modify_index.0,
     }
@@ -25,18 +25,19 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
         id: check.id.to_string(),
         namespace: check.namespace.clone(),
     };
+    let Session { spec, create_index, .. } = session;
     shape::session::Session {
-        id: session.id.to_string(),
-        name: session.name.clone(),
-        node: session.node.to_string(),
-        lock_delay: i64::try_from(session.lock_delay.as_nanos()).unwrap_or(i64::MAX),
-        behavior: behavior(session.behavior).into(),
-        ttl: session.ttl_text.clone(),
-        node_checks: session.node_checks.iter().map(ToString::to_string).collect(),
-        service_checks: session.service_checks.as_ref().map(|list| list.iter().map(service_check).collect()),
-        checks: session.checks.iter().map(ToString::to_string).collect(),
-        create_index: session.create_index.0,
-        modify_index: session.modify_index.0,
+        id: spec.id.to_string(),
+        name: spec.name.clone(),
+        node: spec.node.to_string(),
+        lock_delay: i64::try_from(spec.lock_delay.as_nanos()).unwrap_or(i64::MAX),
+        behavior: behavior(spec.behavior).into(),
+        ttl: spec.ttl_text.clone(),
+        node_checks: spec.node_checks.iter().map(ToString::to_string).collect(),
+        service_checks: spec.service_checks.as_ref().map(|list| list.iter().map(service_check).collect()),
+        checks: spec.checks.iter().map(ToString::to_string).collect(),
+        create_index: create_index.0,
+        modify_index: create_index.0,
     }
 }
 
@@ -177,13 +178,13 @@ pub(super) fn txn_result(result: &TxnResult) -> shape::txn::TxnResult {
     shaped
 }
 
-pub(super) fn lock(lock: &Lock) -> shape::lockmesh::Lock {
+pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
     let holder = lock.session.as_deref();
     shape::lockmesh::Lock {
         key: lock.key.to_string(),
-        session: holder.map(|session| session.id.to_string()).unwrap_or_default(),
-        session_name: holder.map(|session| session.name.clone()).unwrap_or_default(),
-        node: holder.map(|session| session.node.to_string()).unwrap_or_default(),
+        session: holder.map(|session| session.spec.id.to_string()).unwrap_or_default(),
+        session_name: holder.map(|session| session.spec.name.clone()).unwrap_or_default(),
+        node: holder.map(|session| session.spec.node.to_string()).unwrap_or_default(),
         fence: lock.fence.0,
         lock_index: lock.lock_index,
         modify_index: lock.modify_index.0,

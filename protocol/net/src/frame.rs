@@ -229,19 +229,24 @@ fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
 mod tests {
     use super::{Encoded, FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES, TooLong};
     use bytes::Bytes;
-    use lockmesh_protocol::id::SessionId;
+    use lockmesh_protocol::query::{Consistency, Query};
     use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request};
     use lockmesh_protocol::wire;
     use proptest::prelude::{
         Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
     };
 
+    /// A call that is as long as one wants.
+    fn ask(id: u64, name: String) -> Call {
+        let (query, consistency) = (Query::ServiceChecks(name), Consistency::Default);
+        Call::Begin(CallId(id), Request::Read { query, consistency, blocking: None })
+    }
+
     fn calls() -> impl Strategy<Value = Vec<Call>> {
-        let renew = (any::<u64>(), "[a-z]{0,300}")
-            .prop_map(|(id, session)| Call::Begin(CallId(id), Request::Renew(SessionId::from(session))));
+        let ask = (any::<u64>(), "[a-z]{0,300}").prop_map(|(id, name)| ask(id, name));
         let status = any::<u64>().prop_map(|id| Call::Begin(CallId(id), Request::Status));
         let cancel = any::<u64>().prop_map(|id| Call::Cancel(CallId(id)));
-        prop::collection::vec(prop_oneof![renew, status, cancel, Just(Call::Cancel(CallId(0)))], 0..700)
+        prop::collection::vec(prop_oneof![ask, status, cancel, Just(Call::Cancel(CallId(0)))], 0..700)
     }
 
     /// Cuts everything that the pieces hold.
@@ -316,7 +321,7 @@ mod tests {
         assert_eq!(queue.take().len(), 3);
         let long = "s".repeat(10_000);
         for id in 0..20 {
-            queue.push(&Call::Begin(CallId(id), Request::Renew(long.as_str().into()))).unwrap();
+            queue.push(&ask(id, long.clone())).unwrap();
         }
         assert_eq!(queue.take().len(), 3);
     }
@@ -324,12 +329,12 @@ mod tests {
     #[test]
     fn a_message_that_fits_no_frame_comes_back_and_the_others_stay() {
         let mut queue = FrameQueue::default();
-        let renew = |length: usize| Call::Begin(CallId(7), Request::Renew("s".repeat(length).into()));
+        let long = |length: usize| ask(7, "s".repeat(length));
         queue.push(&Call::Cancel(CallId(1))).unwrap();
-        assert_eq!(queue.push(&renew(MAX_FRAME_BYTES)), Err(TooLong));
-        assert_eq!(Encoded::new(&renew(MAX_FRAME_BYTES)), Err(TooLong));
+        assert_eq!(queue.push(&long(MAX_FRAME_BYTES)), Err(TooLong));
+        assert_eq!(Encoded::new(&long(MAX_FRAME_BYTES)), Err(TooLong));
         queue.push(&Call::Cancel(CallId(2))).unwrap();
-        queue.push(&renew(MAX_FRAME_BYTES - 19)).unwrap();
+        queue.push(&long(MAX_FRAME_BYTES - 22)).unwrap();
         let frames = cut(queue.take()).unwrap();
         let counts: Vec<usize> = frames.iter().map(|frame| frame.0.len()).collect();
         assert_eq!(counts, [2, 1]);
@@ -337,9 +342,9 @@ mod tests {
 
     #[test]
     fn a_message_that_was_encoded_elsewhere_is_one_like_all_others() {
-        let renew = |length: usize| Call::Begin(CallId(7), Request::Renew("s".repeat(length).into()));
+        let long = |length: usize| ask(7, "s".repeat(length));
         let messages =
-            [renew(1), renew(MAX_FRAME_BYTES - 19), Call::Cancel(CallId(1)), renew(100), renew(70_000)];
+            [long(1), long(MAX_FRAME_BYTES - 22), Call::Cancel(CallId(1)), long(100), long(70_000)];
         let mut queue = FrameQueue::default();
         messages.iter().for_each(|message| queue.push_encoded(&Encoded::new(message).unwrap()));
         queue.push(&Call::Cancel(CallId(2))).unwrap();

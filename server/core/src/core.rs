@@ -269,8 +269,8 @@ impl Core {
 
     /// Whether what became of a position in a queue can be told at once: it is a fact of the log's beginning, which no
     /// other leader can undo, and this one has applied that much.
-    pub fn knows_queue_position(&self, token: LogIndex) -> bool {
-        self.is_serving() && token.0 <= self.applied.0.0 + self.state.index_base()
+    pub fn knows_queue_position(&self, queue_position: LogIndex) -> bool {
+        self.is_serving() && queue_position.0 <= self.applied.0.0 + self.state.index_base()
     }
 
     /// Whether this server leads and serves.
@@ -572,16 +572,16 @@ impl Core {
 
     /// A renewal counts from its arrival, and is acknowledged by a round that begins after it.
     fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
-        if self.timers.is_deciding(&id) {
+        if self.timers.is_deciding(id) {
             let why = "the session was not renewed in time: whether it lives is being decided";
             return outbox.fail(token, Unavailable::Unknown(why.into()));
         }
-        if let (true, Some(session)) = (self.is_serving(), self.state.session(&id)) {
-            let ttl = session.ttl;
-            self.timers.renew(now, &id, ttl);
+        if let (true, Some(session)) = (self.is_serving(), self.state.session(id)) {
+            let ttl = session.spec.ttl;
+            self.timers.renew(now, id, ttl);
         }
         if self.is_serving() && self.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound) {
-            outbox.replies.push((token, Response::Renewed(self.state.session(&id).cloned())));
+            outbox.replies.push((token, Response::Renewed(self.state.session(id).cloned())));
         } else if self.engine.is_leader() {
             self.read_index.arrive(now, Reader::Renewal(token, id));
         } else {
@@ -605,7 +605,7 @@ impl Core {
             match reader {
                 Reader::Query(token) => outbox.readable.push(token),
                 Reader::Renewal(token, id) => {
-                    let session = self.state.session(&id).cloned();
+                    let session = self.state.session(id).cloned();
                     outbox.replies.push((token, Response::Renewed(session)));
                 }
             }
@@ -752,9 +752,9 @@ impl Core {
             fault_point.breaks(Rule::SessionsOutliveElections),
         );
         let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
-        let with_ttl = self.state.sessions().filter(|session| sessions && !session.ttl.is_zero());
+        let with_ttl = self.state.sessions().filter(|session| sessions && session.spec.ttl.is_some());
         let subjects: Vec<_> =
-            delays.chain(with_ttl.map(|session| Subject::Session(session.id.clone()))).collect();
+            delays.chain(with_ttl.map(|session| Subject::Session(session.spec.id))).collect();
         let ends: Vec<_> = subjects.iter().filter_map(|subject| self.end_of(subject)).collect();
         ends.into_iter().for_each(|end| self.gather_own(end));
     }

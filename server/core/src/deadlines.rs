@@ -97,15 +97,19 @@ impl Core {
         let base = self.state.index_base();
         match subject {
             Subject::Session(session) => {
-                Some(Command::ExpireSession { session: session.clone(), term: self.serving?, base })
+                Some(Command::ExpireSession { session: *session, term: self.serving?, base })
             }
             Subject::LockDelay(key) => {
-                let mark = self.state.lock_delay(key)?.mark;
-                Some(Command::EndLockDelay { key: key.clone(), mark, base })
+                let started_at_index = self.state.lock_delay(key)?.started_at_index;
+                Some(Command::EndLockDelay { key: key.clone(), started_at_index, base })
             }
-            Subject::Wait(key, ticket) => {
-                let mark = self.state.waiter(key, *ticket)?.mark;
-                Some(Command::EndWait { key: key.clone(), ticket: *ticket, mark })
+            Subject::Wait(key, queue_position) => {
+                let enqueued_at_index = self.state.waiter(key, *queue_position)?.enqueued_at_index;
+                Some(Command::EndWait {
+                    key: key.clone(),
+                    queue_position: *queue_position,
+                    enqueued_at_index,
+                })
             }
             Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
         }

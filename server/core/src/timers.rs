@@ -70,7 +70,7 @@ pub(crate) struct Timers {
 #[derive(Debug)]
 enum DeadlineChange {
     Change(Change),
-    Renewal(SessionId, Duration),
+    Renewal(SessionId, Option<Duration>),
 }
 
 impl Timers {
@@ -87,13 +87,13 @@ impl Timers {
     pub(crate) fn restart(&mut self, now: Time, state: &State) {
         self.clear();
         for session in state.sessions() {
-            self.arm_session(now, &session.id, session.ttl);
+            self.arm_session(now, session.spec.id, session.spec.ttl);
         }
         for (key, delay) in state.delays() {
             self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
         }
-        for (key, ticket, waiter) in state.waiters() {
-            self.arm(Subject::Wait(key.clone(), ticket), now + waiter.wait);
+        for (key, queue_position, waiter) in state.waiters() {
+            self.arm(Subject::Wait(key.clone(), queue_position), now + waiter.wait);
         }
         if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
             self.arm_tombstone(now, newest);
@@ -133,23 +133,25 @@ impl Timers {
         for (then, news) in self.behind.drain(..self.behind.len().min(count)).collect::<Vec<_>>() {
             match news {
                 DeadlineChange::Change(change) => self.note(then, &change),
-                DeadlineChange::Renewal(id, ttl) => self.arm_session(then, &id, ttl),
+                DeadlineChange::Renewal(id, ttl) => self.arm_session(then, id, ttl),
             }
         }
     }
 
     fn note(&mut self, now: Time, change: &Change) {
         match change {
-            Change::Session(id, Some(session)) => self.arm_session(now, id, session.ttl),
-            Change::Session(id, None) => self.disarm(&Subject::Session(id.clone())),
+            Change::Session(id, Some(session)) => self.arm_session(now, *id, session.spec.ttl),
+            Change::Session(id, None) => self.disarm(&Subject::Session(*id)),
             Change::LockDelay(key, Some(delay)) => {
                 self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
             }
             Change::LockDelay(key, None) => self.disarm(&Subject::LockDelay(key.clone())),
-            Change::Waiter(key, ticket, Some(waiter)) => {
-                self.arm(Subject::Wait(key.clone(), *ticket), now + waiter.wait);
+            Change::Waiter(key, queue_position, Some(waiter)) => {
+                self.arm(Subject::Wait(key.clone(), *queue_position), now + waiter.wait);
             }
-            Change::Waiter(key, ticket, None) => self.disarm(&Subject::Wait(key.clone(), *ticket)),
+            Change::Waiter(key, queue_position, None) => {
+                self.disarm(&Subject::Wait(key.clone(), *queue_position))
+            }
             Change::Tombstone(_, Some(index)) => self.arm_tombstone(now, *index),
             Change::Cleared => self.clear(),
             _ => {}
@@ -157,21 +159,21 @@ impl Timers {
     }
 
     /// Starts a session's deadline afresh. A session whose end is being decided is left alone.
-    pub(crate) fn renew(&mut self, now: Time, id: &SessionId, ttl: Duration) {
+    pub(crate) fn renew(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
         if self.is_deciding(id) {
             return;
         }
         if self.behind.is_empty() {
             self.arm_session(now, id, ttl);
         } else {
-            self.behind.push_back((now, DeadlineChange::Renewal(id.clone(), ttl)));
+            self.behind.push_back((now, DeadlineChange::Renewal(id, ttl)));
             self.catch_up_by(1);
         }
     }
 
     /// Whether the session's expiry was proposed, and its outcome is not known.
-    pub(crate) fn is_deciding(&self, id: &SessionId) -> bool {
-        self.deciding.contains_key(&Subject::Session(id.clone()))
+    pub(crate) fn is_deciding(&self, id: SessionId) -> bool {
+        self.deciding.contains_key(&Subject::Session(id))
     }
 
     /// How long a key stays closed; zero where that is over and only not applied yet.
@@ -228,10 +230,10 @@ impl Timers {
         self.youngest_bin = self.youngest_bin.map(|(deadline, index)| (deadline + gap, index));
     }
 
-    fn arm_session(&mut self, now: Time, id: &SessionId, ttl: Duration) {
-        if !ttl.is_zero() {
+    fn arm_session(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
+        if let Some(ttl) = ttl {
             let window = ttl.saturating_mul(self.config.ttl_multiplier.max(1));
-            self.arm(Subject::Session(id.clone()), now + window);
+            self.arm(Subject::Session(id), now + window);
         }
     }
 
@@ -284,15 +286,15 @@ mod tests {
     #[test]
     fn what_is_noted_late_counts_from_when_it_was() {
         let mut timers = Timers::new(TimerConfig::default());
-        let session = SessionId::from("s");
-        timers.renew(Time(0), &session, SECOND);
-        let delay = LockDelay { mark: LogIndex(1), duration: SECOND };
+        let session = SessionId::from_random([7; 16]);
+        timers.renew(Time(0), session, Some(SECOND));
+        let delay = LockDelay { started_at_index: LogIndex(1), duration: SECOND };
         let delays = 2 * NOTED_A_TURN;
         let closed = |key: usize| Change::LockDelay(format!("k{key}").into(), Some(delay));
         timers.note_all(Time(0), &(0..delays).map(closed).collect::<Vec<_>>());
         let late = Time(0) + 3 * SECOND;
         assert_eq!(timers.next_due(late), None, "nothing is due as long as something is not noted");
-        timers.renew(Time(0) + SECOND, &session, SECOND);
+        timers.renew(Time(0) + SECOND, session, Some(SECOND));
         (0..3).for_each(|_| timers.catch_up());
         assert_eq!(timers.remaining(Time(0), &"k7".into()), Some(SECOND));
         for _ in 0..delays {
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn what_ends_before_it_is_noted_is_gone() {
         let mut timers = Timers::new(TimerConfig::default());
-        let delay = LockDelay { mark: LogIndex(1), duration: SECOND };
+        let delay = LockDelay { started_at_index: LogIndex(1), duration: SECOND };
         let closed = |key: usize| Change::LockDelay(format!("k{key}").into(), Some(delay));
         timers.note_all(Time(0), &(0..=NOTED_A_TURN).map(closed).collect::<Vec<_>>());
         timers.note_all(Time(0), &[Change::LockDelay("k7".into(), None)]);

@@ -7,18 +7,22 @@ use lockmesh_core::state::{
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
-    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, SessionId, Term,
-    WallTime,
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, Term, WallTime,
 };
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, NewServer, Node, Waiter};
+use lockmesh_protocol::record::{
+    Behavior, Entry, Lock, LockDelay, Loss, NewServer, Node, SessionSpec, Waiter,
+};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod names;
+use names::session;
 
 /// A cluster with one agent, number 1 in its first life, on node `n1`.
 struct Cluster {
@@ -45,19 +49,19 @@ impl Cluster {
     }
 
     fn create_session(&mut self, id: &str) {
-        let session = NewSession {
-            id: SessionId::from(id),
+        let spec = SessionSpec {
+            id: session(id),
             name: String::new(),
             node: NodeName::from("n1"),
             lock_delay: Duration::from_secs(15),
             behavior: Behavior::Release,
             ttl_text: String::new(),
-            ttl: Duration::ZERO,
+            ttl: None,
             checks: Vec::new(),
             node_checks: vec![CheckId::from("serfHealth")],
             service_checks: None,
         };
-        assert_eq!(self.apply(Command::CreateSession(session)), Reply::Session(SessionId::from(id)));
+        assert_eq!(self.apply(Command::CreateSession(spec)), Reply::Session(session(id)));
     }
 
     fn losses(&self) -> Vec<Arc<Loss>> {
@@ -90,8 +94,8 @@ fn put(key: &str) -> Command {
     Command::Kv(KvCommand::Set(entry(key)))
 }
 
-fn acquire(key: &str, session: &str) -> Command {
-    Command::Kv(KvCommand::Acquire(entry(key), SessionId::from(session)))
+fn acquire(key: &str, holder: &str) -> Command {
+    Command::Kv(KvCommand::Acquire(entry(key), session(holder)))
 }
 
 fn entry(key: &str) -> NewEntry {
@@ -112,13 +116,13 @@ fn an_agent_has_a_bounded_number_of_replies() {
     let mut cluster = Cluster::new();
     let most = REPLIES_KEPT as u64;
     for sequence in 1..=most + 10 {
-        assert_eq!(cluster.request(request(sequence), put("a")), Reply::Flag(true));
+        assert_eq!(cluster.request(request(sequence), put("a")), Reply::Succeeded(true));
     }
     let kept = cluster.state.rows().filter(|row| matches!(row, Change::Reply(..))).count();
     assert_eq!(kept, REPLIES_KEPT);
     assert_eq!(cluster.state.check(), Ok(()));
     assert_eq!(cluster.request(request(10), put("b")), forgotten());
-    assert_eq!(cluster.request(request(11), put("b")), Reply::Flag(true), "the oldest one that is kept");
+    assert_eq!(cluster.request(request(11), put("b")), Reply::Succeeded(true), "the oldest one that is kept");
     let absent = cluster.state.query(&Query::Entry(Key::from("b"))).1;
     assert_eq!(absent, Rows::Entries(Vec::new()), "it was answered from the kept reply, not done");
 }
@@ -138,7 +142,7 @@ fn only_a_registered_life_may_ask() {
     for stranger in [of(2, 1), of(1, 0), of(1, 2)] {
         assert_eq!(cluster.request(stranger, put("a")), forgotten());
     }
-    assert_eq!(cluster.request(of(1, 1), put("a")), Reply::Flag(true));
+    assert_eq!(cluster.request(of(1, 1), put("a")), Reply::Succeeded(true));
 }
 
 /// A session with very many locks frees them all at one index, and names only some in its loss.
@@ -150,14 +154,17 @@ fn a_session_of_ten_thousand_locks_ends_at_once() {
         let granted = cluster.apply(acquire(&format!("lock/{number:05}"), "s1"));
         assert_eq!(granted, Reply::Granted { fence: Fence(number + 1) });
     }
-    assert_eq!(cluster.apply(Command::DestroySession(SessionId::from("s1"))), Reply::Done);
+    assert_eq!(cluster.apply(Command::DestroySession(session("s1"))), Reply::Done);
     let ended_at = LogIndex(cluster.index);
     let (index, Rows::Entries(entries)) = cluster.state.query(&Query::Entries(Key::from("lock/"))) else {
         panic!("not entries")
     };
     assert_eq!((index, entries.len()), (ended_at, 10_000));
-    assert!(entries.iter().all(|entry| entry.session.is_none() && entry.modify_index == ended_at));
-    assert_eq!(cluster.state.delays().filter(|(_, delay)| delay.mark == ended_at).count(), 10_000);
+    assert!(entries.iter().all(|entry| entry.lock.session.is_none() && entry.modify_index == ended_at));
+    assert_eq!(
+        cluster.state.delays().filter(|(_, delay)| delay.started_at_index == ended_at).count(),
+        10_000
+    );
     let loss = &cluster.losses()[0];
     assert_eq!((loss.keys.len(), loss.key_count), (LOSS_KEYS_KEPT, 10_000));
     assert_eq!(loss.keys[1], (Key::from("lock/00001"), Fence(2)));
@@ -170,12 +177,12 @@ fn the_loss_history_is_a_ring() {
     let mut cluster = Cluster::new();
     for number in 0..LOSSES_KEPT + 5 {
         cluster.create_session(&format!("s{number}"));
-        cluster.apply(Command::DestroySession(SessionId::from(format!("s{number}"))));
+        cluster.apply(Command::DestroySession(session(&format!("s{number}"))));
     }
     let losses = cluster.losses();
     assert_eq!(losses.len() as u64, LOSSES_KEPT);
-    assert_eq!(losses[0].session, SessionId::from(format!("s{}", LOSSES_KEPT + 4)));
-    assert_eq!(losses.last().map(|loss| loss.session.clone()), Some(SessionId::from("s5")));
+    assert_eq!(losses[0].session, session(&format!("s{}", LOSSES_KEPT + 4)));
+    assert_eq!(losses.last().map(|loss| loss.session), Some(session("s5")));
 }
 
 /// What a restore has gathered survives a restart in the middle of it.
@@ -186,7 +193,7 @@ fn a_restore_goes_on_after_a_restart() {
     cluster.apply(acquire("a", "s1"));
     let rows: Vec<Change> = cluster.state.rows().collect();
     let half = rows.len() / 2;
-    cluster.apply(Command::DestroySession(SessionId::from("s1")));
+    cluster.apply(Command::DestroySession(session("s1")));
     let step = |cluster: &mut Cluster, step| {
         assert_eq!(cluster.apply(Command::Restore(step)), Reply::Done);
         let mut restarted = State::new();
@@ -200,7 +207,7 @@ fn a_restore_goes_on_after_a_restart() {
     step(&mut cluster, RestoreStep::Part { id: 4, number: 1, rows: rows[half..].to_vec() });
     step(&mut cluster, RestoreStep::Commit { id: 4, parts: 2 });
     assert_eq!(cluster.locks(), 1);
-    assert!(cluster.state.session(&SessionId::from("s1")).is_some());
+    assert!(cluster.state.session(session("s1")).is_some());
     assert_eq!(cluster.state.check(), Ok(()));
     assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))), "nothing is left over");
 }
@@ -227,7 +234,7 @@ fn a_full_queue_takes_nobody_more() {
     let enqueue = |number| {
         let new = NewEntry { key: Key::from("a"), value: Bytes::new(), flags: 0 };
         let wait = Duration::from_secs(30);
-        Command::Kv(KvCommand::Enqueue { new, session: name(number).as_str().into(), wait })
+        Command::Kv(KvCommand::Enqueue { new, session: session(&name(number)), wait })
     };
     (0..WAITERS_MAX + 2).for_each(|number| cluster.create_session(&name(number)));
     assert!(matches!(cluster.apply(enqueue(0)), Reply::Granted { .. }));
@@ -237,7 +244,7 @@ fn a_full_queue_takes_nobody_more() {
     let newcomer = WAITERS_MAX + 1;
     assert_eq!(cluster.apply(enqueue(newcomer)), Reply::Refused(Refusal::QueueFull(WAITERS_MAX)));
     assert!(matches!(cluster.apply(enqueue(WAITERS_MAX)), Reply::Queued { .. }));
-    cluster.apply(Command::DestroySession(name(5).as_str().into()));
+    cluster.apply(Command::DestroySession(session(&name(5))));
     assert!(matches!(cluster.apply(enqueue(newcomer)), Reply::Queued { .. }));
     assert_eq!(cluster.state.check(), Ok(()));
 }
@@ -262,7 +269,7 @@ fn a_harmful_backup_is_refused() {
         stray("b", Fence(9)),
         Change::LockDelay(
             Key::from("b"),
-            Some(LockDelay { mark: LogIndex(1), duration: Duration::from_secs(61) }),
+            Some(LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(61) }),
         ),
     ];
     for row in harmful {
@@ -289,10 +296,10 @@ fn broken_rows_are_found_out() {
         rows.into_iter().for_each(|row| cluster.state.load(row));
         cluster.state.check().expect_err("an invariant is broken")
     };
-    let delay = LockDelay { mark: LogIndex(1), duration: Duration::from_secs(1) };
+    let delay = LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(1) };
     let node = NodeName::from("n1");
     let cases = [
-        (Change::Session(SessionId::from("s1"), None), "every holder of a lock"),
+        (Change::Session(session("s1"), None), "every holder of a lock"),
         (Change::Entry(Key::from("b"), Some(Arc::new(unlocked("c", Fence(0))))), "under its own key"),
         (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
         (Change::Fence(Fence(0)), "fencing token"),
@@ -311,9 +318,9 @@ fn broken_rows_are_found_out() {
     }
 }
 
-fn waits(key: &str, session: &str) -> Change {
+fn waits(key: &str, holder: &str) -> Change {
     let (value, wait) = (Bytes::new(), Duration::from_secs(1));
-    let waiter = Waiter { session: SessionId::from(session), value, flags: 0, wait, mark: LogIndex(1) };
+    let waiter = Waiter { session: session(holder), value, flags: 0, wait, enqueued_at_index: LogIndex(1) };
     Change::Waiter(Key::from(key), LogIndex(1), Some(Arc::new(waiter)))
 }
 
@@ -322,11 +329,7 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
         key: Key::from(key),
         value: Bytes::new(),
         flags: 0,
-        lock_index: 0,
-        session: None,
-        fence,
-        granted_at: WallTime(0),
-        awaited: LogIndex(0),
+        lock: Lock { fence, ..Lock::default() },
         create_index: LogIndex(1),
         modify_index: LogIndex(1),
     }
@@ -335,12 +338,12 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
 #[test]
 fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
     let newcomer =
-        NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), birth: "b".into() };
+        NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), instance_id: "b".into() };
     let admit = Command::AdmitServer(newcomer.clone());
     let mut cluster = Cluster { state: State::new(), index: 0 };
     let refused = cluster.apply(admit.clone());
     assert!(matches!(refused, Reply::Refused(Refusal::Roster(_))), "{refused:?}");
-    let first = NewServer { birth: "a".into(), node: "s1".into(), ..newcomer }.with_id(ServerId(1));
+    let first = NewServer { instance_id: "a".into(), node: "s1".into(), ..newcomer }.with_id(ServerId(1));
     cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: vec![first] });
     assert_eq!(cluster.apply(admit), Reply::Server(ServerId(2)));
 }
@@ -401,7 +404,7 @@ fn a_listing_that_is_too_long_is_known_by_its_pages() {
         value: Default::default(),
         flags: 0,
         index: LogIndex(0),
-        session: SessionId::from(""),
+        session: None,
     };
     let txn = Query::Txn(vec![TxnOp::Kv(op(KvVerb::GetTree))]);
     assert!(!is_refused(&txn, whole) && is_refused(&txn, whole * 3 / 4));

@@ -9,6 +9,7 @@
     reason = "the core is pure; the player of its stories reads and writes files"
 )]
 
+mod names;
 mod script;
 
 use script::player::Player;

@@ -1,13 +1,12 @@
 //! Random commands, against a naive model and against sentences that must hold of any run.
 
+mod names;
 mod storm;
 
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, RestoreStep};
-use lockmesh_protocol::id::{
-    AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
-};
+use lockmesh_protocol::id::{AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, Term, WallTime};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::Waiter;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -255,7 +254,7 @@ fn deliveries() -> impl Strategy<Value = Vec<Delivery>> {
 fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
     match (&first.reply, &again.reply) {
         (_, Reply::Refused(Refusal::Forgotten)) => true,
-        (Reply::Granted { fence }, Reply::Flag(false)) => {
+        (Reply::Granted { fence }, Reply::Succeeded(false)) => {
             let Rows::Locks(locks) = rows(state, Query::Locks(Key::from(""))) else { return false };
             locks.iter().all(|lock| lock.fence != *fence || lock.session.is_none())
         }
@@ -276,14 +275,14 @@ fn rows(state: &State, query: Query) -> Rows {
 }
 
 fn waiters(state: &State) -> Vec<(Key, LogIndex, Waiter)> {
-    state.waiters().map(|(key, ticket, row)| (key.clone(), ticket, Waiter::clone(row))).collect()
+    state.waiters().map(|(key, position, row)| (key.clone(), position, Waiter::clone(row))).collect()
 }
 
 /// An answer as clients see it: whether somebody knows of a hold is between the state and an agent.
 fn seen(state: &State, query: &Query) -> (LogIndex, Rows) {
     let (index, mut rows) = state.query(query);
     if let Rows::Entries(entries) = &mut rows {
-        entries.iter_mut().for_each(|entry| Arc::make_mut(entry).awaited = LogIndex(0));
+        entries.iter_mut().for_each(|entry| Arc::make_mut(entry).lock.granted_for = None);
     }
     (index, rows)
 }
@@ -294,7 +293,7 @@ fn queries() -> Vec<Query> {
     let entries = prefixes.iter().map(|prefix| Query::Entries(Key::from(*prefix)));
     let names =
         prefixes.iter().map(|prefix| Query::Keys { prefix: Key::from(*prefix), separator: "/".into() });
-    let sessions = SESSIONS.iter().map(|session| Query::Session(SessionId::from(*session)));
+    let sessions = SESSIONS.iter().map(|session| Query::Session(names::session(session)));
     let nodes = NODES.iter().flat_map(|name| {
         let name = NodeName::from(*name);
         [Query::Node(name.clone()), Query::NodeChecks(name.clone()), Query::NodeSessions(name)]
@@ -326,7 +325,7 @@ fn the_storms_reach_every_kind_of_answer() {
             match &run.apply(None, command).0.reply {
                 Reply::Granted { .. } => granted += 1,
                 Reply::Delayed { .. } => delayed += 1,
-                Reply::Flag(false) => held += 1,
+                Reply::Succeeded(false) => held += 1,
                 Reply::Queued { .. } => queued += 1,
                 Reply::TxnFailed(_) => failed += 1,
                 Reply::Txn(_) => done += 1,

@@ -6,7 +6,7 @@
 //! no other, ever. Raft begins only where all are known to have promised. So two clusters never begin with one voter
 //! in common, whoever crashes when; and any server that has promised can bring the same plan to its end.
 //!
-//! **Invariants:** a server is taken for what its birth says, which its data folder keeps: one that was emptied is
+//! **Invariants:** a server is taken for what its instance id says, which its data folder keeps: one that was emptied is
 //! another server and is bound by nothing, and nothing that it promised counts. A server that belongs to nothing and
 //! hears a member of a cluster founds none: it joins.
 
@@ -30,7 +30,7 @@ pub(crate) struct Bootstrap {
     standing: Standing,
     /// Whether this server asked a cluster to take it in: then it founds none.
     is_joining: bool,
-    /// The others, by their births.
+    /// The others, by their instance ids.
     met: BTreeMap<String, Heard>,
 }
 
@@ -71,7 +71,7 @@ impl Bootstrap {
     /// Another server said who it is.
     pub(crate) fn hear(&mut self, now: Time, introduction: Introduction) {
         let server = &introduction.server;
-        if server.birth == self.me.birth {
+        if server.instance_id == self.me.instance_id {
             return;
         }
         // A server that came back emptied is here instead of its earlier life.
@@ -81,7 +81,7 @@ impl Bootstrap {
         };
         self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIMEOUT * 30 && !replaced(met));
         if self.met.len() < MAX_SERVERS {
-            self.met.insert(server.birth.clone(), Heard { introduction, at: now });
+            self.met.insert(server.instance_id.clone(), Heard { introduction, at: now });
         }
     }
 
@@ -144,7 +144,7 @@ impl Bootstrap {
                 plan.servers.len(),
                 self.expect
             ))
-        } else if plan.server(&self.me.birth).is_some() {
+        } else if plan.server(&self.me.instance_id).is_some() {
             Decision::Promise(plan.clone())
         } else if plan.node(&self.me.node).is_some() {
             Decision::Trouble(format!(
@@ -174,7 +174,7 @@ impl Bootstrap {
             }
             founders.push(&other.server);
         }
-        founders.sort_by(|a, b| (&a.node_id, &a.birth).cmp(&(&b.node_id, &b.birth)));
+        founders.sort_by(|a, b| (&a.node_id, &a.instance_id).cmp(&(&b.node_id, &b.instance_id)));
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
         if founders.len() > expect {
@@ -190,12 +190,12 @@ impl Bootstrap {
                 expect - founders.len()
             ));
         }
-        if founders[0].birth != self.me.birth {
+        if founders[0].instance_id != self.me.instance_id {
             return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
-        Decision::Promise(BootstrapPlan { cluster_id: self.me.birth.clone(), servers })
+        Decision::Promise(BootstrapPlan { cluster_id: self.me.instance_id.clone(), servers })
     }
 
     fn decide_promised(&self, now: Time, plan: &BootstrapPlan) -> Decision {
@@ -207,9 +207,9 @@ impl Bootstrap {
             return Decision::Begin(plan.clone());
         }
         let mut missing = Vec::new();
-        for voter in plan.servers.iter().filter(|voter| voter.birth != self.me.birth) {
+        for voter in plan.servers.iter().filter(|voter| voter.instance_id != self.me.instance_id) {
             // A promise is for ever, so it counts however long ago it was heard.
-            let met = self.met.get(&voter.birth).map(|met| &met.introduction.standing);
+            let met = self.met.get(&voter.instance_id).map(|met| &met.introduction.standing);
             match met {
                 Some(Standing::Promised(theirs)) if theirs == plan => {}
                 Some(Standing::Free) | None => missing.push(voter),
@@ -290,7 +290,7 @@ fn contradiction(plan: &BootstrapPlan, other: &Introduction) -> Option<String> {
         ));
     }
     let voter = plan.node(&server.node)?;
-    (voter.birth != server.birth).then(|| {
+    (voter.instance_id != server.instance_id).then(|| {
         format!(
             "{} was emptied before the cluster began that this server has promised to found. Unless another server of \
              {} has begun: stop all that have promised and empty their data folders too",

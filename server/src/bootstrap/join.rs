@@ -25,9 +25,9 @@ pub(super) async fn join(
     me: NewServer,
     addresses: watch::Receiver<Vec<String>>,
 ) {
-    let birth = me.birth.clone();
+    let instance_id = me.instance_id.clone();
     let is_admitted = |response| match response {
-        Response::Joined(joined) => Some(joined).filter(|joined| is_of(joined, &birth)),
+        Response::Joined(joined) => Some(joined).filter(|joined| is_of(joined, &instance_id)),
         _ => None,
     };
     let joined =
@@ -37,9 +37,9 @@ pub(super) async fn join(
     let _ = sender.post(DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)));
 }
 
-/// Whether the id that was given belongs to the server of this birth.
-fn is_of(joined: &Joined, birth: &str) -> bool {
-    joined.servers.iter().any(|server| server.id == joined.server && server.birth == birth)
+/// Whether the id that was given belongs to the server of this instance id.
+fn is_of(joined: &Joined, instance_id: &str) -> bool {
+    joined.servers.iter().any(|server| server.id == joined.server && server.instance_id == instance_id)
 }
 
 /// Tells the leader where this server is now, until it knows.

@@ -1,6 +1,6 @@
 //! `quorum.json`: what a server must never forget of the cluster that it founds or belongs to.
 //!
-//! **Invariant:** what it says is durable before anybody hears of it or acts on it: a birth before the first
+//! **Invariant:** what it says is durable before anybody hears of it or acts on it: an instance id before the first
 //! introduction, a promise before it is given, membership before Raft begins.
 
 use crate::store::Origins;
@@ -23,8 +23,8 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     version: u32,
-    /// The server's birth: drawn with the data folder.
-    pub(crate) birth: String,
+    /// The server's instance id: drawn with the data folder.
+    pub(crate) instance_id: String,
     pub(crate) state: BootstrapState,
     /// The store's files, as this server made or last used them: others are copies. None until it was first a member,
     /// and in folders of versions that did not look.
@@ -96,10 +96,10 @@ impl Record {
     pub(crate) const NEW_FILE: &str = "quorum.json.new";
 
     /// The record of a new data folder.
-    pub(crate) fn fresh(birth: String) -> Self {
+    pub(crate) fn fresh(instance_id: String) -> Self {
         Self {
             version: VERSION,
-            birth,
+            instance_id,
             state: BootstrapState::Free,
             files: None,
             removed: false,
@@ -151,7 +151,7 @@ impl Record {
     pub(crate) fn membership(&self) -> Option<Membership> {
         match &self.state {
             BootstrapState::Free => None,
-            BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.birth),
+            BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.instance_id),
             BootstrapState::Admitted(membership) | BootstrapState::Member(membership) => {
                 Some(membership.clone())
             }
@@ -173,8 +173,8 @@ impl Record {
 
 impl Membership {
     /// The membership of a founder; none if it is not in the plan.
-    fn of_founder(plan: &BootstrapPlan, birth: &str) -> Option<Self> {
-        let server = plan.server(birth)?.id;
+    fn of_founder(plan: &BootstrapPlan, instance_id: &str) -> Option<Self> {
+        let server = plan.server(instance_id)?.id;
         let BootstrapPlan { cluster_id, servers } = plan.clone();
         Some(Self { server, cluster_id, servers })
     }
@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        for text in ["", "{}", r#"{"version": 2, "birth": "b", "state": "free"}"#, r#"{"version": 1}"#] {
+        for text in ["", "{}", r#"{"version": 2, "instance_id": "b", "state": "free"}"#, r#"{"version": 1}"#]
+        {
             std::fs::write(folder.path().join(Record::FILE), text).unwrap();
             assert!(matches!(Record::read(folder.path()), Err(RecordError::Damaged { .. })), "{text}");
         }

@@ -68,8 +68,8 @@ impl Place {
 }
 
 fn server(number: u64, address: &str) -> Server {
-    let (node, birth) = (format!("S{number}").as_str().into(), format!("birth {number}"));
-    NewServer { node, node_id: String::new(), address: address.into(), birth }.with_id(ServerId(number))
+    let (node, instance_id) = (format!("S{number}").as_str().into(), format!("instance {number}"));
+    NewServer { node, node_id: String::new(), address: address.into(), instance_id }.with_id(ServerId(number))
 }
 
 fn message(from: u64, to: u64) -> (ServerId, PeerMessage) {

@@ -6,7 +6,7 @@
 use lockmesh_core::raft::log::OwnMemory;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{Key, LogIndex};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::wire::encode_into;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
@@ -65,6 +65,7 @@ struct RowAddress<'a>(u8, RowName<'a>);
 #[derive(PartialEq, Eq, Hash)]
 enum RowName<'a> {
     Only,
+    Session(SessionId),
     Text(&'a str),
     Texts(&'a str, &'a str),
     InQueue(&'a str, LogIndex),
@@ -76,13 +77,15 @@ enum RowName<'a> {
 fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
-        Change::Session(id, row) => (b's', RowName::Text(id.as_str()), row.is_some()),
+        Change::Session(id, row) => (b's', RowName::Session(*id), row.is_some()),
         Change::Node(name, row) => (b'n', RowName::Text(name.as_str()), row.is_some()),
         Change::Service(node, id, row) => (b'v', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
         Change::Check(node, id, row) => (b'c', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
         Change::Tombstone(key, row) => (b't', RowName::Text(key.as_str()), row.is_some()),
         Change::LockDelay(key, row) => (b'd', RowName::Text(key.as_str()), row.is_some()),
-        Change::Waiter(key, ticket, row) => (b'k', RowName::InQueue(key.as_str(), *ticket), row.is_some()),
+        Change::Waiter(key, queue_position, row) => {
+            (b'k', RowName::InQueue(key.as_str(), *queue_position), row.is_some())
+        }
         Change::Agent(number, row) => (b'a', RowName::Number(number.0.into()), row.is_some()),
         Change::Reply(agent, sequence, row) => {
             (REPLY, RowName::Numbers(agent.0.into(), *sequence), row.is_some())
@@ -111,9 +114,10 @@ impl RowAddress<'_> {
         let Self(kind, name) = self;
         match name {
             RowName::Only => numbered(*kind, &[]),
+            RowName::Session(id) => RowKey([&[*kind], &id.as_bytes()[..]].concat()),
             RowName::Text(name) => named(*kind, name),
             RowName::Texts(first, second) => paired(*kind, first, second),
-            RowName::InQueue(key, ticket) => in_queue(*kind, key, *ticket),
+            RowName::InQueue(key, queue_position) => in_queue(*kind, key, *queue_position),
             RowName::Number(number) => numbered(*kind, &[*number]),
             RowName::Numbers(first, second) => numbered(*kind, &[*first, *second]),
         }
@@ -160,10 +164,10 @@ fn paired(kind: u8, first: &str, second: &str) -> RowKey {
     RowKey(key)
 }
 
-/// The ticket is as long in every row, so it can stand behind a name that may hold any byte.
-fn in_queue(kind: u8, key: &str, ticket: LogIndex) -> RowKey {
+/// The queue position is as long in every row, so it can stand behind a name that may hold any byte.
+fn in_queue(kind: u8, key: &str, queue_position: LogIndex) -> RowKey {
     let mut row = named(kind, key);
-    row.0.extend_from_slice(&ticket.0.to_be_bytes());
+    row.0.extend_from_slice(&queue_position.0.to_be_bytes());
     row
 }
 

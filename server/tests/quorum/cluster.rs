@@ -36,7 +36,7 @@ struct Place {
     identity: Identity,
     address: SocketAddr,
     quorum: QuorumConfig,
-    births: u64,
+    folders: u64,
     server: Option<Server>,
 }
 
@@ -89,7 +89,7 @@ impl Cluster {
             let identity = prepare(&node).identity(Role::Server).expect("a server's certificate");
             let node_id = format!("00000000-0000-4000-8000-{number:012}");
             let quorum = QuorumConfig::default();
-            Place { node, node_id, identity, address: free_address(), quorum, births: 0, server: None }
+            Place { node, node_id, identity, address: free_address(), quorum, folders: 0, server: None }
         });
         let servers = places.collect();
         let endpoint = Endpoint::dial_only(&agent, &QuicOptions::default()).expect("a socket");
@@ -124,7 +124,7 @@ impl Cluster {
     pub(crate) fn try_start(&mut self, number: usize) -> Result<Server, lockmesh_server::ServerError> {
         let data_dir = self.data_dir(number);
         let place = &mut self.servers[number - 1];
-        place.births += 1;
+        place.folders += 1;
         let mut config = ServerConfig {
             data_dir,
             rpc: RpcConfig { listen: place.address, advertise: String::new() },
@@ -137,7 +137,7 @@ impl Cluster {
             node: place.node.to_string(),
             node_id: place.node_id.clone(),
             identity: place.identity.clone(),
-            birth: format!("{}-birth-{}", place.node, place.births),
+            instance_id: format!("{}-folder-{}", place.node, place.folders),
             seed: number as u64,
             socket: Some(UdpSocket::bind(place.address).expect("its port is free")),
         })

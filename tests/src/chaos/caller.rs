@@ -233,8 +233,8 @@ fn write_reply(write: &Write, answer: &Answer) -> Option<Reply> {
             {
                 Some(Reply::Delayed)
             }
-            ("true", _) => Some(Reply::Flag(true)),
-            ("false", _) => Some(Reply::Flag(false)),
+            ("true", _) => Some(Reply::Succeeded(true)),
+            ("false", _) => Some(Reply::Succeeded(false)),
             _ => None,
         },
     }

@@ -8,17 +8,17 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
-    Registration, RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
+    RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
 };
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, Lock, Query, Rows};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, LockDelay, Loss, LossCause, NewServer, Node,
-    Service, ServiceAddress, ServiceCheck, Session, Waiter,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Lock, LockDelay, Loss, LossCause, NewServer, Node,
+    Service, ServiceAddress, ServiceCheck, Session, SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
@@ -206,18 +206,18 @@ fn commands() -> Vec<Command> {
     let new = || NewEntry { key: "a".into(), value: Bytes::from_static(b"value"), flags: 42 };
     let writes = [
         KvCommand::Set(new()),
-        KvCommand::Cas(new(), LogIndex(0)),
+        KvCommand::Cas(new(), None),
         KvCommand::Acquire(new(), session_id()),
         KvCommand::Enqueue { new: new(), session: session_id(), wait: Duration::from_secs(30) },
-        KvCommand::Leave { key: "a".into(), session: session_id(), mark: LogIndex(3) },
-        KvCommand::StopWaiting { key: "a".into(), session: session_id(), mark: LogIndex(3) },
+        KvCommand::Leave { key: "a".into(), session: session_id(), enqueued_at_index: LogIndex(3) },
+        KvCommand::StopWaiting { key: "a".into(), session: session_id(), enqueued_at_index: LogIndex(3) },
         KvCommand::Release(new(), session_id()),
         KvCommand::Delete("a".into()),
         KvCommand::DeleteCas("a".into(), LogIndex(1 << 33)),
         KvCommand::DeleteTree("".into()),
     ];
     let others = [
-        Command::CreateSession(new_session()),
+        Command::CreateSession(session_spec()),
         Command::DestroySession(session_id()),
         Command::Txn(txn_ops()),
         Command::Register(Registration {
@@ -236,8 +236,8 @@ fn commands() -> Vec<Command> {
             services: vec![(*service()).clone()],
         }),
         Command::ExpireSession { session: session_id(), term: Term(3), base: 0 },
-        Command::EndLockDelay { key: "a".into(), mark: LogIndex(2), base: 0 },
-        Command::EndWait { key: "a".into(), ticket: LogIndex(2), mark: LogIndex(3) },
+        Command::EndLockDelay { key: "a".into(), started_at_index: LogIndex(2), base: 0 },
+        Command::EndWait { key: "a".into(), queue_position: LogIndex(2), enqueued_at_index: LogIndex(3) },
         Command::ReapTombstones { up_to: LogIndex(200) },
         Command::Restore(RestoreStep::Begin { id: 1 }),
         Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: changes() }),
@@ -262,7 +262,7 @@ fn txn_ops() -> Vec<TxnOp> {
         value: Bytes::from_static(&[0, 255]),
         flags: 1,
         index: LogIndex(251),
-        session: session_id(),
+        session: Some(session_id().to_string()),
     };
     let verbs = KvVerb::WORDS.into_iter().map(|(_, verb)| verb).chain([KvVerb::Unknown("odd".into())]);
     let (expected, verb) = (LogIndex(5), CatalogVerb::Cas);
@@ -297,8 +297,8 @@ pub fn queries() -> Vec<Query> {
         Query::QueuePosition {
             key: "a".into(),
             session: session_id(),
-            ticket: LogIndex(2),
-            mark: LogIndex(3),
+            queue_position: LogIndex(2),
+            enqueued_at_index: LogIndex(3),
         },
     ]
 }
@@ -365,22 +365,22 @@ fn replies() -> Vec<Reply> {
     ];
     vec![
         Reply::Done,
-        Reply::Flag(true),
+        Reply::Succeeded(true),
         Reply::Granted { fence: Fence(9) },
         Reply::Delayed { remaining: Duration::from_millis(14_999) },
-        Reply::Queued { ticket: LogIndex(300) },
+        Reply::Queued { queue_position: LogIndex(300) },
         Reply::Session(session_id()),
         Reply::Txn(results),
         Reply::TxnFailed(vec![TxnError { op_index: 2, what: "failed".into() }]),
         Reply::Agent { number: AgentNumber(1), generation: Generation(1) },
         Reply::Server(ServerId(4)),
-        Reply::Refused(Refusal::InvalidSession("x".into())),
+        Reply::Refused(Refusal::InvalidSession(session_id())),
         Reply::Refused(Refusal::MissingNode),
     ]
 }
 
 fn rows() -> Vec<Rows> {
-    let lock = Lock {
+    let lock = LockInfo {
         key: "a".into(),
         session: Some(session()),
         fence: Fence(1),
@@ -433,7 +433,7 @@ fn new_server() -> NewServer {
         node: "node-one".into(),
         node_id: "9b1e".into(),
         address: "127.0.0.1:8300".into(),
-        birth: "5c0d".into(),
+        instance_id: "5c0d".into(),
     }
 }
 
@@ -446,25 +446,27 @@ fn entry() -> Arc<Entry> {
         key: "job/leader".into(),
         value: Bytes::from_static(b"{\"host\":1}"),
         flags: u64::MAX,
-        lock_index: 3,
-        session: Some(session_id()),
-        fence: Fence(17),
-        granted_at: WallTime(1_760_000_000_000),
-        awaited: LogIndex(0),
+        lock: Lock {
+            session: Some(session_id()),
+            index: 3,
+            fence: Fence(17),
+            granted_at: WallTime(1_760_000_000_000),
+            granted_for: Some(LogIndex(249)),
+        },
         create_index: LogIndex(250),
         modify_index: LogIndex(251),
     })
 }
 
-fn new_session() -> NewSession {
-    NewSession {
+fn session_spec() -> SessionSpec {
+    SessionSpec {
         id: session_id(),
         name: "worker".into(),
         node: "node-one".into(),
         lock_delay: Duration::from_secs(15),
         behavior: Behavior::Delete,
         ttl_text: "15.0s".into(),
-        ttl: Duration::from_secs(15),
+        ttl: Some(Duration::from_secs(15)),
         checks: vec![],
         node_checks: vec!["serfHealth".into()],
         service_checks: None,
@@ -472,22 +474,9 @@ fn new_session() -> NewSession {
 }
 
 fn session() -> Arc<Session> {
-    let new = new_session();
-    Arc::new(Session {
-        id: new.id,
-        name: new.name,
-        node: new.node,
-        lock_delay: new.lock_delay,
-        behavior: new.behavior,
-        ttl_text: new.ttl_text,
-        ttl: new.ttl,
-        checks: new.checks,
-        node_checks: new.node_checks,
-        service_checks: Some(vec![ServiceCheck { id: "web".into(), namespace: "".into() }]),
-        created_at: WallTime(1_760_000_000_000),
-        create_index: LogIndex(5),
-        modify_index: LogIndex(5),
-    })
+    let service_checks = Some(vec![ServiceCheck { id: "web".into(), namespace: "".into() }]);
+    let spec = SessionSpec { service_checks, ..session_spec() };
+    Arc::new(Session { spec, created_at: WallTime(1_760_000_000_000), create_index: LogIndex(5) })
 }
 
 fn node() -> Arc<Node> {
@@ -544,12 +533,12 @@ fn check() -> Arc<Check> {
 }
 
 fn delay() -> LockDelay {
-    LockDelay { mark: LogIndex(300), duration: Duration::from_secs(15) }
+    LockDelay { started_at_index: LogIndex(300), duration: Duration::from_secs(15) }
 }
 
 fn waiter() -> Arc<Waiter> {
     let (value, wait) = ("v".into(), Duration::from_secs(30));
-    Arc::new(Waiter { session: session_id(), value, flags: 1, wait, mark: LogIndex(301) })
+    Arc::new(Waiter { session: session_id(), value, flags: 1, wait, enqueued_at_index: LogIndex(301) })
 }
 
 fn agent() -> Arc<Agent> {

@@ -364,7 +364,7 @@ fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     let is_acquire = matches!(operation.write(), Some(Write::Kv(KvWrite::Acquire { .. })));
     match &operation.outcome {
         Outcome::Unknown(_) => operation.write().is_some(),
-        Outcome::Answered { reply: Reply::Flag(false), .. } => thorough && is_acquire,
+        Outcome::Answered { reply: Reply::Succeeded(false), .. } => thorough && is_acquire,
         _ => false,
     }
 }

@@ -3,8 +3,8 @@
 //! Only words are changed here; what a command does is nobody's business in this file.
 
 use super::operation::{KvWrite, Reply, Seen, SessionWish, TxnStep, Write};
-use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, NewSession, TxnKv, TxnOp};
-use lockmesh_protocol::record::{Behavior, Entry};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, TxnOp};
+use lockmesh_protocol::record::{Behavior, Entry, SessionSpec};
 use lockmesh_protocol::reply::{Reply as Answer, TxnResult};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub fn write(command: &Command) -> Option<Write> {
     match command {
         Command::Kv(command) => kv_write(command).map(Write::Kv),
         Command::CreateSession(new) => Some(Write::CreateSession(wish(new))),
-        Command::DestroySession(session) => Some(Write::DestroySession(session.as_str().to_owned())),
+        Command::DestroySession(session) => Some(Write::DestroySession(session.to_string())),
         Command::Txn(ops) => ops.iter().map(txn_step).collect::<Option<_>>().map(Write::Txn),
         _ => None,
     }
@@ -23,10 +23,10 @@ pub fn write(command: &Command) -> Option<Write> {
 pub fn reply(answer: &Answer) -> Option<Reply> {
     Some(match answer {
         Answer::Done => Reply::Done,
-        Answer::Flag(flag) => Reply::Flag(*flag),
+        Answer::Succeeded(flag) => Reply::Succeeded(*flag),
         Answer::Granted { fence } => Reply::Granted { fence: fence.0 },
         Answer::Delayed { .. } => Reply::Delayed,
-        Answer::Session(session) => Reply::Session(session.as_str().to_owned()),
+        Answer::Session(session) => Reply::Session(session.to_string()),
         Answer::Txn(results) => Reply::Txn(results.iter().map(txn_result).collect::<Option<_>>()?),
         Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
         Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
@@ -44,8 +44,8 @@ fn seen_without_value(entry: &Entry) -> Seen {
     Seen {
         key: entry.key.as_str().to_owned(),
         value: None,
-        session: entry.session.as_ref().map(|session| session.as_str().to_owned()),
-        lock_index: entry.lock_index,
+        session: entry.lock.session.map(|session| session.to_string()),
+        lock_index: entry.lock.index,
         create_index: entry.create_index.0,
         modify_index: entry.modify_index.0,
     }
@@ -60,12 +60,12 @@ fn txn_result(result: &TxnResult) -> Option<Seen> {
     }
 }
 
-fn wish(new: &NewSession) -> SessionWish {
+fn wish(new: &SessionSpec) -> SessionWish {
     SessionWish {
-        id: Some(new.id.as_str().to_owned()),
+        id: Some(new.id.to_string()),
         deletes: new.behavior == Behavior::Delete,
         lock_delay_ms: milliseconds(new.lock_delay),
-        ttl_ms: milliseconds(new.ttl),
+        ttl_ms: new.ttl.map_or(0, milliseconds),
         fragile: !new.checks.is_empty() || !new.node_checks.is_empty() || new.service_checks.is_some(),
     }
 }
@@ -75,14 +75,16 @@ fn kv_write(command: &KvCommand) -> Option<KvWrite> {
     let value_of = |new: &NewEntry| text(&new.value);
     Some(match command {
         KvCommand::Set(new) => KvWrite::Set { key: key_of(new), value: value_of(new) },
-        KvCommand::Cas(new, expected) => {
-            KvWrite::Cas { key: key_of(new), value: value_of(new), expected: expected.0 }
-        }
+        KvCommand::Cas(new, expected) => KvWrite::Cas {
+            key: key_of(new),
+            value: value_of(new),
+            expected: expected.map_or(0, |index| index.0),
+        },
         KvCommand::Acquire(new, session) => {
-            KvWrite::Acquire { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+            KvWrite::Acquire { key: key_of(new), value: value_of(new), session: session.to_string() }
         }
         KvCommand::Release(new, session) => {
-            KvWrite::Release { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+            KvWrite::Release { key: key_of(new), value: value_of(new), session: session.to_string() }
         }
         KvCommand::Delete(key) => KvWrite::Delete { key: key.as_str().to_owned() },
         KvCommand::DeleteCas(key, expected) => {
@@ -90,24 +92,24 @@ fn kv_write(command: &KvCommand) -> Option<KvWrite> {
         }
         KvCommand::DeleteTree(prefix) => KvWrite::DeleteTree { prefix: prefix.as_str().to_owned() },
         KvCommand::Enqueue { new, session, .. } => {
-            KvWrite::Enqueue { key: key_of(new), value: value_of(new), session: session.as_str().to_owned() }
+            KvWrite::Enqueue { key: key_of(new), value: value_of(new), session: session.to_string() }
         }
-        KvCommand::Leave { key, session, mark } => KvWrite::Leave {
+        KvCommand::Leave { key, session, enqueued_at_index } => KvWrite::Leave {
             key: key.as_str().to_owned(),
-            session: session.as_str().to_owned(),
-            asked: mark.0,
+            session: session.to_string(),
+            asked: enqueued_at_index.0,
         },
-        KvCommand::StopWaiting { key, session, mark } => KvWrite::StopWaiting {
+        KvCommand::StopWaiting { key, session, enqueued_at_index } => KvWrite::StopWaiting {
             key: key.as_str().to_owned(),
-            session: session.as_str().to_owned(),
-            asked: mark.0,
+            session: session.to_string(),
+            asked: enqueued_at_index.0,
         },
     })
 }
 
 fn txn_step(op: &TxnOp) -> Option<TxnStep> {
     let TxnOp::Kv(TxnKv { verb, key, value, index, session, .. }) = op else { return None };
-    let (key, value, session) = (key.as_str().to_owned(), text(value), session.as_str().to_owned());
+    let (key, value, session) = (key.as_str().to_owned(), text(value), session.clone().unwrap_or_default());
     Some(TxnStep::Write(match verb {
         KvVerb::Set => KvWrite::Set { key, value },
         KvVerb::Cas => KvWrite::Cas { key, value, expected: index.0 },

@@ -147,7 +147,7 @@ impl<'h> Projection<'h> {
             }
             (
                 Request::Write(Write::Kv(KvWrite::Release { key, value, .. })),
-                Some(Reply::Flag(true)),
+                Some(Reply::Succeeded(true)),
                 Some(index),
             ) => {
                 self.versions.insert((key, index), Some((value.clone(), None)));
@@ -240,10 +240,10 @@ impl<'h> Projection<'h> {
         let told = match reply {
             None => None,
             Some(_) if in_txn => Some(true),
-            Some(Reply::Granted { .. } | Reply::GrantedLater { .. } | Reply::Flag(true)) => Some(true),
+            Some(Reply::Granted { .. } | Reply::GrantedLater { .. } | Reply::Succeeded(true)) => Some(true),
             // It is not known when it was granted what it waited for, if it ever was.
             Some(Reply::Queued) => None,
-            Some(Reply::Flag(false)) => Some(false),
+            Some(Reply::Succeeded(false)) => Some(false),
             Some(_) => return None,
         };
         let is_own = key_of(write) == Some(key);

@@ -226,7 +226,7 @@ impl Model {
             Write::DestroySession(id) => {
                 self.end_alone(step, id);
                 match told {
-                    None | Some(Reply::Done | Reply::Flag(true)) => return Ok(()),
+                    None | Some(Reply::Done | Reply::Succeeded(true)) => return Ok(()),
                     Some(_) => "that it is done",
                 }
             }
@@ -311,7 +311,7 @@ impl Model {
         };
         match told {
             None => Ok(()),
-            Some(Reply::Flag(flag)) if *flag == right => Ok(()),
+            Some(Reply::Succeeded(flag)) if *flag == right => Ok(()),
             Some(_) => Err(format!("{right} was expected")),
         }
     }
@@ -334,7 +334,7 @@ impl Model {
         let right = match (self.acquire(step, key, value, session), told) {
             (_, None) => return Ok(()),
             (Acquired::NoSession, Some(Reply::Refused(_))) => return Ok(()),
-            (Acquired::HeldBy(_), Some(Reply::Flag(false))) => return Ok(()),
+            (Acquired::HeldBy(_), Some(Reply::Succeeded(false))) => return Ok(()),
             (Acquired::Granted(grant), Some(Reply::Granted { fence })) => {
                 return self.learn(grant, *fence);
             }

@@ -164,7 +164,7 @@ pub enum Reply {
     /// Done, and there is nothing to say.
     Done,
     /// Whether a write took effect.
-    Flag(bool),
+    Succeeded(bool),
     /// The lock is the session's, under this fencing token.
     Granted { fence: u64 },
     /// The lock is free, but closed by a lock-delay.
@@ -341,7 +341,7 @@ impl fmt::Display for Reply {
         let list = |seen: &[Seen]| seen.iter().map(Seen::to_string).collect::<Vec<_>>().join(", ");
         match self {
             Self::Done => write!(f, "done"),
-            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Succeeded(flag) => write!(f, "{flag}"),
             Self::Granted { fence } => write!(f, "granted with fence {fence}"),
             Self::Delayed => write!(f, "refused for a lock-delay"),
             Self::Queued => write!(f, "queued"),

@@ -47,7 +47,7 @@ impl Model {
     ) -> Result<(), String> {
         let is_told_of_place = matches!(
             told,
-            Some(Reply::Queued | Reply::GrantedLater { .. } | Reply::Flag(false) | Reply::Delayed)
+            Some(Reply::Queued | Reply::GrantedLater { .. } | Reply::Succeeded(false) | Reply::Delayed)
         );
         let holds = self.entry(key).is_some_and(|entry| entry.session.as_deref() == Some(session));
         if self.session(session).is_none() {
@@ -97,12 +97,12 @@ impl Model {
     /// Gives up a place, or the lock that was granted in it. What that is answered with.
     pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> Reply {
         if self.stop_waiting(key, session, asked) {
-            return Reply::Flag(true);
+            return Reply::Succeeded(true);
         }
         let held = self
             .entry(key)
             .filter(|entry| entry.session.as_deref() == Some(session) && entry.awaited == Some(asked));
-        let Some(value) = held.map(|entry| entry.value.clone()) else { return Reply::Flag(false) };
+        let Some(value) = held.map(|entry| entry.value.clone()) else { return Reply::Succeeded(false) };
         self.release(step, key, &value, session);
         Reply::Done
     }
@@ -133,7 +133,7 @@ impl Model {
         let before = self.mark();
         let left = self.leave(step, key, session, asked);
         self.grant_freed(step, before);
-        left != Reply::Flag(false)
+        left != Reply::Succeeded(false)
     }
 
     /// A lock-delay is over, and the lock goes to who waits for it.

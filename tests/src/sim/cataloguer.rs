@@ -6,9 +6,9 @@
 use super::client::Wish;
 use super::stage::Stage;
 use bytes::Bytes;
-use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, NewSession, Registration};
+use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId};
-use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
@@ -95,14 +95,14 @@ impl Cataloguer {
 
     fn session(&self, stage: &mut Stage) -> Command {
         let bytes = (u128::from(stage.draw.bits()) << 64 | u128::from(stage.draw.bits())).to_be_bytes();
-        Command::CreateSession(NewSession {
+        Command::CreateSession(SessionSpec {
             id: SessionId::from_random(bytes),
             name: String::new(),
             node: self.node.clone(),
             lock_delay: stage.draw.duration(Duration::ZERO, Duration::from_millis(500)),
             behavior: *stage.draw.pick(&[Behavior::Release, Behavior::Delete]),
             ttl_text: String::new(),
-            ttl: Duration::ZERO,
+            ttl: None,
             checks: Vec::new(),
             node_checks: vec![CHECK.into()],
             service_checks: None,

@@ -190,7 +190,7 @@ impl Guard {
     pub fn belief(&self, now: Time) -> Option<Belief> {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = self.holder()?;
-        let session = SessionId::parse(holder.session()?);
+        let session = guard_calls::id_of(holder.session()?);
         let was_revoked = self.promises.is_taken(*id, &session);
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
@@ -217,9 +217,9 @@ impl Guard {
             return None;
         };
         let sessions = self.seats.values().filter_map(|seat| seat.holder.session());
-        let own: Vec<SessionId> = sessions.map(SessionId::parse).collect();
+        let own: Vec<SessionId> = sessions.map(guard_calls::id_of).collect();
         let left = locks.into_iter().find(|lock| {
-            lock.session.as_ref().is_some_and(|session| own.contains(&session.id))
+            lock.session.as_ref().is_some_and(|session| own.contains(&session.spec.id))
                 && self.belief(now).is_none()
         });
         left.map(|lock| lock.key)
@@ -516,7 +516,7 @@ impl Guard {
         let is_mine = session.is_none_or(|session| self.is_own(session)) && key.is_none_or(|key| key == own);
         if let (true, Some(of)) = (is_mine, self.holder().and_then(Holder::session)) {
             stage.hit(Mark::GuardRevoked);
-            let (id, of) = (*id, SessionId::parse(of));
+            let (id, of) = (*id, guard_calls::id_of(of));
             self.promises.took(id, of, index);
         }
     }
@@ -532,7 +532,7 @@ impl Guard {
     }
 
     fn is_own(&self, session: &SessionId) -> bool {
-        self.holder().and_then(Holder::session) == Some(session.as_str())
+        self.holder().and_then(Holder::session) == Some(session.to_string().as_str())
     }
 
     /// Tells a holder something, and does what it says then.
@@ -638,5 +638,5 @@ pub fn holder_of(judge: &Judge, key: &Key) -> Option<(SessionId, LogIndex)> {
 pub fn holder_in(state: &State, key: &Key) -> Option<(SessionId, LogIndex)> {
     let (_, Rows::Entries(entries)) = state.query(&Query::Entry(key.clone())) else { return None };
     let entry = entries.first()?;
-    Some((entry.session.clone()?, entry.modify_index))
+    Some((entry.lock.session?, entry.modify_index))
 }

@@ -5,10 +5,10 @@ use super::judge::Judge;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{Request, Response, Write};
 use lockmesh_client::{Acquired, Consistency as Freshness, Entry, Error, Read};
-use lockmesh_protocol::command::{Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::Behavior;
+use lockmesh_protocol::record::{Behavior, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request as Asked, Response as Answers, Unavailable};
 use std::time::Duration;
@@ -34,6 +34,11 @@ pub fn limit(request: &Request) -> Duration {
     }
 }
 
+/// The id that a guard was told.
+pub fn id_of(session: &str) -> SessionId {
+    SessionId::parse(session).expect("guards name sessions by the ids that they were given")
+}
+
 /// What a request is to the agent of this number.
 pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall {
     let command = match request {
@@ -41,36 +46,36 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&draw.bits().to_be_bytes());
             bytes[8..].copy_from_slice(&draw.bits().to_be_bytes());
-            Command::CreateSession(NewSession {
+            Command::CreateSession(SessionSpec {
                 id: SessionId::from_random(bytes),
                 name: options.name,
                 node: format!("n{agent}").into(),
                 lock_delay: options.lock_delay.unwrap_or_default(),
                 behavior: if options.delete_keys { Behavior::Delete } else { Behavior::Release },
                 ttl_text: String::new(),
-                ttl: options.ttl,
+                ttl: Some(options.ttl).filter(|ttl| !ttl.is_zero()),
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
             })
         }
-        Request::Renew(session, _) => return LocalCall::Ask(Asked::Renew(SessionId::parse(&session))),
+        Request::Renew(session, _) => return LocalCall::Ask(Asked::Renew(id_of(&session))),
         Request::FindSession(session, _) => {
-            return read(Query::Session(SessionId::parse(&session)), Read::default());
+            return read(Query::Session(id_of(&session)), Read::default());
         }
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
         Request::List(prefix, how) => return read(Query::Entries(prefix.into()), how),
         Request::Acquire(write, session, Some(wait)) => {
-            return LocalCall::Acquire { new: entry(write), session: SessionId::parse(&session), wait };
+            return LocalCall::Acquire { new: entry(write), session: id_of(&session), wait };
         }
         Request::Acquire(write, session, None) => {
-            Command::Kv(KvCommand::Acquire(entry(write), SessionId::parse(&session)))
+            Command::Kv(KvCommand::Acquire(entry(write), id_of(&session)))
         }
-        Request::DestroySession(session) => Command::DestroySession(SessionId::parse(&session)),
-        Request::Release(write, session) => {
-            Command::Kv(KvCommand::Release(entry(write), SessionId::parse(&session)))
+        Request::DestroySession(session) => Command::DestroySession(id_of(&session)),
+        Request::Release(write, session) => Command::Kv(KvCommand::Release(entry(write), id_of(&session))),
+        Request::Cas(write, index) => {
+            Command::Kv(KvCommand::Cas(entry(write), Some(index).filter(|index| *index > 0).map(LogIndex)))
         }
-        Request::Cas(write, index) => Command::Kv(KvCommand::Cas(entry(write), LogIndex(index))),
         Request::Delete(key) => Command::Kv(KvCommand::Delete(key.into())),
     };
     LocalCall::Propose(command)
@@ -131,11 +136,11 @@ pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Res
 
 fn written(kind: Kind, applied: Applied) -> Result<Response, Error> {
     Ok(match applied.reply {
-        Reply::Session(id) => Response::Created(id.as_str().to_owned()),
+        Reply::Session(id) => Response::Created(id.to_string()),
         Reply::Granted { fence } => Response::Acquired(Acquired::Granted { fence: Some(fence.0) }),
         Reply::Delayed { remaining } => Response::Acquired(Acquired::Refused { delay: Some(remaining) }),
-        Reply::Flag(_) if kind == Kind::Acquire => Response::Acquired(Acquired::Refused { delay: None }),
-        Reply::Flag(verdict) => Response::Verdict(verdict),
+        Reply::Succeeded(_) if kind == Kind::Acquire => Response::Acquired(Acquired::Refused { delay: None }),
+        Reply::Succeeded(verdict) => Response::Verdict(verdict),
         Reply::Refused(refusal) => return Err(Error::Refused { status: 500, text: refusal.to_string() }),
         _ => Response::Done,
     })
@@ -149,8 +154,8 @@ fn rows(answer: &Answer) -> Response {
                 key: entry.key.as_str().to_owned(),
                 value: entry.value.clone(),
                 flags: entry.flags,
-                session: entry.session.as_ref().map(|session| session.as_str().to_owned()),
-                lock_index: entry.lock_index,
+                session: entry.lock.session.as_ref().map(|session| session.to_string()),
+                lock_index: entry.lock.index,
                 create_index: entry.create_index.0,
                 modify_index: entry.modify_index.0,
             };
@@ -176,5 +181,5 @@ pub fn unanswered() -> Error {
 
 /// Whether a session that lives is a guard's.
 pub fn is_of_a_guard(judge: &Judge, session: &SessionId) -> bool {
-    judge.history.state().session(session).is_some_and(|session| session.name == SESSION_NAME)
+    judge.history.state().session(*session).is_some_and(|session| session.spec.name == SESSION_NAME)
 }

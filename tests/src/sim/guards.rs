@@ -158,7 +158,7 @@ impl World {
             }
             Some(Command::Kv(KvCommand::Release(new, session))) => {
                 let applied = past.reply.as_ref().map(|applied| &applied.reply);
-                let takes_effect = matches!(applied, Some(Reply::Flag(true)));
+                let takes_effect = matches!(applied, Some(Reply::Succeeded(true)));
                 let guards = self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all);
                 guards.filter(|_| takes_effect).for_each(|guard| guard.gave_back(&new.key, session));
                 return;

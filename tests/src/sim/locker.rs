@@ -6,10 +6,10 @@ use super::invariant::Fact;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::Stage;
-use lockmesh_protocol::command::{Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::Behavior;
+use lockmesh_protocol::record::{Behavior, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -116,9 +116,9 @@ impl Locker {
         let Some(session) = self.session.as_mut().filter(|_| stage.calm) else { return false };
         let (id, history) = (&session.id, &judge.history);
         let holds = |key: &Key, before: Fence| match history.state().query(&Query::Entry(key.clone())).1 {
-            Rows::Entries(entries) => {
-                entries.iter().any(|entry| entry.session.as_ref() == Some(id) && entry.fence > before)
-            }
+            Rows::Entries(entries) => entries
+                .iter()
+                .any(|entry| entry.lock.session.as_ref() == Some(id) && entry.lock.fence > before),
             _ => false,
         };
         let is_owed =
@@ -163,14 +163,14 @@ impl Locker {
         let behavior = if stage.draw.once_in(3) { Behavior::Delete } else { Behavior::Release };
         command(
             stage,
-            Command::CreateSession(NewSession {
+            Command::CreateSession(SessionSpec {
                 id: SessionId::from_random(bytes),
                 name: String::new(),
                 node: format!("n{}", self.place).into(),
                 lock_delay,
                 behavior,
                 ttl_text: String::new(),
-                ttl,
+                ttl: Some(ttl).filter(|ttl| !ttl.is_zero()),
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
@@ -249,7 +249,7 @@ impl Locker {
             (Command::CreateSession(new), Reply::Session(id)) => {
                 let owned = Owned {
                     id: id.clone(),
-                    ttl: new.ttl,
+                    ttl: new.ttl.unwrap_or_default(),
                     confirmed: wish.begun,
                     neglected: false,
                     held: BTreeSet::new(),
@@ -282,7 +282,7 @@ impl Locker {
                 }
                 return;
             }
-            Reply::Flag(false) => stage.hit(Mark::Contended),
+            Reply::Succeeded(false) => stage.hit(Mark::Contended),
             Reply::Delayed { .. } => stage.hit(Mark::Delayed),
             Reply::Refused(Refusal::InvalidSession(_)) => {
                 self.drop_session(stage, judge);

@@ -14,7 +14,7 @@ pub struct Machine {
     pub id: ServerId,
     /// Its node's name.
     pub node: String,
-    /// Which of its data folders: each has a birth of its own.
+    /// Which of its data folders: each has an instance id of its own.
     pub folder: u64,
     /// Its disk.
     pub disk: Disk,

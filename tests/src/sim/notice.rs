@@ -107,9 +107,9 @@ impl World {
     fn note_change(&mut self, past: &Past, change: &Change) {
         match change {
             Change::Entry(key, Some(entry))
-                if entry.session.is_some() && entry.granted_at == past.at_wall() =>
+                if entry.lock.session.is_some() && entry.lock.granted_at == past.at_wall() =>
             {
-                let (holder, fence) = (entry.session.clone(), entry.fence);
+                let (holder, fence) = (entry.lock.session, entry.lock.fence);
                 self.stage.say(|| format!("{key} is granted to {holder:?} under {fence}"));
             }
             Change::Loss(_, Some(loss)) => {
@@ -130,8 +130,10 @@ impl World {
             Change::LockDelay(key, None) => {
                 self.stage.hit(Mark::DelayEnded);
                 self.stage.say(|| format!("{key} is open again"));
-                if let Some(Command::EndLockDelay { mark, .. }) = past.proposal.as_ref().map(|p| &p.command) {
-                    let began = self.judge.history.answered(*mark).map(|began| began.entry.term);
+                if let Some(Command::EndLockDelay { started_at_index, .. }) =
+                    past.proposal.as_ref().map(|p| &p.command)
+                {
+                    let began = self.judge.history.answered(*started_at_index).map(|began| began.entry.term);
                     if began.is_some_and(|began| began < past.entry.term) {
                         self.stage.hit(Mark::DelayAcrossElection);
                     }
@@ -162,7 +164,7 @@ impl World {
         match (&proposal.command, &reply.reply) {
             _ if reply.index < past.index => self.stage.hit(Mark::RetryAnswered),
             (_, Reply::Refused(Refusal::Forgotten)) => self.stage.hit(Mark::RetryForgotten),
-            (Command::Kv(KvCommand::Acquire(..)), Reply::Flag(false)) => {
+            (Command::Kv(KvCommand::Acquire(..)), Reply::Succeeded(false)) => {
                 self.stage.hit(Mark::RetryOfLostGrant);
             }
             _ => {}

@@ -210,7 +210,7 @@ pub fn newcomer(node: &str, folder: u64) -> NewServer {
         node: node.into(),
         node_id: String::new(),
         address: format!("{node}:8300"),
-        birth: format!("{node}-{folder}"),
+        instance_id: format!("{node}-{folder}"),
     }
 }
 

@@ -5,7 +5,7 @@ use super::marks::Mark;
 use super::stage::Stage;
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, TxnOp};
-use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl Writer {
         let known = self.known.get(&key).copied().unwrap_or_default();
         let command = match stage.draw.below(12) {
             0..=4 => Command::Kv(KvCommand::Set(self.entry(key))),
-            5..=7 => Command::Kv(KvCommand::Cas(self.entry(key), known)),
+            5..=7 => Command::Kv(KvCommand::Cas(self.entry(key), Some(known).filter(|index| index.0 > 0))),
             8 => Command::Kv(KvCommand::Delete(key)),
             9 => Command::Kv(KvCommand::DeleteCas(key, known)),
             10 if stage.draw.once_in(10) => Command::Kv(KvCommand::DeleteTree("data/".into())),
@@ -60,9 +60,8 @@ impl Writer {
 
     fn transaction(&mut self, stage: &mut Stage, key: Key, known: LogIndex) -> Command {
         let other = data_key(stage);
-        let op = |verb, key, value, index| {
-            TxnOp::Kv(TxnKv { verb, key, value, flags: 0, index, session: SessionId::from("") })
-        };
+        let op =
+            |verb, key, value, index| TxnOp::Kv(TxnKv { verb, key, value, flags: 0, index, session: None });
         let (first, second) = (self.value(), self.value());
         let mut ops = vec![op(KvVerb::Set, key.clone(), first, LogIndex(0))];
         if other != key {
@@ -83,14 +82,14 @@ impl Writer {
             return;
         };
         match (command, reply) {
-            (Command::Kv(KvCommand::Set(entry)), Reply::Flag(true)) => {
+            (Command::Kv(KvCommand::Set(entry)), Reply::Succeeded(true)) => {
                 self.known.insert(entry.key.clone(), *index);
             }
-            (Command::Kv(KvCommand::Cas(entry, _)), Reply::Flag(true)) => {
+            (Command::Kv(KvCommand::Cas(entry, _)), Reply::Succeeded(true)) => {
                 stage.hit(Mark::CasWon);
                 self.known.insert(entry.key.clone(), *index);
             }
-            (Command::Kv(KvCommand::Cas(..)), Reply::Flag(false)) => stage.hit(Mark::CasLost),
+            (Command::Kv(KvCommand::Cas(..)), Reply::Succeeded(false)) => stage.hit(Mark::CasLost),
             (Command::Txn(ops), Reply::Txn(_)) => {
                 for op in ops {
                     if let TxnOp::Kv(TxnKv { verb: KvVerb::Set, key, .. }) = op {

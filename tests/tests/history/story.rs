@@ -149,8 +149,8 @@ pub(crate) fn granted(fence: u64) -> Reply {
     Reply::Granted { fence }
 }
 
-pub(crate) const YES: Reply = Reply::Flag(true);
-pub(crate) const NO: Reply = Reply::Flag(false);
+pub(crate) const YES: Reply = Reply::Succeeded(true);
+pub(crate) const NO: Reply = Reply::Succeeded(false);
 
 pub(crate) fn key(key: &str) -> Query {
     Query::Key(key.into())

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use lockmesh_core::{Proposal, State};
-use lockmesh_protocol::command::{
-    Command, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
-};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, Registration, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Query as CoreQuery, Rows};
-use lockmesh_protocol::record::{Behavior, LockDelay, Node};
+use lockmesh_protocol::record::{Behavior, LockDelay, Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply as Answer};
 use lockmesh_tests::history::operation::{Moment, Operation, Outcome, Query, Read, Reply, Request};
 use lockmesh_tests::history::{History, convert};
@@ -220,7 +218,7 @@ impl World {
                 (!waits).then_some(answer)
             }
             Under::Renewal(session) => {
-                let alive = self.state.session(&SessionId::from(session.as_str())).is_some();
+                let alive = self.state.session(id_of(session)).is_some();
                 if alive && let Some(heard) = self.heard.get_mut(session) {
                     *heard = self.now_ms;
                 }
@@ -283,18 +281,18 @@ impl World {
             let over = since + delay.duration.as_millis() as u64 <= self.now_ms;
             if over || self.breaks(FaultInjection::CutDelay) {
                 self.delays.remove(&key);
-                self.apply(&Command::EndLockDelay { key, mark: delay.mark, base: 0 });
+                self.apply(&Command::EndLockDelay { key, started_at_index: delay.started_at_index, base: 0 });
             }
         }
     }
 
     fn expire(&mut self, session: &str) {
         self.heard.remove(session);
-        self.apply(&Command::ExpireSession { session: SessionId::from(session), term: Term(1), base: 0 });
+        self.apply(&Command::ExpireSession { session: id_of(session), term: Term(1), base: 0 });
     }
 
     fn holds(&self, session: &str) -> bool {
-        let session = SessionId::from(session);
+        let session = id_of(session);
         KEYS.iter().any(|key| self.holder(key).as_ref() == Some(&session))
     }
 
@@ -307,7 +305,7 @@ impl World {
     fn holder(&self, key: &str) -> Option<SessionId> {
         let (_, rows) = self.state.query(&CoreQuery::Entry(key.into()));
         let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
-        entries.first()?.session.clone()
+        entries.first()?.lock.session
     }
 
     fn apply_or_break(&mut self, command: &Command) -> Arc<Applied> {
@@ -334,7 +332,7 @@ impl World {
             }
             Command::Kv(KvCommand::Acquire(new, session)) => {
                 let holder = self.holder(new.key.as_str());
-                let lives = self.state.session(session).is_some();
+                let lives = self.state.session(*session).is_some();
                 if lives
                     && let Some(holder) = holder.filter(|holder| holder != session)
                     && self.breaks(FaultInjection::TwoHolders)
@@ -355,12 +353,13 @@ impl World {
         let applied = self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new());
         self.past.resize(self.index as usize + 1, self.state.clone());
         if let (Command::CreateSession(new), Answer::Session(id)) = (command, &applied.reply)
-            && !new.ttl.is_zero()
+            && new.ttl.is_some()
         {
-            self.heard.insert(id.as_str().to_owned(), self.now_ms);
+            self.heard.insert(id.to_string(), self.now_ms);
         }
         for (key, delay) in self.state.delays() {
-            if self.delays.get(key).is_none_or(|(known, _)| known.mark != delay.mark) {
+            if self.delays.get(key).is_none_or(|(known, _)| known.started_at_index != delay.started_at_index)
+            {
                 self.delays.insert(key.clone(), (*delay, self.now_ms));
             }
         }
@@ -383,7 +382,10 @@ impl World {
         let new = NewEntry { key: key.clone(), value: self.value(), flags: 0 };
         match self.below(26) {
             0..=2 => Under::Write(Command::Kv(KvCommand::Set(new))),
-            3 => Under::Write(Command::Kv(KvCommand::Cas(new, self.expected(&key)))),
+            3 => Under::Write(Command::Kv(KvCommand::Cas(
+                new,
+                Some(self.expected(&key)).filter(|index| index.0 > 0),
+            ))),
             4 if self.below(2) == 0 => Under::Write(Command::Kv(KvCommand::Delete(key))),
             4 => Under::Write(Command::Kv(KvCommand::DeleteCas(key.clone(), self.expected(&key)))),
             5 if self.below(4) == 0 => Under::Write(Command::Kv(KvCommand::DeleteTree("a".into()))),
@@ -399,7 +401,7 @@ impl World {
                 Under::Write(Command::Kv(KvCommand::Release(NewEntry { key, ..new }, session)))
             }
             14 => Under::Write(self.txn()),
-            15 => Under::Renewal(self.session().as_str().to_owned()),
+            15 => Under::Renewal(self.session().to_string()),
             16 => Under::Read(Read {
                 query: Query::Prefix(String::new()),
                 stale: self.below(2) == 0,
@@ -437,7 +439,7 @@ impl World {
                 _ => world.value(),
             };
             let (index, session) = (world.expected(&key), world.session());
-            TxnOp::Kv(TxnKv { verb, key, value, flags: 0, index, session })
+            TxnOp::Kv(TxnKv { verb, key, value, flags: 0, index, session: Some(session.to_string()) })
         };
         let write = NewEntry { key: "b".into(), value: self.value(), flags: 0 };
         let first = TxnKv {
@@ -446,7 +448,7 @@ impl World {
             value: write.value,
             flags: 0,
             index: LogIndex(0),
-            session: SessionId::from(""),
+            session: None,
         };
         Command::Txn([TxnOp::Kv(first)].into_iter().chain((0..count).map(|_| op(self))).collect())
     }
@@ -454,14 +456,14 @@ impl World {
     fn new_session(&mut self) -> Command {
         self.drawn += 1;
         let (lock_delay, ttl) = (self.below(3) * 40, self.below(2) * 100);
-        Command::CreateSession(NewSession {
-            id: SessionId::from(format!("s{}", self.drawn).as_str()),
+        Command::CreateSession(SessionSpec {
+            id: nth_session(self.drawn),
             name: String::new(),
             node: NodeName::from("node"),
             lock_delay: Duration::from_millis(lock_delay),
             behavior: if self.below(4) == 0 { Behavior::Delete } else { Behavior::Release },
             ttl_text: String::new(),
-            ttl: Duration::from_millis(ttl),
+            ttl: Some(Duration::from_millis(ttl)).filter(|ttl| !ttl.is_zero()),
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
@@ -470,9 +472,9 @@ impl World {
 
     /// A session that lives, or one that may have lived.
     fn session(&mut self) -> SessionId {
-        let alive: Vec<SessionId> = self.state.sessions().map(|session| session.id.clone()).collect();
+        let alive: Vec<SessionId> = self.state.sessions().map(|session| session.spec.id).collect();
         match alive.is_empty() || self.below(12) == 0 {
-            true => SessionId::from(format!("s{}", self.below(self.drawn + 1)).as_str()),
+            true => nth_session(self.below(self.drawn + 1)),
             false => alive[self.below(alive.len() as u64) as usize].clone(),
         }
     }
@@ -501,6 +503,15 @@ impl World {
         self.random ^= self.random << 17;
         (self.random >> 11) % limit
     }
+}
+
+/// The id of the session that was made as this one.
+fn nth_session(number: u64) -> SessionId {
+    SessionId::from_random(u128::from(number + 1).to_be_bytes())
+}
+
+fn id_of(session: &str) -> SessionId {
+    SessionId::parse(session).expect("it is an id")
 }
 
 fn registration() -> Command {

@@ -2,8 +2,8 @@
 
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{Fence, LogIndex, ServerId, WallTime};
-use lockmesh_protocol::record::Entry;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::record::{Entry, Lock};
 use lockmesh_server::store::{DirtyRows, Store, StoreEvent, StoreOptions};
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::{Fleet, gone, shell, wait_until};
@@ -35,11 +35,7 @@ fn corrupt(data: &Path) {
         key: STRAY.into(),
         value: "wrong".into(),
         flags: 0,
-        lock_index: 0,
-        session: None,
-        fence: Fence(0),
-        granted_at: WallTime(0),
-        awaited: LogIndex(0),
+        lock: Lock::default(),
         create_index: LogIndex(1),
         modify_index: LogIndex(1),
     };

@@ -4,10 +4,10 @@
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, Endpoint, Identity, Purpose, QuicOptions, Role};
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
-use lockmesh_protocol::record::{Behavior, NewServer, Node};
+use lockmesh_protocol::record::{Behavior, NewServer, Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response, Status, Unavailable};
 use lockmesh_tests::quorum::Quorum;
@@ -117,21 +117,22 @@ impl Caller {
     }
 
     async fn session(&mut self, id: &str) -> SessionId {
-        let new = NewSession {
-            id: id.into(),
+        let id = SessionId::parse(id).expect("it is an id");
+        let new = SessionSpec {
+            id,
             name: String::new(),
             node: self.node.as_str().into(),
             lock_delay: Duration::ZERO,
             behavior: Behavior::Release,
             ttl_text: "60s".into(),
-            ttl: Duration::from_secs(60),
+            ttl: Some(Duration::from_secs(60)),
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
         };
         let answer = self.propose(Command::CreateSession(new)).await;
         assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
-        id.into()
+        id
     }
 }
 
@@ -227,14 +228,14 @@ fn own_commands(session: &SessionId, term: Term) -> Vec<Command> {
         node: "s9".into(),
         node_id: String::new(),
         address: "127.0.0.1:9".into(),
-        birth: "birth".into(),
+        instance_id: "instance".into(),
     };
     let row = server.with_id(ServerId(2));
     let key = || "k".into();
     vec![
         Command::ExpireSession { session: session.clone(), term, base: 0 },
-        Command::EndLockDelay { key: key(), mark: LogIndex(1), base: 0 },
-        Command::EndWait { key: key(), ticket: LogIndex(1), mark: LogIndex(1) },
+        Command::EndLockDelay { key: key(), started_at_index: LogIndex(1), base: 0 },
+        Command::EndWait { key: key(), queue_position: LogIndex(1), enqueued_at_index: LogIndex(1) },
         Command::ReapTombstones { up_to: LogIndex(u64::MAX) },
         Command::Bootstrap { cluster_id: "another".into(), servers: vec![row.clone()] },
         Command::AdmitServer(server),

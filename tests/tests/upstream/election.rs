@@ -42,9 +42,11 @@ async fn count_up(upstream: Upstream, key: String, stop: Arc<AtomicBool>, done: 
     while !stop.load(Ordering::Relaxed) {
         let value = (count + 1).to_string().into();
         let entry = NewEntry { key: key.as_str().into(), value, flags: 0 };
-        let applied = upstream.propose(Command::Kv(KvCommand::Cas(entry, last))).await;
+        let applied = upstream
+            .propose(Command::Kv(KvCommand::Cas(entry, Some(last).filter(|index| index.0 > 0))))
+            .await;
         let applied = applied.unwrap_or_else(|error| panic!("{key} failed at {count}: {error}"));
-        assert_eq!(applied.reply, Reply::Flag(true), "{key} at {count}");
+        assert_eq!(applied.reply, Reply::Succeeded(true), "{key} at {count}");
         (count, last) = (count + 1, applied.index);
         done.fetch_add(1, Ordering::Relaxed);
     }

@@ -8,7 +8,9 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_server::rpc::RpcOptions;
-use lockmesh_tests::service::{Book, Cluster, Mood, Service, SharedBook, View, destroy, registration};
+use lockmesh_tests::service::{
+    Book, Cluster, Mood, Service, SharedBook, View, destroy, registration, session_id,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -112,9 +114,9 @@ impl Story {
 async fn assert_done_once(story: &Story, proposed: Vec<JoinHandle<Result<Applied, Unavailable>>>) {
     for (number, proposed) in proposed.into_iter().enumerate() {
         let session = format!("s{number}");
-        assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session(session.as_str().into()));
+        assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session(session_id(&session)));
         let book = story.book.open();
-        assert_eq!(book.ids[session.as_str()].len(), 1, "{session}: {:?}", book.ids);
+        assert_eq!(book.ids[&session_id(&session)].len(), 1, "{session}: {:?}", book.ids);
     }
     let mut book = story.book.open();
     assert_eq!(book.registrations, 1);
@@ -346,7 +348,7 @@ async fn without_a_quorum_only_stale_reads_are_answered_and_then_all_goes_on() {
     let proposed = story.upstream.propose(destroy("s")).await.unwrap_err();
     assert_eq!((proposed.to_string(), proposed.certainly_not_done()), ("No cluster leader".into(), true));
     assert_eq!(story.read(Consistency::Default, None).await.unwrap().unwrap_err(), no_leader);
-    assert_eq!(story.upstream.renew("s".into()).await.unwrap_err(), no_leader);
+    assert_eq!(story.upstream.renew(session_id("s")).await.unwrap_err(), no_leader);
     let stale = story.read(Consistency::Stale, None).await.unwrap().unwrap();
     assert_eq!((stale.known_leader, stale.last_contact.is_zero()), (false, false));
     story.book.open().elect(2);

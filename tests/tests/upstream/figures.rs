@@ -6,7 +6,7 @@ use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::Role;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
-use lockmesh_tests::service::{Cluster, Service, SharedBook, View, destroy, registration};
+use lockmesh_tests::service::{Cluster, Service, SharedBook, View, destroy, registration, session_id};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn pair() -> (Cluster, SharedBook, Service, Upstream) {
     let servers = vec![service.address.to_string()];
     let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
     let upstream = Upstream::start(options).unwrap();
-    upstream.renew("s".into()).await.unwrap();
+    upstream.renew(session_id("s")).await.unwrap();
     (cluster, book, service, upstream)
 }
 
@@ -51,7 +51,7 @@ async fn round_trips_of(workers: usize, callers: usize) {
                 let mut times = Vec::new();
                 while Instant::now() < end {
                     let begun = Instant::now();
-                    upstream.renew("adf4238a-882b-9ddc-4a9d-5b6758e4159e".into()).await.unwrap();
+                    upstream.renew(session_id("s")).await.unwrap();
                     times.push(begun.elapsed());
                 }
                 times

@@ -7,7 +7,7 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_server::rpc::RpcOptions;
-use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, destroy, registration};
+use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, destroy, registration, session_id};
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ impl Story {
     }
 
     async fn renew(&self) -> Result<(), Unavailable> {
-        self.upstream.renew("s".into()).await.map(|_| ())
+        self.upstream.renew(session_id("s")).await.map(|_| ())
     }
 }
 
@@ -68,7 +68,7 @@ async fn calls_that_are_ready_together_share_frames() {
     let renewals: Vec<_> = (0..2000)
         .map(|_| {
             let upstream = story.upstream.clone();
-            tokio::spawn(async move { upstream.renew("s".into()).await })
+            tokio::spawn(async move { upstream.renew(session_id("s")).await })
         })
         .collect();
     for renewal in renewals {
@@ -95,7 +95,7 @@ async fn nobody_is_heard_before_the_agent_registered() {
     let (proposed, ()) = tokio::join!(upstream.propose(destroy("s")), async {
         book.open().mood = Mood::Serving;
     });
-    assert_eq!(proposed.unwrap().reply, Reply::Session("s".into()));
+    assert_eq!(proposed.unwrap().reply, Reply::Session(session_id("s")));
     assert!(upstream.is_registered() && upstream.status().await.is_ok());
     assert_eq!(book.open().registrations, 1);
 }
@@ -200,7 +200,7 @@ async fn a_command_and_a_reader_outlive_the_connection() {
     story.service.stop().await;
     story.book.open().mood = Mood::Serving;
     let service = Service::start_at(address, &story.cluster, &story.book, RpcOptions::default(), 16_384);
-    assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session("s".into()));
+    assert_eq!(proposed.await.unwrap().unwrap().reply, Reply::Session(session_id("s")));
     story.book.reaches("the reader again", |book| book.parked.len() == 1).await;
     service.raise_index(9);
     assert_eq!(read.await.unwrap().unwrap().index, LogIndex(9));
@@ -216,7 +216,7 @@ async fn a_forgotten_agent_registers_again_and_its_command_goes_through() {
     let story = Story::begin();
     story.upstream.propose(destroy("s")).await.unwrap();
     story.book.open().generation = None;
-    assert_eq!(story.upstream.propose(destroy("t")).await.unwrap().reply, Reply::Session("t".into()));
+    assert_eq!(story.upstream.propose(destroy("t")).await.unwrap().reply, Reply::Session(session_id("t")));
     let book = story.book.open();
     let numbers = |id: &RequestId| (id.generation.0, id.sequence, id.lowest);
     assert_eq!(book.proposals.iter().map(numbers).collect::<Vec<_>>(), [(1, 1, 1), (1, 2, 2), (2, 1, 1)]);
@@ -286,7 +286,7 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
     let renewals: Vec<_> = (0..5000)
         .map(|_| {
             let upstream = story.upstream.clone();
-            tokio::spawn(async move { upstream.renew("s".into()).await })
+            tokio::spawn(async move { upstream.renew(session_id("s")).await })
         })
         .collect();
     // The driver holds one turn, the event queue ten calls; everything else comes back at once.
@@ -332,7 +332,7 @@ async fn an_agent_of_another_authority_is_told_so_at_once() {
         let why = "its certificate is not trusted here, as no authority in `tls.ca` has signed it";
         assert!(error.to_string().contains(why), "{error}");
     }
-    assert!(matches!(upstream.renew("s".into()).await, Err(Unavailable::NotAdmitted(_))));
+    assert!(matches!(upstream.renew(session_id("s")).await, Err(Unavailable::NotAdmitted(_))));
 }
 
 /// The node's certificate of one cluster, in the hands of an agent that believes the servers of another one too.
@@ -374,5 +374,5 @@ async fn ipv6_is_as_good() {
     let loopback: SocketAddr = "[::1]:0".parse().unwrap();
     let service = Service::start_at(loopback, &cluster, &book, RpcOptions::default(), 100);
     let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
-    assert_eq!(upstream.renew("s".into()).await, Ok(None));
+    assert_eq!(upstream.renew(session_id("s")).await, Ok(None));
 }

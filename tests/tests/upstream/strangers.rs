@@ -5,7 +5,7 @@ use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{Connection, Endpoint, Purpose, QuicOptions, Role};
 use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response, Unavailable};
 use lockmesh_server::rpc::RpcOptions;
-use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook};
+use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, session_id};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -110,7 +110,8 @@ async fn a_connection_has_only_so_many_calls() {
     stranger.book.open().mood = Mood::Stuck;
     let (_dialler, connection) = stranger.connect(Role::Agent).await;
     let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();
-    let calls: Vec<Call> = (1..=11).map(|id| Call::Begin(CallId(id), Request::Renew("s".into()))).collect();
+    let calls: Vec<Call> =
+        (1..=11).map(|id| Call::Begin(CallId(id), Request::Renew(session_id("s")))).collect();
     sender.send(vec![frame(&calls).into()]).await.unwrap();
     let ReplyFrame(refused) = receiver.receive().await.unwrap().unwrap();
     let [(CallId(11), Response::Unavailable(Unavailable::Overloaded(_)))] = refused[..] else {
@@ -132,7 +133,7 @@ async fn what_the_event_queue_has_no_room_for_is_shed_at_once_and_the_rest_is_se
     let (_dialler, connection) = stranger.connect(Role::Agent).await;
     let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();
     let calls: Vec<Call> =
-        (1..=CALLS).map(|id| Call::Begin(CallId(id), Request::Renew("s".into()))).collect();
+        (1..=CALLS).map(|id| Call::Begin(CallId(id), Request::Renew(session_id("s")))).collect();
     sender.send(vec![frame(&calls).into()]).await.unwrap();
     let is_shed = |response: &Response| matches!(response, Response::Unavailable(Unavailable::Overloaded(_)));
     let ReplyFrame(mut answers) = receiver.receive().await.unwrap().unwrap();

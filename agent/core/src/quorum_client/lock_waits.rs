@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
-//!        └──▶ Queued{ticket} ──▶ QueuePosition, parked ──▶ granted, or not        the answer
+//!        └──▶ Queued{queue position} ──▶ QueuePosition, parked ──▶ granted, or not        the answer
 //!                             ├─ the time is over ──▶ StopWaiting ──▶ QueuePosition: granted, or not        the answer
 //!                             └─ the client is gone, the agent stops ──▶ Leave
 //! ```
@@ -59,9 +59,9 @@ enum WaitStage {
     /// The time is over: the position is given up, but not what was granted in it.
     Stopping { queued: Queued },
     /// The position is given up, and what was granted in it; why it was, where that was a failure.
-    Leaving { mark: LogIndex, failure: Option<Unavailable> },
+    Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
     /// The lock was granted, and the caller has yet to hear of it.
-    Granted { mark: LogIndex },
+    Granted { enqueued_at_index: LogIndex },
     /// Nobody heard of it: it is given back.
     TakingBack,
 }
@@ -69,9 +69,9 @@ enum WaitStage {
 /// A position in the queue.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
-    ticket: LogIndex,
+    queue_position: LogIndex,
     /// The index of the command that asked for it.
-    mark: LogIndex,
+    enqueued_at_index: LogIndex,
 }
 
 impl QuorumClient {
@@ -93,7 +93,9 @@ impl QuorumClient {
             WaitStage::Enqueuing => self.enqueued(token, result),
             WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
             WaitStage::Stopping { queued } => self.stopped(token, queued, result),
-            WaitStage::Leaving { mark, failure } => self.left(token, (mark, failure), result),
+            WaitStage::Leaving { enqueued_at_index, failure } => {
+                self.left(token, (enqueued_at_index, failure), result)
+            }
             WaitStage::TakingBack => {
                 // What cannot be given back lasts as long as its session. No caller is left to hear
                 // that.
@@ -113,10 +115,10 @@ impl QuorumClient {
             Ok(other) => return self.settle_unknown(token, super::unexpected(&other)),
             Err(reason) => return self.settle_unknown(token, reason),
         };
-        let Reply::Queued { ticket } = applied.reply else {
+        let Reply::Queued { queue_position } = applied.reply else {
             return self.settle_wait(token, Ok((applied.index, applied)));
         };
-        let queued = Queued { ticket, mark: applied.index };
+        let queued = Queued { queue_position, enqueued_at_index: applied.index };
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         let until = self.now + lock_wait.wait + GRACE_WINDOW;
         lock_wait.until = Some(until);
@@ -124,23 +126,21 @@ impl QuorumClient {
         let is_over = lock_wait.is_gone || self.in_hurry;
         self.timers.insert((until, Timer::Caller(token)));
         if is_over {
-            return self.leave_queue(token, queued.mark, None);
+            return self.leave_queue(token, queued.enqueued_at_index, None);
         }
         self.ask_for_position(token, queued, false);
     }
 
     fn ask_for_position(&mut self, token: CallToken, queued: Queued, is_last: bool) {
         let Some(lock_wait) = self.lock_waits.get(&token) else { return };
-        let Queued { ticket, mark } = queued;
+        let Queued { queue_position, enqueued_at_index } = queued;
         let query = Query::QueuePosition {
             key: lock_wait.key.clone(),
             session: lock_wait.session.clone(),
-            ticket,
-            mark,
+            queue_position,
+            enqueued_at_index,
         };
-        let blocking = Blocking { index: ticket, wait: lock_wait.wait + GRACE_WINDOW };
-        // The last question is not parked: the wait was stopped, so what there is now is the
-        // answer.
+        let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
@@ -158,7 +158,7 @@ impl QuorumClient {
         let failure = match result {
             Ok(Response::Answer(answer)) => match answer.rows {
                 Rows::QueuePosition(Reply::Queued { .. }) if is_last => {
-                    return self.leave_queue(token, queued.mark, None);
+                    return self.leave_queue(token, queued.enqueued_at_index, None);
                 }
                 Rows::QueuePosition(Reply::Queued { .. }) => {
                     let at = self.now + QUESTION_INTERVAL;
@@ -167,48 +167,48 @@ impl QuorumClient {
                 }
                 Rows::QueuePosition(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
-                    let index = if is_granted { answer.index } else { queued.mark };
+                    let index = if is_granted { answer.index } else { queued.enqueued_at_index };
                     let applied = Applied { index, reply };
-                    return self.settle_wait(token, Ok((queued.mark, applied)));
+                    return self.settle_wait(token, Ok((queued.enqueued_at_index, applied)));
                 }
                 _ => Unavailable::Unknown("the server answered something else than a position".into()),
             },
             Ok(other) => super::unexpected(&other),
             Err(reason) => reason,
         };
-        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up;
-        // while it stands, the lock may be granted in it.
-        self.leave_queue(token, queued.mark, Some(failure));
+        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up; while it stands, the lock
+        // may be granted in it.
+        self.leave_queue(token, queued.enqueued_at_index, Some(failure));
     }
 
     /// Nothing is granted in the position any more; something may have been.
     fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
         match (result, self.lock_waits.get(&token)) {
-            (Err(reason), _) => self.leave_queue(token, queued.mark, Some(reason)),
-            // Whoever would be told of a grant went meanwhile, so that is given up as well.
-            (Ok(_), Some(LockWait { is_gone: true, .. })) => self.leave_queue(token, queued.mark, None),
+            (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
+            (Ok(_), Some(LockWait { is_gone: true, .. })) => {
+                self.leave_queue(token, queued.enqueued_at_index, None)
+            }
             (Ok(_), _) => self.ask_for_position(token, queued, true),
         }
     }
 
-    /// Gives the position up, or what was granted in it; then the session holds nothing by this
-    /// wait.
-    fn leave_queue(&mut self, token: CallToken, mark: LogIndex, failure: Option<Unavailable>) {
-        self.set_stage(token, WaitStage::Leaving { mark, failure });
-        self.propose_leave(token, mark);
+    /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
+    fn leave_queue(&mut self, token: CallToken, enqueued_at_index: LogIndex, failure: Option<Unavailable>) {
+        self.set_stage(token, WaitStage::Leaving { enqueued_at_index, failure });
+        self.propose_leave(token, enqueued_at_index);
     }
 
-    fn propose_leave(&mut self, token: CallToken, mark: LogIndex) {
+    fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
         let Some(lock_wait) = self.lock_waits.get(&token) else { return };
         let (key, session) = (lock_wait.key.clone(), lock_wait.session.clone());
-        let command = Command::Kv(KvCommand::Leave { key, session, mark });
+        let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         self.propose(Owner::LockWait(token), command);
     }
 
     fn left(
         &mut self,
         token: CallToken,
-        (mark, failure): (LogIndex, Option<Unavailable>),
+        (enqueued_at_index, failure): (LogIndex, Option<Unavailable>),
         result: Result<Response, Unavailable>,
     ) {
         let outcome = match (result, failure) {
@@ -218,12 +218,11 @@ impl QuorumClient {
                 let why = "the lock was granted when its wait was over, and was given back";
                 Err(Unavailable::Unknown(why.into()))
             }
-            (Ok(_), None) => Ok((mark, Applied { index: mark, reply: Reply::Flag(false) })),
+            (Ok(_), None) => {
+                Ok((enqueued_at_index, Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }))
+            }
             (Ok(_), Some(failure)) => Err(failure),
-            // A position that stays would be granted to nobody: that is worth another attempt.
-            (Err(reason), None) => return self.leave_queue(token, mark, Some(reason)),
-            // The position may stand, and the lock be granted in it, whatever the first failure
-            // was.
+            (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
             (Err(_), Some(failure)) => {
                 return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
             }
@@ -249,32 +248,33 @@ impl QuorumClient {
         self.stop_timer(token);
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         let granted = match &outcome {
-            Ok((mark, Applied { reply: Reply::Granted { .. }, .. })) => Some(*mark),
+            Ok((enqueued_at_index, Applied { reply: Reply::Granted { .. }, .. })) => Some(*enqueued_at_index),
             _ => None,
         };
         let is_gone = lock_wait.is_gone;
         match granted {
-            // Kept until the caller has heard: an answer that is lost on its way has to be taken
-            // back.
-            Some(mark) => lock_wait.stage = WaitStage::Granted { mark },
+            Some(enqueued_at_index) => lock_wait.stage = WaitStage::Granted { enqueued_at_index },
             None => drop(self.lock_waits.remove(&token)),
         }
         if is_gone {
             return self.take_back(token);
         }
         self.callers.remove(&token);
-        let answer = outcome.map(|(mark, applied)| Answered::Acquired(mark, applied));
+        let answer =
+            outcome.map(|(enqueued_at_index, applied)| Answered::Acquired(enqueued_at_index, applied));
         self.outbox.answers.push((token, answer));
     }
 
     /// A lock that was granted is nobody's.
     fn take_back(&mut self, token: CallToken) {
-        let Some(LockWait { stage: WaitStage::Granted { mark }, .. }) = self.lock_waits.get(&token) else {
+        let Some(LockWait { stage: WaitStage::Granted { enqueued_at_index }, .. }) =
+            self.lock_waits.get(&token)
+        else {
             return;
         };
-        let mark = *mark;
+        let enqueued_at_index = *enqueued_at_index;
         self.set_stage(token, WaitStage::TakingBack);
-        self.propose_leave(token, mark);
+        self.propose_leave(token, enqueued_at_index);
     }
 
     /// The caller heard of the grant.
@@ -301,14 +301,17 @@ impl QuorumClient {
         // Stopped and not left: a grant that came before is the caller's.
         self.set_stage(token, WaitStage::Stopping { queued });
         let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
-        let (key, session, mark) = (key.clone(), session.clone(), queued.mark);
-        self.propose(Owner::LockWait(token), Command::Kv(KvCommand::StopWaiting { key, session, mark }));
+        let (key, session, enqueued_at_index) = (key.clone(), session.clone(), queued.enqueued_at_index);
+        self.propose(
+            Owner::LockWait(token),
+            Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index }),
+        );
     }
 
     /// Gives up a position that is waited in.
     pub(super) fn end_wait(&mut self, token: CallToken) {
         if let Some(queued) = self.stop_asking(token) {
-            self.leave_queue(token, queued.mark, None);
+            self.leave_queue(token, queued.enqueued_at_index, None);
         }
     }
 

@@ -9,7 +9,7 @@ const WAIT: Duration = Duration::from_secs(30);
 impl Story {
     fn acquire(&mut self) -> CallToken {
         let new = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
-        self.call(LocalCall::Acquire { new, session: "s".into(), wait: WAIT })
+        self.call(LocalCall::Acquire { new, session: session(), wait: WAIT })
     }
 
     /// A wait in the queue, by the command at 20, and the question that is parked for it.
@@ -17,15 +17,20 @@ impl Story {
         let token = self.acquire();
         let enqueue = self.only();
         assert!(matches!(&enqueue.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. }))));
-        self.answer(&enqueue, applied(20, Reply::Queued { ticket: LogIndex(18) }));
+        self.answer(&enqueue, applied(20, Reply::Queued { queue_position: LogIndex(18) }));
         let parked = self.only();
         let Request::Read {
-            query: Query::QueuePosition { ticket, mark, .. }, blocking: Some(blocking), ..
+            query: Query::QueuePosition { queue_position, enqueued_at_index, .. },
+            blocking: Some(blocking),
+            ..
         } = &parked.request
         else {
             panic!("no question about a position: {parked:?}")
         };
-        assert_eq!((*ticket, *mark, blocking.index), (LogIndex(18), LogIndex(20), LogIndex(18)));
+        assert_eq!(
+            (*queue_position, *enqueued_at_index, blocking.index),
+            (LogIndex(18), LogIndex(20), LogIndex(18))
+        );
         assert_eq!(parked.server, A, "the leader knows first");
         (token, parked)
     }
@@ -33,27 +38,30 @@ impl Story {
     #[track_caller]
     fn leaves(&self) -> Asked {
         let asked = self.only();
-        let Request::Propose(_, Command::Kv(KvCommand::Leave { mark, .. })) = &asked.request else {
+        let Request::Propose(_, Command::Kv(KvCommand::Leave { enqueued_at_index, .. })) = &asked.request
+        else {
             panic!("it does not leave: {asked:?}")
         };
-        assert_eq!(*mark, LogIndex(20));
+        assert_eq!(*enqueued_at_index, LogIndex(20));
         asked
     }
 
     #[track_caller]
     fn stops_waiting(&self) -> Asked {
         let asked = self.only();
-        let Request::Propose(_, Command::Kv(KvCommand::StopWaiting { mark, .. })) = &asked.request else {
+        let Request::Propose(_, Command::Kv(KvCommand::StopWaiting { enqueued_at_index, .. })) =
+            &asked.request
+        else {
             panic!("it does not stop waiting: {asked:?}")
         };
-        assert_eq!(*mark, LogIndex(20));
+        assert_eq!(*enqueued_at_index, LogIndex(20));
         asked
     }
 
     #[track_caller]
     fn heard_acquired(&mut self, token: CallToken) -> (u64, Applied) {
         match self.heard(token) {
-            Ok(Answered::Acquired(mark, applied)) => (mark.0, applied),
+            Ok(Answered::Acquired(enqueued_at_index, applied)) => (enqueued_at_index.0, applied),
             other => panic!("no wait for a lock ended: {other:?}"),
         }
     }
@@ -92,12 +100,15 @@ fn whoever_waits_is_granted_and_told_both_indexes() {
 fn a_wait_that_goes_on_is_asked_about_again() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
-    story.answer(&parked, place(21, Reply::Queued { ticket: LogIndex(18) }));
+    story.answer(&parked, place(21, Reply::Queued { queue_position: LogIndex(18) }));
     assert!(story.asked.is_empty());
     let again = story.until_asked();
     assert_eq!(again.request, parked.request);
-    story.answer(&again, place(25, Reply::Flag(false)));
-    assert_eq!(story.heard_acquired(token).1, Applied { index: LogIndex(20), reply: Reply::Flag(false) });
+    story.answer(&again, place(25, Reply::Succeeded(false)));
+    assert_eq!(
+        story.heard_acquired(token).1,
+        Applied { index: LogIndex(20), reply: Reply::Succeeded(false) }
+    );
 }
 
 /// A wait whose time is over, and the last question about its position.
@@ -108,7 +119,7 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     story.pass(2 * MS);
     let stop = story.stops_waiting();
     assert!(story.answers.is_empty());
-    story.answer(&stop, applied(40, Reply::Flag(true)));
+    story.answer(&stop, applied(40, Reply::Succeeded(true)));
     let asked = story.only();
     assert!(
         matches!(&asked.request, Request::Read { query: Query::QueuePosition { .. }, blocking: None, .. }),
@@ -122,8 +133,11 @@ fn who_has_waited_long_enough_stops_waiting_and_is_told_so_then() {
     let mut story = Story::at_rest();
     let (token, asked) = waited_long_enough(&mut story);
     assert!(story.answers.is_empty());
-    story.answer(&asked, place(40, Reply::Flag(false)));
-    assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: Reply::Flag(false) }));
+    story.answer(&asked, place(40, Reply::Succeeded(false)));
+    assert_eq!(
+        story.heard_acquired(token),
+        (20, Applied { index: LogIndex(20), reply: Reply::Succeeded(false) })
+    );
     assert!(story.asked.is_empty());
 }
 
@@ -134,7 +148,7 @@ fn who_goes_while_the_wait_is_stopped_holds_nothing() {
     story.pass(WAIT + SECOND + MS);
     let stop = story.stops_waiting();
     story.tell(Input::Cancel(token));
-    story.answer(&stop, applied(40, Reply::Flag(false)));
+    story.answer(&stop, applied(40, Reply::Succeeded(false)));
     let leave = story.leaves();
     story.apply(&leave, 41);
     assert!(story.asked.is_empty() && story.answers.is_empty());
@@ -180,7 +194,7 @@ fn in_a_hurry_the_queue_is_left() {
     story.tell(Input::Hurry);
     let leave = story.leaves();
     story.apply(&leave, 40);
-    assert_eq!(story.heard_acquired(token).1.reply, Reply::Flag(false));
+    assert_eq!(story.heard_acquired(token).1.reply, Reply::Succeeded(false));
 }
 
 #[test]
@@ -233,7 +247,7 @@ fn a_grant_that_nobody_hears_is_given_back() {
 #[test]
 fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
     let mut story = Story::at_rest();
-    for reply in [granted(), Reply::Queued { ticket: LogIndex(18) }] {
+    for reply in [granted(), Reply::Queued { queue_position: LogIndex(18) }] {
         let token = story.acquire();
         let enqueue = story.only();
         story.tell(Input::Cancel(token));

@@ -11,7 +11,7 @@ use lockmesh_agent_core::quorum_client::{
     QuorumClientConfig,
 };
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, Term};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -265,7 +265,7 @@ impl Story {
     }
 
     fn apply(&mut self, asked: &Asked, index: u64) {
-        self.answer(asked, applied(index, Reply::Flag(true)));
+        self.answer(asked, applied(index, Reply::Succeeded(true)));
     }
 
     /// A server is there no more.
@@ -319,6 +319,10 @@ impl Story {
             other => panic!("it is not unknown: {other:?}"),
         }
     }
+}
+
+fn session() -> SessionId {
+    SessionId::from_random([7; 16])
 }
 
 fn command(key: &str) -> Command {

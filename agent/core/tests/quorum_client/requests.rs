@@ -151,11 +151,11 @@ fn what_cannot_be_repeated_is_not() {
 #[test]
 fn a_renewal_is_asked_of_the_next_leader() {
     let mut story = Story::at_rest();
-    let token = story.call(LocalCall::Ask(Request::Renew("s".into())));
+    let token = story.call(LocalCall::Ask(Request::Renew(session())));
     story.elect(B);
     story.kill(A);
     let asked = story.until_asked();
-    assert_eq!((asked.server, &asked.request), (B, &Request::Renew("s".into())));
+    assert_eq!((asked.server, &asked.request), (B, &Request::Renew(session())));
     story.answer(&asked, Response::Renewed(None));
     assert_eq!(story.heard(token), Ok(Answered::Response(Response::Renewed(None))));
 }

@@ -76,7 +76,7 @@ fn what_is_told_of_a_connection_that_was_given_up_is_not_listened_to() {
     assert_eq!((again.server, asked.server), (A, A));
     story.tell(Input::Ended(lost.connection, ConnectionEnd::Lost("it died again".into())));
     story.tell(Input::Connected(lost.connection));
-    story.tell(Input::Answers(lost.connection, vec![(asked.call, applied(5, Reply::Flag(true)))]));
+    story.tell(Input::Answers(lost.connection, vec![(asked.call, applied(5, Reply::Succeeded(true)))]));
     assert!(story.answers.is_empty());
     story.apply(&asked, 6);
     assert_eq!(story.heard_applied(token), 6);

@@ -65,11 +65,11 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
         }
         let applied = call.propose(Command::ConfigureAutopilot(autopilot, Some(index))).await?;
         match applied.reply {
-            Reply::Flag(true) => {
+            Reply::Succeeded(true) => {
                 return Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index));
             }
-            Reply::Flag(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
-            Reply::Flag(false) => {}
+            Reply::Succeeded(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
+            Reply::Succeeded(false) => {}
             Reply::Refused(refusal) => return Err(refusal.into()),
             other => return Err(super::misfit::wrong_reply(&other)),
         }

@@ -12,7 +12,7 @@ use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Query, Rows};
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::sync::Arc;
 
 /// Where a client may read about the limit; part of a text that clients know.
@@ -114,21 +114,28 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let wait = if call.params.has("acquire") { call.lock_wait()? } else { None };
     let value = value(call, body).await?;
     let entry = NewEntry { key: Key::from(call.tail), value, flags };
-    let session = |name| call.params.value(name).map(SessionId::parse);
+    let named = call.params.value("acquire").or(call.params.value("release"));
+    let session = |name| call.params.value(name).map(named_session);
+    if call.params.value("release").is_some_and(str::is_empty) {
+        return Err(invalid_session(""));
+    }
     if let (Some(session), Some(wait)) = (session("acquire"), wait) {
         let _waits = crate::metrics::BlockedWatcher::begin();
         let (asked, applied) = call.api.upstream.acquire(entry, session, wait).await?;
         let granted = applied.index;
-        let response = written(call, applied)?;
+        let response = written(call, as_named(named, applied)?)?;
         return Ok(if asked == granted { response } else { answer::with_queued(response, asked) });
     }
     let command = match (expected, session("acquire"), session("release")) {
-        (Some(expected), ..) => KvCommand::Cas(entry, LogIndex(expected)),
+        (Some(expected), ..) => {
+            KvCommand::Cas(entry, Some(expected).filter(|index| *index > 0).map(LogIndex))
+        }
         (_, Some(session), _) => KvCommand::Acquire(entry, session),
         (.., Some(session)) => KvCommand::Release(entry, session),
         _ => KvCommand::Set(entry),
     };
-    written(call, call.propose(Command::Kv(command)).await?)
+    let applied = call.propose(Command::Kv(command)).await?;
+    written(call, as_named(named, applied)?)
 }
 
 async fn delete(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -161,13 +168,34 @@ fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure>
     let layout = call.layout();
     let response = match applied.reply {
         Reply::Done => answer::flag(true, layout),
-        Reply::Flag(done) => answer::flag(done, layout),
+        Reply::Succeeded(done) => answer::flag(done, layout),
         Reply::Granted { fence } => answer::with_fence(answer::flag(true, layout), fence.0),
         Reply::Delayed { remaining } => answer::with_lock_delay(answer::flag(false, layout), remaining),
         Reply::Refused(refusal) => return Err(refusal.into()),
         other => return Err(super::misfit::wrong_reply(&other)),
     };
     Ok(answer::with_write_index(response, applied.index))
+}
+
+/// The session that a client names; what is no id names none, which the state says.
+fn named_session(text: &str) -> SessionId {
+    SessionId::parse(text).unwrap_or(SessionId::NIL)
+}
+
+/// The state's answer, where it knows no session of that id with what the client called it.
+fn as_named(named: Option<&str>, applied: Applied) -> Result<Applied, Failure> {
+    match (named, &applied.reply) {
+        (Some(text), Reply::Refused(Refusal::InvalidSession(_))) => Err(invalid_session(text)),
+        _ => Ok(applied),
+    }
+}
+
+fn invalid_session(text: &str) -> Failure {
+    let failure = Failure::from(Refusal::InvalidSession(named_session(text)));
+    match text {
+        "" => failure.in_words("missing session"),
+        text => failure.in_words(format!("invalid session {text:?}")),
+    }
 }
 
 fn missing_key() -> Failure {

@@ -9,10 +9,10 @@ use super::super::shapes;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
-use lockmesh_protocol::command::{Command, NewSession};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, ServiceCheck};
+use lockmesh_protocol::record::{Behavior, ServiceCheck, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
 use std::time::Duration;
@@ -157,7 +157,7 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
 }
 
 /// Checks what only the creator can have wrong; the state checks the rest.
-fn judged(call: &Call<'_>, draft: Draft) -> Result<NewSession, Failure> {
+fn judged(call: &Call<'_>, draft: Draft) -> Result<SessionSpec, Failure> {
     let node = match draft.node.as_deref() {
         Some("") => return Err(Failure::refused("Must provide Node")),
         Some(named) => NodeName::from(named),
@@ -171,7 +171,7 @@ fn judged(call: &Call<'_>, draft: Draft) -> Result<NewSession, Failure> {
     let ttl = judged_ttl(&draft.ttl, call.api.limits.session_ttl_min)?;
     let ids = |names: Vec<String>| names.into_iter().map(CheckId::from).collect::<Vec<_>>();
     let service_check = |(id, namespace): (String, String)| ServiceCheck { id: id.into(), namespace };
-    Ok(NewSession {
+    Ok(SessionSpec {
         id: fresh_id()?,
         name: draft.name,
         node,
@@ -185,9 +185,9 @@ fn judged(call: &Call<'_>, draft: Draft) -> Result<NewSession, Failure> {
     })
 }
 
-fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
+fn judged_ttl(text: &str, least: Duration) -> Result<Option<Duration>, Failure> {
     if text.is_empty() {
-        return Ok(Duration::ZERO);
+        return Ok(None);
     }
     let nanoseconds = duration::parse(text)
         .map_err(|error| Failure::refused(format!("Session TTL '{text}' invalid: {error}")))?;
@@ -198,7 +198,7 @@ fn judged_ttl(text: &str, least: Duration) -> Result<Duration, Failure> {
             "Invalid Session TTL '{nanoseconds}', must be between [{least}={most}]"
         )));
     }
-    Ok(ttl)
+    Ok(Some(ttl).filter(|ttl| !ttl.is_zero()))
 }
 
 fn fresh_id() -> Result<SessionId, Failure> {
@@ -247,11 +247,12 @@ async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> 
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
 }
 
+/// The session of the path. A text that is no id is merely unknown.
 fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing session"));
     }
-    Ok(SessionId::parse(call.tail))
+    Ok(SessionId::parse(call.tail).unwrap_or(SessionId::NIL))
 }
 
 #[cfg(test)]

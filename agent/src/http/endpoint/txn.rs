@@ -13,7 +13,7 @@ use lockmesh_client::shape::blob::decode_base64;
 use lockmesh_client::shape::json::render;
 use lockmesh_client::shape::txn::{TxnAnswer, TxnError as TxnErrorShape, TxnReadAnswer};
 use lockmesh_protocol::command::{CatalogVerb, Command, KvVerb, TxnKv, TxnOp};
-use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use serde::Serialize;
@@ -176,7 +176,7 @@ fn parse_kv(value: &Value) -> Result<TxnOp, JsonError> {
         value: parse_value(&object)?,
         flags: object.u64("Flags")?,
         index: LogIndex(object.u64("Index")?),
-        session: SessionId::parse(object.string("Session")?),
+        session: Some(object.string("Session")?).filter(|text| !text.is_empty()).map(str::to_owned),
     }))
 }
 

@@ -145,7 +145,7 @@ impl Quorum {
                 Response::Answer(self.blocking_query(query, blocking).await)
             }
             Call::Read { query, .. } => Response::Answer(self.query(&query)),
-            Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(&id).cloned()),
+            Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(id).cloned()),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
             Call::BackupPart { number, .. } => self.backup_part(number),
             order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::Invite(_)) => self.order(order),
@@ -167,29 +167,36 @@ impl Quorum {
     ) -> Result<Answered, Unavailable> {
         let key = new.key.clone();
         let enqueue = Command::Kv(KvCommand::Enqueue { new, session: session.clone(), wait });
-        let (mark, ticket) = match self.answer(Call::Propose(None, enqueue)).await {
-            Response::Applied(Applied { index, reply: StateReply::Queued { ticket } }) => (index, ticket),
+        let (enqueued_at_index, queue_position) = match self.answer(Call::Propose(None, enqueue)).await {
+            Response::Applied(Applied { index, reply: StateReply::Queued { queue_position } }) => {
+                (index, queue_position)
+            }
             Response::Applied(applied) => return Ok(Answered::Acquired(applied.index, applied)),
             Response::Unavailable(unavailable) => return Err(unavailable),
             other => panic!("no answer to a command: {other:?}"),
         };
-        let leave = KvCommand::Leave { key: key.clone(), session: session.clone(), mark };
+        let leave = KvCommand::Leave { key: key.clone(), session: session.clone(), enqueued_at_index };
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
         // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
-        let blocking = Blocking { index: ticket, wait: wait + Duration::from_secs(1) };
-        let answer = self.blocking_query(Query::QueuePosition { key, session, ticket, mark }, blocking).await;
+        let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };
+        let answer = self
+            .blocking_query(
+                Query::QueuePosition { key, session, queue_position, enqueued_at_index },
+                blocking,
+            )
+            .await;
         let applied = match answer.rows {
             Rows::QueuePosition(reply @ StateReply::Granted { .. }) => {
                 leaving.1 = None;
                 Applied { index: answer.index, reply }
             }
             Rows::QueuePosition(StateReply::Queued { .. }) => {
-                Applied { index: mark, reply: StateReply::Flag(false) }
+                Applied { index: enqueued_at_index, reply: StateReply::Succeeded(false) }
             }
-            Rows::QueuePosition(reply) => Applied { index: mark, reply },
+            Rows::QueuePosition(reply) => Applied { index: enqueued_at_index, reply },
             other => panic!("no position: {other:?}"),
         };
-        Ok(Answered::Acquired(mark, applied))
+        Ok(Answered::Acquired(enqueued_at_index, applied))
     }
 }
 

@@ -43,8 +43,8 @@ impl Quorum {
             let Rows::Entries(entries) = self.query(&Query::Entry(Key::from("job"))).rows else {
                 return false;
             };
-            let session = entries.first().and_then(|entry| entry.session.clone());
-            session.as_ref().map(|session| session.as_str()) == holder
+            let session = entries.first().and_then(|entry| entry.lock.session);
+            session.map(|session| session.to_string()).as_deref() == holder
                 && self.state.lock().unwrap().0.waiters().count() == waiters
         };
         self.news.subscribe().wait_for(is_there).await.unwrap();

@@ -264,7 +264,7 @@ impl Frontend {
                 if let Some(why) = admission::read_refusal(&query) {
                     return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
                 }
-                if matches!(&query, Query::QueuePosition { ticket, .. } if self.core.knows_queue_position(*ticket))
+                if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
                 {
                     return self.read(now, from, (query, Consistency::Default, blocking), actions);
                 }

@@ -163,7 +163,9 @@ impl Frontend {
             return actions.answer(from, not_yet, AnswerKind::Other);
         }
         let alive = state.servers().find(|row| {
-            row.node.folded() == node && row.birth != server.birth && self.core.is_healthy(now, row.id)
+            row.node.folded() == node
+                && row.instance_id != server.instance_id
+                && self.core.is_healthy(now, row.id)
         });
         if let (true, Some(alive)) = (self.core.is_serving(), alive) {
             let why = format!(
@@ -185,7 +187,9 @@ impl Frontend {
         server: Server,
         actions: &mut Actions,
     ) {
-        let is_it = |row: &Arc<Server>| row.birth == server.birth && row.node.folded() == peer.node.folded();
+        let is_it = |row: &Arc<Server>| {
+            row.instance_id == server.instance_id && row.node.folded() == peer.node.folded()
+        };
         if self.core.is_serving() && !self.core.state().server(server.id).is_some_and(is_it) {
             let why = format!("server {} of this quorum is another one", server.id);
             let denied = Response::Unavailable(Unavailable::Denied(why));
@@ -242,11 +246,11 @@ impl Frontend {
 
     /// Who this server is, for those that belong to nothing yet.
     pub(super) fn introduction(&self) -> Introduction {
-        let Server { id: server, node, node_id, address, birth } = self.config.own_record.clone();
+        let Server { id: server, node, node_id, address, instance_id } = self.config.own_record.clone();
         let cluster_id = self.config.cluster_id.clone();
         let others = self.core.state().servers().filter(|row| row.id != server);
         Introduction {
-            server: NewServer { node, node_id, address, birth },
+            server: NewServer { node, node_id, address, instance_id },
             expect: 0,
             standing: Standing::Member { cluster_id, server },
             knows: others.map(|row| row.address.clone()).collect(),

@@ -94,8 +94,8 @@ impl Watches {
             Change::Entry(key, _) => self.touch_key(key),
             Change::TreeDeleted(prefix) => self.touch_tree(prefix),
             Change::LockDelay(key, _) => self.touch_prefixes(key),
-            Change::Waiter(key, ticket, _) => {
-                return self.touch_topic(&Topic::QueuePosition(key.clone(), *ticket));
+            Change::Waiter(key, queue_position, _) => {
+                return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
             }
             Change::Session(id, _) => {
                 self.touch_topic(&Topic::Session(id.clone()));
@@ -229,7 +229,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Entry(key) => vec![Topic::Key(key.clone())],
         Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
-        Query::QueuePosition { key, ticket, .. } => vec![Topic::QueuePosition(key.clone(), *ticket)],
+        Query::QueuePosition { key, queue_position, .. } => {
+            vec![Topic::QueuePosition(key.clone(), *queue_position)]
+        }
         Query::Session(id) => vec![Topic::Session(id.clone())],
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],

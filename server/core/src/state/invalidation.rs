@@ -5,7 +5,7 @@
 use super::rows::CheckKey;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct EndedSession {
 
 impl Step<'_> {
     /// Ends a session, if it lives.
-    pub(super) fn end_session(&mut self, id: &SessionId, cause: LossCause) {
+    pub(super) fn end_session(&mut self, id: SessionId, cause: LossCause) {
         let number = self.next_loss();
         if let Some(ended) = self.end_unrecorded(id) {
             self.record_loss(number, ended, cause);
@@ -39,20 +39,20 @@ impl Step<'_> {
     /// Ends every session that depends on a check.
     pub(super) fn end_sessions_of_check(&mut self, check: &CheckKey, cause: &LossCause) {
         let sessions = self.state.derived.by_check.get(check).into_iter().flatten();
-        self.end_sessions(sessions.cloned().collect(), cause);
+        self.end_sessions(sessions.copied().collect(), cause);
     }
 
     /// Ends every session of a node, those without checks too.
     pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName) {
         let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
-        self.end_sessions(sessions.cloned().collect(), &LossCause::NodeDeregistered);
+        self.end_sessions(sessions.copied().collect(), &LossCause::NodeDeregistered);
     }
 
     /// Ends many. Losses that the last ones would push out of the history again are only counted.
     fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
         let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
-        for (number, id) in (first..).zip(&sessions) {
+        for (number, id) in (first..).zip(sessions.iter().copied()) {
             let ended = self.end_unrecorded(id).expect("a session that something hangs on lives");
             if number >= recorded_from {
                 self.record_loss(number, ended, cause.clone());
@@ -60,10 +60,10 @@ impl Step<'_> {
         }
     }
 
-    fn end_unrecorded(&mut self, id: &SessionId) -> Option<EndedSession> {
-        let session = self.state.sessions.get(id).cloned()?;
-        let held: Vec<Key> = self.state.derived.held.get(id).into_iter().flatten().cloned().collect();
-        self.set(Change::Session(id.clone(), None));
+    fn end_unrecorded(&mut self, id: SessionId) -> Option<EndedSession> {
+        let session = self.state.sessions.get(&id).cloned()?;
+        let held: Vec<Key> = self.state.derived.held.get(&id).into_iter().flatten().cloned().collect();
+        self.set(Change::Session(id, None));
         self.touch(Table::Sessions);
         self.leave_all_queues(id);
         let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
@@ -78,22 +78,21 @@ impl Step<'_> {
 
     fn free_key(&mut self, key: &Key, session: &Session) -> Fence {
         let entry = self.entry(key).expect("a held key has an entry");
-        let fence = entry.fence;
-        match session.behavior {
+        let fence = entry.lock.fence;
+        match session.spec.behavior {
             Behavior::Release => {
-                let freed = Entry {
-                    session: None,
-                    awaited: LogIndex(0),
-                    modify_index: self.index,
-                    ..Entry::clone(&entry)
-                };
+                let lock = entry.lock.freed();
+                let freed = Entry { lock, modify_index: self.index, ..Entry::clone(&entry) };
                 self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
                 self.touch(Table::Entries);
             }
             Behavior::Delete => self.delete_entry(key),
         }
-        if !session.lock_delay.is_zero() {
-            let delay = LockDelay { mark: self.index, duration: session.lock_delay.min(MAX_LOCK_DELAY) };
+        if !session.spec.lock_delay.is_zero() {
+            let delay = LockDelay {
+                started_at_index: self.index,
+                duration: session.spec.lock_delay.min(MAX_LOCK_DELAY),
+            };
             self.set(Change::LockDelay(key.clone(), Some(delay)));
         }
         fence
@@ -109,9 +108,9 @@ impl Step<'_> {
         let loss = Loss {
             index: self.index,
             at: self.at,
-            session: session.id.clone(),
-            session_name: session.name.clone(),
-            node: session.node.clone(),
+            session: session.spec.id,
+            session_name: session.spec.name.clone(),
+            node: session.spec.node.clone(),
             cause,
             keys,
             key_count,

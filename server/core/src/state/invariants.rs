@@ -9,7 +9,7 @@ use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
 use super::rows::{CheckKey, Derived, ServiceKey};
 use lockmesh_protocol::change::Table;
-use lockmesh_protocol::id::{Fence, ServiceId};
+use lockmesh_protocol::id::{Fence, ServiceId, SessionId};
 use lockmesh_protocol::record::{CheckStatus, Entry, Session};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -94,41 +94,41 @@ fn entry_indexes(state: &State) -> bool {
 }
 
 fn holders_live(state: &State) -> bool {
-    let holders = entries(state).filter_map(|entry| entry.session.as_ref());
-    holders.into_iter().all(|session| state.sessions.contains_key(session))
+    let holders = entries(state).filter_map(|entry| entry.lock.session);
+    holders.into_iter().all(|session| state.sessions.contains_key(&session))
 }
 
 fn fences_are_unique(state: &State) -> bool {
     let mut seen = BTreeSet::new();
-    entries(state).all(|entry| match entry.lock_index {
-        0 => entry.session.is_none() && entry.fence == Fence(0) && entry.awaited.0 == 0,
-        _ => entry.fence.0 > 0 && entry.fence <= state.fence && seen.insert(entry.fence),
+    entries(state).map(|entry| &entry.lock).all(|lock| match lock.index {
+        0 => lock.session.is_none() && lock.fence == Fence(0) && lock.granted_for.is_none(),
+        _ => lock.fence.0 > 0 && lock.fence <= state.fence && seen.insert(lock.fence),
     })
 }
 
 fn delayed_keys_are_free(state: &State) -> bool {
     let entries = state.delays.keys().filter_map(|key| state.entries.get(key.as_str()));
-    entries.into_iter().all(|entry| entry.session.is_none())
+    entries.into_iter().all(|entry| entry.lock.session.is_none())
 }
 
 fn delays_are_bounded(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
     let is_sound = |delay: &super::LockDelay| {
-        !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.mark <= newest
+        !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.started_at_index <= newest
     };
     state.delays.values().all(is_sound)
 }
 
 fn waiters_live(state: &State) -> bool {
     state.waiters().all(|(key, _, waiter)| {
-        let holder = state.entries.get(key.as_str()).and_then(|entry| entry.session.as_ref());
-        state.sessions.contains_key(&waiter.session) && holder != Some(&waiter.session)
+        let holder = state.entries.get(key.as_str()).and_then(|entry| entry.lock.session);
+        state.sessions.contains_key(&waiter.session) && holder != Some(waiter.session)
     })
 }
 
 fn no_waiter_is_passed_over(state: &State) -> bool {
     state.queues.keys().all(|key| {
-        let is_held = state.entries.get(key.as_str()).is_some_and(|entry| entry.session.is_some());
+        let is_held = state.entries.get(key.as_str()).is_some_and(|entry| entry.lock.session.is_some());
         is_held || state.delays.contains_key(key)
     })
 }
@@ -138,25 +138,27 @@ fn queues_are_bounded(state: &State) -> bool {
         let sessions: BTreeSet<_> = queue.values().map(|waiter| &waiter.session).collect();
         (1..=WAITERS_MAX).contains(&queue.len())
             && sessions.len() == queue.len()
-            && queue.iter().all(|(ticket, waiter)| *ticket <= waiter.mark && waiter.wait <= MAX_WAIT)
+            && queue.iter().all(|(queue_position, waiter)| {
+                *queue_position <= waiter.enqueued_at_index && waiter.wait <= MAX_WAIT
+            })
     })
 }
 
 fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
-        let mut checks = session.all_checks().map(|check| state.check_of(&session.node, check));
-        state.nodes.contains_key(&session.node.folded())
+        let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
+        state.nodes.contains_key(&session.spec.node.folded())
             && checks.all(|check| check.is_some_and(|check| check.status != CheckStatus::Critical))
     };
-    state.sessions.iter().all(|(id, session)| *id == session.id && is_sound(session))
+    state
+        .sessions
+        .iter()
+        .all(|(id, session)| *id == session.spec.id && *id != SessionId::NIL && is_sound(session))
 }
 
 fn sessions_never_change(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
-    state
-        .sessions
-        .values()
-        .all(|session| session.create_index == session.modify_index && session.modify_index <= newest)
+    state.sessions.values().all(|session| session.create_index <= newest)
 }
 
 fn catalog_is_whole(state: &State) -> bool {
@@ -214,20 +216,20 @@ fn losses_are_bounded(state: &State) -> bool {
 fn derived_follows(state: &State) -> bool {
     let mut derived = Derived::default();
     for entry in entries(state) {
-        if let Some(session) = &entry.session {
-            derived.held.entry(session.clone()).or_default().insert(entry.key.clone());
-            derived.holders.insert(entry.key.clone(), session.clone());
+        if let Some(session) = entry.lock.session {
+            derived.held.entry(session).or_default().insert(entry.key.clone());
+            derived.holders.insert(entry.key.clone(), session);
         }
     }
     for (id, session) in &state.sessions {
-        derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
-        for check in session.all_checks() {
-            let key = CheckKey::new(&session.node, check);
-            derived.by_check.entry(key).or_default().insert(id.clone());
+        derived.by_node.entry(session.spec.node.folded()).or_default().insert(*id);
+        for check in session.spec.all_checks() {
+            let key = CheckKey::new(&session.spec.node, check);
+            derived.by_check.entry(key).or_default().insert(*id);
         }
     }
-    for (key, ticket, waiter) in state.waiters() {
-        derived.waiting.entry(waiter.session.clone()).or_default().insert(key.clone(), ticket);
+    for (key, queue_position, waiter) in state.waiters() {
+        derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
     }
     for (name, node) in &state.nodes {
         if !node.id.is_empty() {

@@ -122,8 +122,8 @@ impl State {
     }
 
     /// One session.
-    pub fn session(&self, id: &SessionId) -> Option<&Arc<Session>> {
-        self.sessions.get(id)
+    pub fn session(&self, id: SessionId) -> Option<&Arc<Session>> {
+        self.sessions.get(&id)
     }
 
     /// All sessions, in order of their ids.
@@ -141,15 +141,17 @@ impl State {
         self.delays.get(key)
     }
 
-    /// Everybody who waits for a lock, in the order of the keys, then of the tickets.
+    /// Everybody who waits for a lock, in the order of the keys, then of the queue positions.
     pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
         let queues = self.queues.iter();
-        queues.flat_map(|(key, queue)| queue.iter().map(move |(ticket, waiter)| (key, *ticket, waiter)))
+        queues.flat_map(|(key, queue)| {
+            queue.iter().map(move |(queue_position, waiter)| (key, *queue_position, waiter))
+        })
     }
 
     /// Who has a position in a key's queue.
-    pub fn waiter(&self, key: &Key, ticket: LogIndex) -> Option<&Arc<Waiter>> {
-        self.queues.get(key)?.get(&ticket)
+    pub fn waiter(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<Waiter>> {
+        self.queues.get(key)?.get(&queue_position)
     }
 
     /// All tombstones with the index of the delete.

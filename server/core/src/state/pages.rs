@@ -38,7 +38,7 @@ impl TreeRow for Arc<Entry> {
     fn least_bytes(&self, key: &Key) -> usize {
         // Two lengths, and a byte at least for each of its eight numbers and marks.
         const OTHERS: usize = 10;
-        let session = self.session.as_ref().map_or(0, |session| session.as_str().len());
+        let session = self.lock.session.map_or(0, |id| id.as_bytes().len());
         key.as_str().len() + self.value.len() + session + OTHERS
     }
 }

@@ -3,11 +3,12 @@
 //! Index 0 means that nothing was ever written. Nothing here changes anything.
 
 use super::State;
+use super::entry::lock_of;
 use super::tree::under;
 use super::view::names;
 use lockmesh_protocol::change::Table;
-use lockmesh_protocol::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
-use lockmesh_protocol::query::{Instance, Lock, Query, Rows};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName};
+use lockmesh_protocol::query::{Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{Check, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +34,8 @@ impl State {
                 self.table_index(Table::Sessions)
             }
             Query::Txn(_) => LogIndex(0),
-            Query::QueuePosition { key, session, ticket, mark } => {
-                self.query_queue_position(key, session, *ticket, *mark).0
+            Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
+                self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).0
             }
             Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
             Query::Node(name) => self.node_index(&name.folded()),
@@ -67,8 +68,8 @@ impl State {
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
             Query::Losses => Rows::Losses(self.losses.values().rev().cloned().collect()),
-            Query::QueuePosition { key, session, ticket, mark } => {
-                self.query_queue_position(key, session, *ticket, *mark).1
+            Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
+                self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).1
             }
             Query::Agents => Rows::Agents(self.agents.values().cloned().collect()),
             _ => self.catalog_rows(query),
@@ -104,22 +105,22 @@ impl State {
     }
 
     /// Every key that is held or closed under a prefix, ascending.
-    fn locks(&self, prefix: &str) -> Vec<Lock> {
+    fn locks(&self, prefix: &str) -> Vec<LockInfo> {
         let held = under(&self.derived.holders, prefix).map(|(key, _)| key);
         let closed = under(&self.delays, prefix).map(|(key, _)| key);
         let keys: BTreeSet<&Key> = held.chain(closed).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
     }
 
-    fn lock(&self, key: &Key) -> Lock {
+    fn lock(&self, key: &Key) -> LockInfo {
         let entry = self.entries.get(key.as_str());
-        let holder = entry.and_then(|entry| entry.session.as_ref());
-        Lock {
+        let lock = lock_of(entry);
+        LockInfo {
             key: key.clone(),
-            session: holder.and_then(|id: &SessionId| self.sessions.get(id).cloned()),
-            fence: entry.map_or(Fence(0), |entry| entry.fence),
-            granted_at: entry.map_or(WallTime(0), |entry| entry.granted_at),
-            lock_index: entry.map_or(0, |entry| entry.lock_index),
+            session: lock.session.and_then(|id| self.sessions.get(&id).cloned()),
+            fence: lock.fence,
+            granted_at: lock.granted_at,
+            lock_index: lock.index,
             modify_index: entry.map_or(LogIndex(0), |entry| entry.modify_index),
             delay: self.delays.get(key).copied(),
             waiters: self.queues.get(key).map_or(0, |queue| queue.len() as u64),

@@ -7,7 +7,7 @@
 //! The wait itself is the leader's to count, its end is a command, as with lock-delays.
 
 use super::State;
-use super::entry::Hold;
+use super::entry::lock_of;
 use super::lock::AcquireOutcome;
 use super::step::Step;
 use super::tree::under;
@@ -33,81 +33,98 @@ impl Step<'_> {
     pub(super) fn enqueue(
         &mut self,
         new: &NewEntry,
-        session: &SessionId,
+        session: SessionId,
         wait: Duration,
     ) -> Result<Reply, Refusal> {
         let is_delayed = self.state.delays.contains_key(&new.key);
-        if session.as_str().is_empty() {
-            return Err(Refusal::MissingSession);
-        }
-        if !self.state.sessions.contains_key(session) {
-            return Err(Refusal::InvalidSession(session.clone()));
+        if !self.state.sessions.contains_key(&session) {
+            return Err(Refusal::InvalidSession(session));
         }
         let existing = self.entry(&new.key);
-        match existing.as_ref().and_then(|entry| entry.session.as_ref()) {
+        match lock_of(existing.as_ref()).session {
             Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
             None if !is_delayed => {
-                let hold = self.grant(&new.key, existing.as_ref(), session, self.index);
-                return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, hold)).reply());
+                let lock = self.grant(&new.key, existing.as_ref(), session, Some(self.index));
+                return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)).reply());
             }
             _ => {}
         }
-        let ticket = self.place_in_queue(&new.key, session)?;
-        let (value, flags, mark) = (new.value.clone(), new.flags, self.index);
-        let waiter = Waiter { session: session.clone(), value, flags, wait: wait.min(MAX_WAIT), mark };
-        self.set(Change::Waiter(new.key.clone(), ticket, Some(Arc::new(waiter))));
-        Ok(Reply::Queued { ticket })
+        let queue_position = self.place_in_queue(&new.key, session)?;
+        let (value, flags, enqueued_at_index) = (new.value.clone(), new.flags, self.index);
+        let waiter = Waiter { session, value, flags, wait: wait.min(MAX_WAIT), enqueued_at_index };
+        self.set(Change::Waiter(new.key.clone(), queue_position, Some(Arc::new(waiter))));
+        Ok(Reply::Queued { queue_position })
     }
 
-    /// Gives up what the request at `mark` asked for: its position, or the lock, if nobody else may know of it.
-    pub(super) fn leave(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> Reply {
-        if self.stop_waiting(key, session, mark) {
-            return Reply::Flag(true);
+    /// Gives up what the request at `enqueued_at_index` asked for: its position, or the lock, if nobody else may know of it.
+    pub(super) fn leave(&mut self, key: &Key, session: SessionId, enqueued_at_index: LogIndex) -> Reply {
+        if self.stop_waiting(key, session, enqueued_at_index) {
+            return Reply::Succeeded(true);
         }
         match self.entry(key) {
-            Some(entry) if entry.session.as_ref() == Some(session) && entry.awaited == mark => {
+            Some(entry)
+                if entry.lock.session == Some(session)
+                    && entry.lock.granted_for == Some(enqueued_at_index) =>
+            {
                 let Entry { value, flags, .. } = Entry::clone(&entry);
                 let new = NewEntry { key: key.clone(), value, flags };
-                let hold = Hold { session: None, awaited: LogIndex(0), ..Hold::of(Some(&entry)) };
-                self.write_entry(Some(entry), &new, hold);
+                let lock = entry.lock.freed();
+                self.write_entry(Some(entry), &new, lock);
                 Reply::Done
             }
-            _ => Reply::Flag(false),
+            _ => Reply::Succeeded(false),
         }
     }
 
-    /// Gives up the position of the request at `mark`; false where it has none any more.
-    pub(super) fn stop_waiting(&mut self, key: &Key, session: &SessionId, mark: LogIndex) -> bool {
-        let ticket = self.state.ticket(key, session);
-        let is_its_own =
-            |ticket: &LogIndex| self.state.waiter(key, *ticket).is_some_and(|waiter| waiter.mark == mark);
-        let Some(ticket) = ticket.filter(is_its_own) else { return false };
-        self.set(Change::Waiter(key.clone(), ticket, None));
+    /// Gives up the position of the request at `enqueued_at_index`; false where it has none any more.
+    pub(super) fn stop_waiting(
+        &mut self,
+        key: &Key,
+        session: SessionId,
+        enqueued_at_index: LogIndex,
+    ) -> bool {
+        let queue_position = self.state.queue_position(key, session);
+        let is_its_own = |queue_position: &LogIndex| {
+            self.state
+                .waiter(key, *queue_position)
+                .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+        };
+        let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
+        self.set(Change::Waiter(key.clone(), queue_position, None));
         true
     }
 
-    /// Ends a wait, if `mark` is still its own.
-    pub(super) fn end_wait(&mut self, key: &Key, ticket: LogIndex, mark: LogIndex) -> Reply {
-        if self.state.waiter(key, ticket).is_some_and(|waiter| waiter.mark == mark) {
-            self.set(Change::Waiter(key.clone(), ticket, None));
+    /// Ends a wait, if `enqueued_at_index` is still its own.
+    pub(super) fn end_wait(
+        &mut self,
+        key: &Key,
+        queue_position: LogIndex,
+        enqueued_at_index: LogIndex,
+    ) -> Reply {
+        if self
+            .state
+            .waiter(key, queue_position)
+            .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+        {
+            self.set(Change::Waiter(key.clone(), queue_position, None));
         }
         Reply::Done
     }
 
     /// Whoever is granted a lock, or gives it back, no longer waits for it.
-    pub(super) fn leave_queue(&mut self, key: &Key, session: &SessionId) {
-        if let Some(ticket) = self.state.ticket(key, session) {
-            self.set(Change::Waiter(key.clone(), ticket, None));
+    pub(super) fn leave_queue(&mut self, key: &Key, session: SessionId) {
+        if let Some(queue_position) = self.state.queue_position(key, session) {
+            self.set(Change::Waiter(key.clone(), queue_position, None));
         }
     }
 
     /// A session that ends waits for nothing.
-    pub(super) fn leave_all_queues(&mut self, session: &SessionId) {
+    pub(super) fn leave_all_queues(&mut self, session: SessionId) {
         if self.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
             return;
         }
-        for (key, ticket) in self.state.derived.waiting.get(session).cloned().unwrap_or_default() {
-            self.set(Change::Waiter(key, ticket, None));
+        for (key, queue_position) in self.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
+            self.set(Change::Waiter(key, queue_position, None));
         }
     }
 
@@ -129,7 +146,7 @@ impl Step<'_> {
     pub(super) fn grant_freed(&mut self) {
         for key in std::mem::take(&mut self.freed) {
             let existing = self.entry(&key);
-            let is_held = existing.as_ref().is_some_and(|entry| entry.session.is_some());
+            let is_held = lock_of(existing.as_ref()).session.is_some();
             let queue =
                 self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
             let next = match self.state.fault_point.breaks(Rule::FirstComeFirstServed) {
@@ -138,15 +155,16 @@ impl Step<'_> {
             };
             let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
             let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
-            let hold = self.grant(&new.key, existing.as_ref(), &waiter.session, waiter.mark);
-            self.write_entry(existing, &new, hold);
+            let granted_for = Some(waiter.enqueued_at_index);
+            let lock = self.grant(&new.key, existing.as_ref(), waiter.session, granted_for);
+            self.write_entry(existing, &new, lock);
         }
     }
 
     /// The session's position in a key's queue; the last one if it has none yet.
-    fn place_in_queue(&self, key: &Key, session: &SessionId) -> Result<LogIndex, Refusal> {
-        if let Some(ticket) = self.state.ticket(key, session) {
-            return Ok(ticket);
+    fn place_in_queue(&self, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
+        if let Some(queue_position) = self.state.queue_position(key, session) {
+            return Ok(queue_position);
         }
         match self.state.queues.get(key) {
             Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
@@ -157,8 +175,8 @@ impl Step<'_> {
 
 impl State {
     /// The session's position in a key's queue.
-    fn ticket(&self, key: &Key, session: &SessionId) -> Option<LogIndex> {
-        self.derived.waiting.get(session)?.get(key).copied()
+    fn queue_position(&self, key: &Key, session: SessionId) -> Option<LogIndex> {
+        self.derived.waiting.get(&session)?.get(key).copied()
     }
 
     /// What became of a position: what an acquire in it answers, once it is no longer waited in.
@@ -167,28 +185,27 @@ impl State {
     pub(super) fn query_queue_position(
         &self,
         key: &Key,
-        session: &SessionId,
-        ticket: LogIndex,
-        mark: LogIndex,
+        session: SessionId,
+        queue_position: LogIndex,
+        enqueued_at_index: LogIndex,
     ) -> (LogIndex, Rows) {
-        if self.waiter(key, ticket).is_some() {
-            return (ticket, Rows::QueuePosition(Reply::Queued { ticket }));
+        if self.waiter(key, queue_position).is_some() {
+            return (queue_position, Rows::QueuePosition(Reply::Queued { queue_position }));
         }
-        let entry = self.entries.get(key.as_str()).filter(|entry| entry.session.as_ref() == Some(session));
-        let is_known = |entry: &&Arc<Entry>| entry.awaited == mark || entry.awaited.0 == 0;
+        let entry = self.entries.get(key.as_str()).filter(|entry| entry.lock.session == Some(session));
+        let is_known =
+            |entry: &&Arc<Entry>| entry.lock.granted_for.is_none_or(|index| index == enqueued_at_index);
         if let Some(entry) = entry.filter(is_known) {
             return (
-                entry.modify_index.max(ticket.next()),
-                Rows::QueuePosition(Reply::Granted { fence: entry.fence }),
+                entry.modify_index.max(queue_position.next()),
+                Rows::QueuePosition(Reply::Granted { fence: entry.lock.fence }),
             );
         }
         let reply = match self.delays.get(key) {
-            _ if !self.sessions.contains_key(session) => {
-                Reply::Refused(Refusal::InvalidSession(session.clone()))
-            }
+            _ if !self.sessions.contains_key(&session) => Reply::Refused(Refusal::InvalidSession(session)),
             Some(delay) => Reply::Delayed { remaining: delay.duration },
-            None => Reply::Flag(false),
+            None => Reply::Succeeded(false),
         };
-        (ticket.next(), Rows::QueuePosition(reply))
+        (queue_position.next(), Rows::QueuePosition(reply))
     }
 }

@@ -67,8 +67,8 @@ impl Step<'_> {
             (
                 Command::Kv(KvCommand::Acquire(new, session) | KvCommand::Enqueue { new, session, .. }),
                 Reply::Granted { fence },
-            ) if !self.stands(&new.key, session, *fence) => {
-                Arc::new(Applied { index: self.index, reply: Reply::Flag(false) })
+            ) if !self.stands(&new.key, *session, *fence) => {
+                Arc::new(Applied { index: self.index, reply: Reply::Succeeded(false) })
             }
             // Its other operations took effect all the same, so it did not fail either.
             (Command::Txn(ops), Reply::Txn(results)) if !self.locks_stand(ops, results) => self.forgotten(),
@@ -84,16 +84,16 @@ impl Step<'_> {
         let locked: BTreeSet<&Key> = locked.collect();
         results.iter().all(|result| match result {
             TxnResult::Kv(entry) if locked.contains(&entry.key) => {
-                let session = entry.session.as_ref();
-                session.is_none_or(|session| self.stands(&entry.key, session, entry.fence))
+                let lock = &entry.lock;
+                lock.session.is_none_or(|session| self.stands(&entry.key, session, lock.fence))
             }
             _ => true,
         })
     }
 
-    fn stands(&self, key: &Key, session: &SessionId, fence: Fence) -> bool {
+    fn stands(&self, key: &Key, session: SessionId, fence: Fence) -> bool {
         let entry = self.state.entries.get(key.as_str());
-        entry.is_some_and(|entry| entry.session.as_ref() == Some(session) && entry.fence == fence)
+        entry.is_some_and(|entry| (entry.lock.session, entry.lock.fence) == (Some(session), fence))
     }
 
     fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {

@@ -29,7 +29,7 @@ impl Step<'_> {
     }
 
     pub(super) fn admit_server(&mut self, new: &NewServer) -> Reply {
-        let known = self.state.servers().find(|server| server.birth == new.birth).cloned();
+        let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
         if let Some(known) = known {
             self.set_server(&known, new.with_id(known.id));
             return Reply::Server(known.id);
@@ -37,8 +37,8 @@ impl Step<'_> {
         if self.state.cluster_id.is_empty() {
             return refused("the cluster has not begun: its first servers have no ids yet");
         }
-        if new.node.as_str().is_empty() || new.address.is_empty() || new.birth.is_empty() {
-            return refused("a server needs a node, an address and a birth");
+        if new.node.as_str().is_empty() || new.address.is_empty() || new.instance_id.is_empty() {
+            return refused("a server needs a node, an address and an instance id");
         }
         if self.state.servers.len() >= SERVERS_MAX {
             return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
@@ -56,7 +56,7 @@ impl Step<'_> {
         if server.node.as_str().is_empty() || server.address.is_empty() {
             return refused("a server needs a node and an address");
         }
-        self.set_server(&known, Server { birth: known.birth.clone(), ..server.clone() });
+        self.set_server(&known, Server { instance_id: known.instance_id.clone(), ..server.clone() });
         Reply::Done
     }
 
@@ -72,7 +72,7 @@ impl Step<'_> {
         if taken {
             self.set(Change::Autopilot(autopilot.clone(), self.index));
         }
-        Reply::Flag(taken)
+        Reply::Succeeded(taken)
     }
 
     fn set_server(&mut self, known: &Server, server: Server) {

@@ -54,7 +54,7 @@ pub struct State {
     pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
     pub(super) tombstones: Pages<LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
-    /// Who waits for each lock, by ticket: whoever came first is granted first. No queue in here is ever empty.
+    /// Who waits for each lock, by queue position: whoever came first is granted first. No queue in here is ever empty.
     pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
     pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
     pub(super) replies: BTreeMap<AgentNumber, KeptReplies>,
@@ -93,7 +93,7 @@ pub(super) struct Derived {
     pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
     /// Who holds each key that is held.
     pub(super) holders: BTreeMap<Key, SessionId>,
-    /// The queues that each session is in, with its ticket in each.
+    /// The queues that each session is in, with its queue position in each.
     pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
     /// The sessions of each node.
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
@@ -131,7 +131,7 @@ impl State {
             Change::Check(node, id, check) => put(&mut self.checks, CheckKey { node, id }, check),
             Change::Tombstone(key, index) => self.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.delays, key, delay),
-            Change::Waiter(key, ticket, waiter) => self.load_waiter(key, ticket, waiter),
+            Change::Waiter(key, queue_position, waiter) => self.load_waiter(key, queue_position, waiter),
             Change::Agent(number, agent) => self.load_agent(number, agent),
             Change::Reply(agent, sequence, reply) => {
                 self.change_replies(agent, |replies| put(&mut replies.kept, sequence, reply));
@@ -172,14 +172,13 @@ impl State {
                 services.map(|(at, row)| Change::Service(at.node.clone(), at.id.clone(), Some(row.clone()))),
             )
             .chain(checks.map(|(at, row)| Change::Check(at.node.clone(), at.id.clone(), Some(row.clone()))))
-            .chain(sessions.map(|(id, row)| Change::Session(id.clone(), Some(row.clone()))))
+            .chain(sessions.map(|(id, row)| Change::Session(*id, Some(row.clone()))))
             .chain(entries.map(|(key, row)| Change::Entry(key.clone(), Some(row.clone()))))
             .chain(self.tombstones.iter().map(|(key, index)| Change::Tombstone(key.clone(), Some(*index))))
             .chain(self.delays.iter().map(|(key, delay)| Change::LockDelay(key.clone(), Some(*delay))))
-            .chain(
-                self.waiters()
-                    .map(|(key, ticket, row)| Change::Waiter(key.clone(), ticket, Some(row.clone()))),
-            )
+            .chain(self.waiters().map(|(key, queue_position, row)| {
+                Change::Waiter(key.clone(), queue_position, Some(row.clone()))
+            }))
             .chain(self.agents.iter().map(|(number, row)| Change::Agent(*number, Some(row.clone()))))
             .chain(self.replies.iter().flat_map(|(agent, replies)| replies.rows(*agent)))
             .chain(self.losses.iter().map(|(number, row)| Change::Loss(*number, Some(row.clone()))))
@@ -206,7 +205,7 @@ impl State {
     pub(super) fn inverse(&self, change: &Change) -> Change {
         match change {
             Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key.as_str()).cloned()),
-            Change::Session(id, _) => Change::Session(id.clone(), self.sessions.get(id).cloned()),
+            Change::Session(id, _) => Change::Session(*id, self.sessions.get(id).cloned()),
             Change::Node(name, _) => Change::Node(name.clone(), self.nodes.get(name).cloned()),
             Change::NodeIndex(name, _) => {
                 Change::NodeIndex(name.clone(), self.node_indexes.get(name).copied())
@@ -223,8 +222,8 @@ impl State {
                 Change::Tombstone(key.clone(), self.tombstones.get(key.as_str()).copied())
             }
             Change::LockDelay(key, _) => Change::LockDelay(key.clone(), self.delays.get(key).copied()),
-            Change::Waiter(key, ticket, _) => {
-                Change::Waiter(key.clone(), *ticket, self.waiter(key, *ticket).cloned())
+            Change::Waiter(key, queue_position, _) => {
+                Change::Waiter(key.clone(), *queue_position, self.waiter(key, *queue_position).cloned())
             }
             Change::Agent(number, _) => Change::Agent(*number, self.agents.get(number).cloned()),
             Change::Loss(number, _) => Change::Loss(*number, self.losses.get(number).cloned()),
@@ -263,17 +262,17 @@ impl State {
     }
 
     fn load_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
-        let holder = entry.as_ref().and_then(|entry| entry.session.clone());
+        let holder = entry.as_ref().and_then(|entry| entry.lock.session);
         let before = match entry {
             Some(entry) => self.entries.insert(key.clone(), entry),
             None => self.entries.remove(key.as_str()),
         };
-        let holder_before = before.as_ref().and_then(|entry| entry.session.as_ref());
-        if holder_before == holder.as_ref() {
+        let holder_before = before.as_ref().and_then(|entry| entry.lock.session);
+        if holder_before == holder {
             return;
         }
         if let Some(session) = holder_before {
-            take_out(&mut self.derived.held, session, &key);
+            take_out(&mut self.derived.held, &session, &key);
         }
         match holder {
             Some(session) => self.note_holder(key, session),
@@ -283,7 +282,7 @@ impl State {
 
     /// Notes in what follows from the entries that a session holds a key.
     pub(super) fn note_holder(&mut self, key: Key, session: SessionId) {
-        self.derived.held.entry(session.clone()).or_default().insert(key.clone());
+        self.derived.held.entry(session).or_default().insert(key.clone());
         self.derived.holders.insert(key, session);
     }
 
@@ -296,29 +295,33 @@ impl State {
 
     fn load_session(&mut self, id: SessionId, session: Option<Arc<Session>>) {
         if let Some(before) = self.sessions.remove(&id) {
-            take_out(&mut self.derived.by_node, &before.node.folded(), &id);
-            for check in before.all_checks() {
-                take_out(&mut self.derived.by_check, &CheckKey::new(&before.node, check), &id);
+            take_out(&mut self.derived.by_node, &before.spec.node.folded(), &id);
+            for check in before.spec.all_checks() {
+                take_out(&mut self.derived.by_check, &CheckKey::new(&before.spec.node, check), &id);
             }
         }
         if let Some(session) = session {
-            for check in session.all_checks() {
-                let check_key = CheckKey::new(&session.node, check);
-                self.derived.by_check.entry(check_key).or_default().insert(id.clone());
+            for check in session.spec.all_checks() {
+                let check_key = CheckKey::new(&session.spec.node, check);
+                self.derived.by_check.entry(check_key).or_default().insert(id);
             }
-            self.derived.by_node.entry(session.node.folded()).or_default().insert(id.clone());
+            self.derived.by_node.entry(session.spec.node.folded()).or_default().insert(id);
             self.sessions.insert(id, session);
         }
     }
 
-    fn load_waiter(&mut self, key: Key, ticket: LogIndex, waiter: Option<Arc<Waiter>>) {
-        if let Some(before) = self.waiter(&key, ticket).cloned() {
-            take_out_of(&mut self.queues, &key, &ticket);
+    fn load_waiter(&mut self, key: Key, queue_position: LogIndex, waiter: Option<Arc<Waiter>>) {
+        if let Some(before) = self.waiter(&key, queue_position).cloned() {
+            take_out_of(&mut self.queues, &key, &queue_position);
             take_out_of(&mut self.derived.waiting, &before.session, &key);
         }
         if let Some(waiter) = waiter {
-            self.derived.waiting.entry(waiter.session.clone()).or_default().insert(key.clone(), ticket);
-            self.queues.entry(key).or_default().insert(ticket, waiter);
+            self.derived
+                .waiting
+                .entry(waiter.session.clone())
+                .or_default()
+                .insert(key.clone(), queue_position);
+            self.queues.entry(key).or_default().insert(queue_position, waiter);
         }
     }
 

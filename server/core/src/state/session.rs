@@ -3,47 +3,45 @@
 use super::rows::CheckKey;
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::command::NewSession;
 use lockmesh_protocol::id::{SessionId, Term};
-use lockmesh_protocol::record::{CheckStatus, LossCause, Session};
+use lockmesh_protocol::record::{CheckStatus, LossCause, Session, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 
 impl Step<'_> {
-    pub(super) fn create_session(&mut self, new: &NewSession) -> Reply {
+    pub(super) fn create_session(&mut self, new: &SessionSpec) -> Reply {
         let outcome = self.session_may_begin(new).map(|()| {
-            let session = Arc::new(self.session_of(new));
-            self.set(Change::Session(new.id.clone(), Some(session)));
+            let session = Session { spec: new.clone(), created_at: self.at, create_index: self.index };
+            self.set(Change::Session(new.id, Some(Arc::new(session))));
             self.touch(Table::Sessions);
-            Reply::Session(new.id.clone())
+            Reply::Session(new.id)
         });
         reply_or_refusal(outcome)
     }
 
     /// Ends a session. An unknown one has ended already, so that is a success.
-    pub(super) fn destroy_session(&mut self, session: &SessionId) -> Reply {
+    pub(super) fn destroy_session(&mut self, session: SessionId) -> Reply {
         self.end_session(session, LossCause::Destroyed);
         Reply::Done
     }
 
     /// Ends a session that was not renewed, unless the decision is another leader's: a new leader gives every
     /// session its whole TTL again, and an old one must not take it back.
-    pub(super) fn expire_session(&mut self, session: &SessionId, term: Term, base: u64) -> Reply {
+    pub(super) fn expire_session(&mut self, session: SessionId, term: Term, base: u64) -> Reply {
         if term == self.term && base == self.state.index_base {
             self.end_session(session, LossCause::TtlExpired);
         }
         Reply::Done
     }
 
-    fn session_may_begin(&self, new: &NewSession) -> Result<(), Refusal> {
-        if self.state.sessions.contains_key(&new.id) {
-            return Err(Refusal::SessionIdInUse(new.id.clone()));
+    fn session_may_begin(&self, new: &SessionSpec) -> Result<(), Refusal> {
+        if new.id == SessionId::NIL || self.state.sessions.contains_key(&new.id) {
+            return Err(Refusal::SessionIdInUse(new.id));
         }
         if !self.state.nodes.contains_key(&new.node.folded()) {
             return Err(Refusal::MissingNode);
         }
-        let service_checks = new.service_checks.iter().flatten().map(|check| &check.id);
-        for id in new.checks.iter().chain(&new.node_checks).chain(service_checks) {
+        for id in new.all_checks() {
             match self.state.checks.get(&CheckKey::new(&new.node, id)) {
                 None => return Err(Refusal::MissingCheck(id.clone())),
                 Some(check) if check.status == CheckStatus::Critical => {
@@ -53,23 +51,5 @@ impl Step<'_> {
             }
         }
         Ok(())
-    }
-
-    fn session_of(&self, new: &NewSession) -> Session {
-        Session {
-            id: new.id.clone(),
-            name: new.name.clone(),
-            node: new.node.clone(),
-            lock_delay: new.lock_delay,
-            behavior: new.behavior,
-            ttl_text: new.ttl_text.clone(),
-            ttl: new.ttl,
-            checks: new.checks.clone(),
-            node_checks: new.node_checks.clone(),
-            service_checks: new.service_checks.clone(),
-            created_at: self.at,
-            create_index: self.index,
-            modify_index: self.index,
-        }
     }
 }

@@ -61,14 +61,18 @@ impl<'a> Step<'a> {
         match command {
             Command::Kv(command) => self.kv(command),
             Command::CreateSession(session) => self.create_session(session),
-            Command::DestroySession(session) => self.destroy_session(session),
+            Command::DestroySession(session) => self.destroy_session(*session),
             Command::Txn(ops) => self.txn(ops),
             Command::Register(registration) => self.register(registration),
             Command::Deregister(deregistration) => self.deregister(deregistration),
             Command::RegisterAgent(registration) => self.register_agent(registration),
-            Command::ExpireSession { session, term, base } => self.expire_session(session, *term, *base),
-            Command::EndLockDelay { key, mark, base } => self.end_lock_delay(key, *mark, *base),
-            Command::EndWait { key, ticket, mark } => self.end_wait(key, *ticket, *mark),
+            Command::ExpireSession { session, term, base } => self.expire_session(*session, *term, *base),
+            Command::EndLockDelay { key, started_at_index, base } => {
+                self.end_lock_delay(key, *started_at_index, *base)
+            }
+            Command::EndWait { key, queue_position, enqueued_at_index } => {
+                self.end_wait(key, *queue_position, *enqueued_at_index)
+            }
             Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
             Command::Restore(step) => self.restore(step),
             Command::Bootstrap { cluster_id, servers } => self.bootstrap(cluster_id, servers),

@@ -57,7 +57,7 @@ impl State {
     /// The keys under a prefix that are held, and by whom.
     fn holders_under(&self, prefix: &Key) -> Vec<(Key, SessionId)> {
         let held = under(&self.derived.holders, prefix.as_str());
-        held.map(|(key, session)| (key.clone(), session.clone())).collect()
+        held.map(|(key, session)| (key.clone(), *session)).collect()
     }
 }
 

@@ -5,8 +5,8 @@ use super::lock::AcquireOutcome;
 use super::step::Step;
 use bytes::Bytes;
 use lockmesh_protocol::command::{KvVerb, NewEntry, TxnKv};
-use lockmesh_protocol::id::{Fence, Key, LogIndex, SessionId, WallTime};
-use lockmesh_protocol::record::Entry;
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::record::{Entry, Lock};
 use lockmesh_protocol::reply::{Refusal, TxnResult};
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ impl Step<'_> {
         let written = match &op.verb {
             KvVerb::Set => self.set_entry(&new),
             KvVerb::Cas => self
-                .cas_entry(&new, op.index)
+                .cas_entry(&new, Some(op.index).filter(|index| index.0 != 0))
                 .ok_or_else(|| format!("failed to set key {key:?}, index is stale"))?,
-            KvVerb::Lock => self.lock_in_txn(&new, &op.session)?,
-            KvVerb::Unlock => self.unlock_in_txn(&new, &op.session)?,
+            KvVerb::Lock => self.lock_in_txn(&new, op)?,
+            KvVerb::Unlock => self.unlock_in_txn(&new, op)?,
             KvVerb::Delete => return Ok(self.done(|step| step.delete_entry(key))),
             KvVerb::DeleteTree => return Ok(self.done(|step| step.delete_tree(key))),
             KvVerb::DeleteCas if self.delete_entry_cas(key, op.index) => return Ok(Vec::new()),
@@ -35,20 +35,20 @@ impl Step<'_> {
         Vec::new()
     }
 
-    fn lock_in_txn(&mut self, new: &NewEntry, written: &SessionId) -> Result<Arc<Entry>, String> {
-        let outcome = self.acquire(new, &SessionId::parse(written.as_str()));
-        match outcome.map_err(|refusal| as_written(refusal, written).to_string())? {
+    fn lock_in_txn(&mut self, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
+        let outcome = self.acquire(new, op.session.as_deref().map_or(SessionId::NIL, named));
+        match outcome.map_err(|refusal| as_written(&refusal, op.session.as_deref()))? {
             AcquireOutcome::Granted(entry) => Ok(entry),
             AcquireOutcome::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
             AcquireOutcome::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
         }
     }
 
-    fn unlock_in_txn(&mut self, new: &NewEntry, written: &SessionId) -> Result<Arc<Entry>, String> {
-        let outcome = self.release(new, &SessionId::parse(written.as_str()));
+    fn unlock_in_txn(&mut self, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
+        let session = named(op.session.as_deref().ok_or(MISSING_SESSION)?);
         let not_held =
             || format!("failed to unlock key {:?}, lock isn't held, or is held by another session", new.key);
-        outcome.map_err(|refusal| refusal.to_string())?.ok_or_else(not_held)
+        self.release(new, session).ok_or_else(not_held)
     }
 }
 
@@ -62,7 +62,7 @@ impl State {
             KvVerb::GetTree => {
                 return Ok(self.entries_under(key.as_str()).cloned().map(TxnResult::Kv).collect());
             }
-            KvVerb::CheckSession => without_value(session_is(entry, key, &op.session)?),
+            KvVerb::CheckSession => without_value(session_is(entry, key, op.session.as_deref())?),
             KvVerb::CheckIndex => without_value(index_is(entry, key, op.index)?),
             KvVerb::CheckNotExists if entry.is_none() => return Ok(Vec::new()),
             KvVerb::CheckNotExists => return Err(format!("key {key:?} exists")),
@@ -75,13 +75,15 @@ impl State {
 fn session_is<'a>(
     entry: Option<&'a Arc<Entry>>,
     key: &Key,
-    expected: &SessionId,
+    expected: Option<&str>,
 ) -> Result<&'a Arc<Entry>, String> {
     let entry = entry.ok_or_else(|| format!("failed to check session, key {key:?} doesn't exist"))?;
-    let current = entry.session.as_ref().map_or("", SessionId::as_str);
-    if current == SessionId::parse(expected.as_str()).as_str() {
+    // Nobody is what holds a free key: whoever names no session checks for that.
+    if entry.lock.session == expected.map(named) {
         return Ok(entry);
     }
+    let current = entry.lock.session.map(|session| session.to_string()).unwrap_or_default();
+    let expected = expected.unwrap_or_default();
     Err(format!("failed session check for key {key:?}, current session {current:?} != {expected:?}"))
 }
 
@@ -108,24 +110,30 @@ fn without_value(entry: &Arc<Entry>) -> Arc<Entry> {
 
 /// What stands for an absent key: the operation's own words.
 fn empty_entry(op: &TxnKv) -> Entry {
-    let session = &op.session;
+    let session = op.session.as_deref().and_then(SessionId::parse);
     Entry {
         key: op.key.clone(),
         value: Bytes::new(),
         flags: op.flags,
-        lock_index: 0,
-        session: (!session.as_str().is_empty()).then(|| session.clone()),
-        fence: Fence(0),
-        granted_at: WallTime(0),
-        awaited: LogIndex(0),
+        lock: Lock { session, ..Lock::default() },
         create_index: LogIndex(0),
         modify_index: op.index,
     }
 }
 
-fn as_written(refusal: Refusal, written: &SessionId) -> Refusal {
-    match refusal {
-        Refusal::InvalidSession(_) => Refusal::InvalidSession(written.clone()),
-        other => other,
+/// The session that an operation names.
+fn named(text: &str) -> SessionId {
+    SessionId::parse(text).unwrap_or(SessionId::NIL)
+}
+
+/// A refusal with the session as the client wrote it.
+fn as_written(refusal: &Refusal, written: Option<&str>) -> String {
+    match (refusal, written) {
+        (Refusal::InvalidSession(_), Some(written)) => format!("invalid session {written:?}"),
+        (Refusal::InvalidSession(_), None) => MISSING_SESSION.into(),
+        (other, _) => other.to_string(),
     }
 }
+
+/// In Consul's words.
+const MISSING_SESSION: &str = "missing session";

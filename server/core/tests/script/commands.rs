@@ -1,14 +1,15 @@
 //! Words to commands.
 
 use super::words::Words;
+use crate::names::session;
 use bytes::Bytes;
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession,
-    Registration, TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
+    TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, NewServer, Node, Service, ServiceCheck,
+    Autopilot, Behavior, Check, CheckStatus, NewServer, Node, Service, ServiceCheck, SessionSpec,
 };
 use std::collections::BTreeMap;
 
@@ -29,11 +30,12 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
         }
         "end-delay" => {
             let base = words.number_option("base")?.unwrap_or(0);
-            Command::EndLockDelay { key: key(&mut words)?, mark: index(&mut words)?, base }
+            Command::EndLockDelay { key: key(&mut words)?, started_at_index: index(&mut words)?, base }
         }
         "end-wait" => {
-            let (key, ticket, mark) = (key(&mut words)?, index(&mut words)?, index(&mut words)?);
-            Command::EndWait { key, ticket, mark }
+            let (key, queue_position, enqueued_at_index) =
+                (key(&mut words)?, index(&mut words)?, index(&mut words)?);
+            Command::EndWait { key, queue_position, enqueued_at_index }
         }
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
@@ -73,21 +75,31 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
 /// A server with all that belongs to its name, unless said otherwise.
 fn admitted(words: &mut Words) -> Result<NewServer, String> {
     let address = words.option("address");
-    let birth = words.option("birth");
+    let instance_id = words.option("instance");
     let new = new_server(&words.word()?);
-    Ok(NewServer { address: address.unwrap_or(new.address), birth: birth.unwrap_or(new.birth), ..new })
+    Ok(NewServer {
+        address: address.unwrap_or(new.address),
+        instance_id: instance_id.unwrap_or(new.instance_id),
+        ..new
+    })
 }
 
 fn new_server(name: &str) -> NewServer {
     let node_id = format!("00000000-0000-0000-0000-{name:0>12}");
-    NewServer { node: name.into(), node_id, address: format!("{name}:8300"), birth: format!("{name}-1") }
+    NewServer {
+        node: name.into(),
+        node_id,
+        address: format!("{name}:8300"),
+        instance_id: format!("{name}-1"),
+    }
 }
 
 fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String> {
     let command = match verb {
         "put" => KvCommand::Set(new_entry(words)?),
         "cas" => {
-            let expected = LogIndex(words.number_option("index")?.ok_or("which index=?")?);
+            let expected = words.number_option("index")?.ok_or("which index=?")?;
+            let expected = Some(LogIndex(expected)).filter(|index| index.0 > 0);
             KvCommand::Cas(new_entry(words)?, expected)
         }
         "acquire" => {
@@ -99,10 +111,16 @@ fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String
             let (key, session) = (key(words)?, session_id(words)?);
             KvCommand::Enqueue { new: entry_of(key, words)?, session, wait }
         }
-        "leave" => KvCommand::Leave { key: key(words)?, session: session_id(words)?, mark: index(words)? },
-        "stop-waiting" => {
-            KvCommand::StopWaiting { key: key(words)?, session: session_id(words)?, mark: index(words)? }
-        }
+        "leave" => KvCommand::Leave {
+            key: key(words)?,
+            session: session_id(words)?,
+            enqueued_at_index: index(words)?,
+        },
+        "stop-waiting" => KvCommand::StopWaiting {
+            key: key(words)?,
+            session: session_id(words)?,
+            enqueued_at_index: index(words)?,
+        },
         "release" => {
             let (key, session) = (key(words)?, session_id(words)?);
             KvCommand::Release(entry_of(key, words)?, session)
@@ -115,14 +133,14 @@ fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String
     Ok(Some(command))
 }
 
-fn new_session(words: &mut Words) -> Result<NewSession, String> {
+fn new_session(words: &mut Words) -> Result<SessionSpec, String> {
     let id = session_id(words)?;
     let checks = |list: Option<Vec<String>>| -> Vec<CheckId> {
         list.unwrap_or_default().into_iter().map(CheckId::from).collect()
     };
     let service_check = |id: String| ServiceCheck { id: CheckId::from(id), namespace: String::new() };
     let ttl = words.seconds_option("ttl")?;
-    Ok(NewSession {
+    Ok(SessionSpec {
         id,
         name: words.option("name").unwrap_or_default(),
         node: NodeName::from(words.option("node").unwrap_or_else(|| "n1".into())),
@@ -133,7 +151,7 @@ fn new_session(words: &mut Words) -> Result<NewSession, String> {
             Some(other) => return Err(format!("what is the behavior {other:?}?")),
         },
         ttl_text: if ttl.is_zero() { String::new() } else { format!("{}s", ttl.as_secs()) },
-        ttl,
+        ttl: Some(ttl).filter(|ttl| !ttl.is_zero()),
         checks: checks(words.list_option("old-checks")),
         node_checks: checks(words.list_option("checks")),
         service_checks: words
@@ -246,7 +264,7 @@ pub(crate) fn txn_op(text: &str) -> Result<TxnOp, String> {
         }
         verb => TxnOp::Kv(TxnKv {
             verb: KvVerb::parse(verb),
-            session: SessionId::from(words.option("session").unwrap_or_default()),
+            session: words.option("session").map(|word| written(&word)),
             flags: words.number_option("flags")?.unwrap_or_default(),
             index: expected,
             key: Key::from(words.word_or_empty()),
@@ -275,6 +293,17 @@ fn index(words: &mut Words) -> Result<LogIndex, String> {
     words.number().map(LogIndex)
 }
 
+/// A session as a client may write it: `S1` stands for the id of `s1` in upper case, `?s1` for no id at all.
+fn written(word: &str) -> String {
+    match word.strip_prefix('?') {
+        Some(text) => text.into(),
+        None if word.chars().any(char::is_uppercase) => {
+            session(&word.to_lowercase()).to_string().to_uppercase()
+        }
+        None => session(word).to_string(),
+    }
+}
+
 fn session_id(words: &mut Words) -> Result<SessionId, String> {
-    words.word().map(SessionId::from)
+    words.word().map(|word| session(&word))
 }

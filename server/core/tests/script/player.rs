@@ -22,6 +22,11 @@ pub(crate) struct Player {
 impl Player {
     /// Plays one line; what it did, as lines.
     pub(crate) fn play(&mut self, line: &str) -> Result<Vec<String>, String> {
+        let lines = self.played(line)?;
+        Ok(lines.iter().map(|line| show::with_words(line)).collect())
+    }
+
+    fn played(&mut self, line: &str) -> Result<Vec<String>, String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         match verb {
             "term" => {
@@ -99,7 +104,7 @@ impl Player {
             self.backup.push(Change::TableIndex(Table::Entries, LogIndex(index)));
         }
         if let Some(word) = options.strip_prefix("without=") {
-            self.backup.retain(|row| !show::change(row).contains(word));
+            self.backup.retain(|row| !show::with_words(&show::change(row)).contains(word));
         }
         vec![format!("a backup of {} rows", self.backup.len())]
     }

@@ -3,9 +3,10 @@
 use super::commands::txn_op;
 use super::show;
 use super::words::Words;
+use crate::names::session;
 use lockmesh_core::State;
-use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
-use lockmesh_protocol::query::{Lock, Query, Rows};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName};
+use lockmesh_protocol::query::{LockInfo, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
 
 /// Answers a line that asks; none if its first word is not a question's.
@@ -29,7 +30,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "get" => Query::Entry(Key::from(words.word()?)),
         "list" => Query::Entries(Key::from(words.word_or_empty())),
         "keys" => Query::Keys { prefix: Key::from(words.word_or_empty()), separator },
-        "info" => Query::Session(SessionId::from(words.word()?)),
+        "info" => Query::Session(session(&words.word()?)),
         "sessions" => Query::Sessions,
         "node-sessions" => Query::NodeSessions(NodeName::from(words.word()?)),
         "nodes" => Query::Nodes,
@@ -47,9 +48,9 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "agents" => Query::Agents,
         "place" => Query::QueuePosition {
             key: Key::from(words.word()?),
-            session: SessionId::from(words.word()?),
-            ticket: LogIndex(words.number()?),
-            mark: LogIndex(words.number()?),
+            session: session(&words.word()?),
+            queue_position: LogIndex(words.number()?),
+            enqueued_at_index: LogIndex(words.number()?),
         },
         _ => return Ok(None),
     };
@@ -91,9 +92,9 @@ fn show_rows(rows: &Rows) -> Vec<String> {
     }
 }
 
-fn show_lock(lock: &Lock) -> String {
+fn show_lock(lock: &LockInfo) -> String {
     let holder = match &lock.session {
-        Some(session) => format!("held by {}", session.id),
+        Some(session) => format!("held by {}", session.spec.id),
         None => "free".into(),
     };
     let delay = match &lock.delay {

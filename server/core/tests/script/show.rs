@@ -1,6 +1,7 @@
 //! Replies and rows as lines that people can read.
 
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::record::{Check, Entry, LockDelay, Loss, LossCause, Node, Service, Session, Waiter};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::Display;
@@ -9,10 +10,10 @@ use std::fmt::Display;
 pub(crate) fn reply(reply: &Reply) -> Vec<String> {
     let line = match reply {
         Reply::Done => "done".into(),
-        Reply::Flag(flag) => flag.to_string(),
+        Reply::Succeeded(flag) => flag.to_string(),
         Reply::Granted { fence } => format!("true, fence {fence}"),
         Reply::Delayed { remaining } => format!("false, closed for {remaining:?}"),
-        Reply::Queued { ticket } => format!("queued, ticket {ticket}"),
+        Reply::Queued { queue_position } => format!("queued, position {queue_position}"),
         Reply::Session(id) => format!("session {id}"),
         Reply::Txn(results) if results.is_empty() => "no results".into(),
         Reply::Txn(results) => return results.iter().map(txn_result).collect(),
@@ -56,9 +57,10 @@ pub(crate) fn change(change: &Change) -> String {
         Change::LockDelay(key, row) => {
             set_or_gone(format!("lock-delay of {key}"), row.as_ref().map(delay).as_ref())
         }
-        Change::Waiter(key, ticket, row) => {
-            set_or_gone(format!("place {ticket} in the queue of {key}"), row.as_deref().map(waiter).as_ref())
-        }
+        Change::Waiter(key, queue_position, row) => set_or_gone(
+            format!("place {queue_position} in the queue of {key}"),
+            row.as_deref().map(waiter).as_ref(),
+        ),
         Change::Agent(number, row) => row_or_gone(
             format!("agent {number}"),
             row.as_ref().map(|row| {
@@ -79,7 +81,7 @@ pub(crate) fn change(change: &Change) -> String {
         Change::Server(id, row) => row_or_gone(
             format!("server {id}"),
             row.as_ref()
-                .map(|row| format!("server {id}: {} at {}, born {}", row.node, row.address, row.birth)),
+                .map(|row| format!("server {id}: {} at {}, born {}", row.node, row.address, row.instance_id)),
         ),
         Change::LastServer(id) => format!("last server: {id}"),
         Change::Autopilot(autopilot, index) => {
@@ -101,14 +103,14 @@ pub(crate) fn change(change: &Change) -> String {
 pub(crate) fn entry(entry: &Entry) -> String {
     let value = String::from_utf8_lossy(&entry.value);
     let flags = if entry.flags == 0 { String::new() } else { format!(" flags {}", entry.flags) };
-    let lock = match &entry.session {
+    let lock = match &entry.lock.session {
         Some(session) => format!(", held by {session}"),
         None => String::new(),
     };
-    let awaited = if entry.awaited.0 == 0 { String::new() } else { format!(" for {}", entry.awaited) };
-    let grants = match entry.lock_index {
+    let request = entry.lock.granted_for.map(|index| format!(" for {index}")).unwrap_or_default();
+    let grants = match entry.lock.index {
         0 => String::new(),
-        count => format!(", lock index {count}, fence {}{awaited}", entry.fence),
+        count => format!(", lock index {count}, fence {}{request}", entry.lock.fence),
     };
     let (created, modified) = (entry.create_index, entry.modify_index);
     format!("entry {} = {value:?}{flags}{lock}{grants}, created {created}, modified {modified}", entry.key)
@@ -116,15 +118,15 @@ pub(crate) fn entry(entry: &Entry) -> String {
 
 /// A session.
 pub(crate) fn session(session: &Session) -> String {
-    let checks: Vec<&str> = session.all_checks().map(|check| check.as_str()).collect();
+    let checks: Vec<&str> = session.spec.all_checks().map(|check| check.as_str()).collect();
     let checks = if checks.is_empty() { String::new() } else { format!(", checks {}", checks.join(" ")) };
-    let ttl = if session.ttl.is_zero() { String::new() } else { format!(", ttl {:?}", session.ttl) };
-    let delay = match session.lock_delay {
+    let ttl = session.spec.ttl.map(|ttl| format!(", ttl {ttl:?}")).unwrap_or_default();
+    let delay = match session.spec.lock_delay {
         delay if delay.is_zero() => String::new(),
         delay => format!(", lock-delay {delay:?}"),
     };
-    let (id, node, index) = (&session.id, &session.node, session.create_index);
-    format!("session {id} on {node}{checks}{ttl}{delay}, {:?}, created {index}", session.behavior)
+    let (id, node, index) = (&session.spec.id, &session.spec.node, session.create_index);
+    format!("session {id} on {node}{checks}{ttl}{delay}, {:?}, created {index}", session.spec.behavior)
 }
 
 /// A node.
@@ -155,14 +157,17 @@ pub(crate) fn check(check: &Check) -> String {
 
 /// A lock-delay.
 pub(crate) fn delay(delay: &LockDelay) -> String {
-    format!("{:?} from {}", delay.duration, delay.mark)
+    format!("{:?} from {}", delay.duration, delay.started_at_index)
 }
 
 /// Who waits for a lock.
 pub(crate) fn waiter(waiter: &Waiter) -> String {
     let value = String::from_utf8_lossy(&waiter.value);
     let flags = if waiter.flags == 0 { String::new() } else { format!(" flags {}", waiter.flags) };
-    format!("{} waits {:?} from {} to write {value:?}{flags}", waiter.session, waiter.wait, waiter.mark)
+    format!(
+        "{} waits {:?} from {} to write {value:?}{flags}",
+        waiter.session, waiter.wait, waiter.enqueued_at_index
+    )
 }
 
 /// A line of the loss history.
@@ -188,4 +193,23 @@ fn set_or_gone(name: String, value: Option<&impl Display>) -> String {
         Some(value) => format!("{name}: {value}"),
         None => format!("{name} is gone"),
     }
+}
+
+/// A line with the words that the script has for sessions in the place of their ids.
+pub(crate) fn with_words(line: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = line;
+    while let Some(next) = rest.chars().next() {
+        let word = rest.get(..36).and_then(SessionId::parse).and_then(word_of);
+        shown += &word.clone().unwrap_or_else(|| next.into());
+        rest = &rest[word.map_or(next.len_utf8(), |_| 36)..];
+    }
+    shown
+}
+
+/// The word that an id is made of.
+fn word_of(id: SessionId) -> Option<String> {
+    let text = std::str::from_utf8(id.as_bytes()).ok()?.trim_end_matches('\0');
+    let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_word.then(|| text.to_owned())
 }

@@ -37,8 +37,8 @@ impl Solo {
         self.input(Input::Deadline(WallTime(1)));
     }
 
-    fn told(&self, ticket: CallToken) -> Option<Duration> {
-        match self.replies.get(&ticket) {
+    fn told(&self, queue_position: CallToken) -> Option<Duration> {
+        match self.replies.get(&queue_position) {
             Some(Response::Applied(Applied { reply: Reply::Delayed { remaining }, .. })) => Some(*remaining),
             _ => None,
         }
@@ -60,7 +60,7 @@ fn lock_in_txn(session: &SessionId) -> Command {
         value: Default::default(),
         flags: 0,
         index: LogIndex(0),
-        session: session.clone(),
+        session: Some(session.to_string()),
     };
     Command::Txn(vec![TxnOp::Kv(lock)])
 }
@@ -124,13 +124,18 @@ fn what_is_left_of_a_delay_is_told_as_of_the_request_and_is_never_nothing() {
 #[test]
 fn a_wait_that_ends_with_the_delay_is_told_when_to_ask_again() {
     let (mut solo, next) = closed_for(TICK);
-    let Reply::Queued { ticket } = solo.command(enqueue(&next, 15 * MILLISECOND)) else {
+    let Reply::Queued { queue_position } = solo.command(enqueue(&next, 15 * MILLISECOND)) else {
         panic!("it is closed")
     };
     solo.wait(15 * MILLISECOND);
     solo.deadline_comes();
     solo.wait(5 * MILLISECOND);
-    let place = Query::QueuePosition { key: "job".into(), session: next, ticket, mark: ticket };
+    let place = Query::QueuePosition {
+        key: "job".into(),
+        session: next,
+        queue_position,
+        enqueued_at_index: queue_position,
+    };
     let (_, rows) = solo.core.query(solo.now, &place);
     assert_eq!(rows, Rows::QueuePosition(Reply::Delayed { remaining: MILLISECOND }));
 }
@@ -144,7 +149,7 @@ fn deadlines_pass_between_ticks_when_the_shell_says_so() {
     assert_eq!(due, began + 7 * MILLISECOND);
     solo.now = due;
     solo.deadline_comes();
-    assert_eq!(solo.entry("job").and_then(|entry| entry.session.clone()), Some(next));
+    assert_eq!(solo.entry("job").and_then(|entry| entry.lock.session), Some(next));
     assert_eq!(solo.core.next_deadline(), None);
 }
 
@@ -185,7 +190,7 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
 fn leading_with_a_delay() -> (Frontend, Actions, Time) {
     let (mut disk, id) = (Disk::new(Core::bootstrap_snapshot(&[ServerId(1)])), ServerId(1));
     let (mark, mut state) = disk.snapshot();
-    let delay = LockDelay { mark: mark.index, duration: TICK + 7 * MILLISECOND };
+    let delay = LockDelay { started_at_index: mark.index, duration: TICK + 7 * MILLISECOND };
     state.load(Change::ClusterId("c1".into()));
     state.load(Change::LockDelay("job".into(), Some(delay)));
     disk.keep_checkpoint(mark, state);
@@ -193,7 +198,7 @@ fn leading_with_a_delay() -> (Frontend, Actions, Time) {
         node: "s1".into(),
         node_id: String::new(),
         address: "s1:8300".into(),
-        birth: "s1".into(),
+        instance_id: "s1".into(),
     };
     let config = FrontendConfig {
         own_record: new.with_id(id),

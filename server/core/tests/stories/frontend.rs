@@ -13,12 +13,12 @@ use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{
-    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewSession, RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, NewServer, Node, Server};
+use lockmesh_protocol::record::{Behavior, NewServer, Node, Server, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -67,7 +67,7 @@ pub(crate) struct Cluster {
 pub(crate) fn record(id: ServerId) -> Server {
     let name = format!("s{id}");
     let address = format!("{name}:8300");
-    NewServer { node: name.as_str().into(), node_id: String::new(), address, birth: name }.with_id(id)
+    NewServer { node: name.as_str().into(), node_id: String::new(), address, instance_id: name }.with_id(id)
 }
 
 pub(crate) fn agent(node: &str) -> Arc<Peer> {
@@ -382,15 +382,15 @@ impl Cluster {
     }
 
     fn session(&mut self) -> SessionId {
-        let id = SessionId::from("5e550000-0000-4000-8000-000000000001");
-        let new = NewSession {
+        let id = SessionId::from_random([0x5e; 16]);
+        let new = SessionSpec {
             id: id.clone(),
             name: String::new(),
             node: "a1".into(),
             lock_delay: Duration::ZERO,
             behavior: Behavior::Release,
             ttl_text: "60s".into(),
-            ttl: 60 * SECOND,
+            ttl: Some(60 * SECOND),
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
@@ -428,11 +428,11 @@ fn a_client_decides_nothing_that_is_the_leaders() {
     let term = cluster.servers[&cluster.leader()].frontend.core().log_status().term;
     let own = [
         Command::ExpireSession { session, term, base: 0 },
-        Command::EndLockDelay { key: "k".into(), mark: LogIndex(1), base: 0 },
-        Command::EndWait { key: "k".into(), ticket: LogIndex(1), mark: LogIndex(1) },
+        Command::EndLockDelay { key: "k".into(), started_at_index: LogIndex(1), base: 0 },
+        Command::EndWait { key: "k".into(), queue_position: LogIndex(1), enqueued_at_index: LogIndex(1) },
         Command::ReapTombstones { up_to: LogIndex(u64::MAX) },
         Command::Bootstrap { cluster_id: "another".into(), servers: Vec::new() },
-        Command::AdmitServer(newcomer("s9", "birth")),
+        Command::AdmitServer(newcomer("s9", "instance")),
         Command::UpdateServer(record(ServerId(2))),
         Command::ForgetServer(ServerId(2)),
         Command::CorruptionCheck,
@@ -468,7 +468,7 @@ fn a_transaction_has_a_bounded_number_of_operations() {
         value: Default::default(),
         flags: 0,
         index: LogIndex(0),
-        session: "".into(),
+        session: None,
     });
     let operations = |count| Command::Txn(vec![operation.clone(); count]);
     assert!(matches!(cluster.command(operations(128)), Response::Applied(_)));
@@ -727,12 +727,12 @@ fn a_server_that_learns_of_a_restore_by_a_snapshot_tells_everybody_too() {
 
 // Joins and announcements.
 
-pub(crate) fn newcomer(node: &str, birth: &str) -> NewServer {
+pub(crate) fn newcomer(node: &str, instance_id: &str) -> NewServer {
     NewServer {
         node: node.into(),
         node_id: String::new(),
         address: format!("{node}:8300"),
-        birth: birth.into(),
+        instance_id: instance_id.into(),
     }
 }
 
@@ -743,7 +743,7 @@ fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
     let follower = cluster.follower();
     let third =
         *cluster.servers.keys().find(|id| **id != leader && **id != follower).expect("there are three");
-    let answer = cluster.ask(leader, &server("s9"), Request::AddServer(newcomer("s9", "birth")));
+    let answer = cluster.ask(leader, &server("s9"), Request::AddServer(newcomer("s9", "instance")));
     let Response::Joined(joined) = answer else { panic!("it did not join: {answer:?}") };
     assert_eq!(joined.server, ServerId(4));
     let members = cluster.servers[&third].frontend.core().membership().all();
@@ -755,7 +755,7 @@ fn a_node_name_that_is_alive_is_given_to_no_other_server() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let name = record(follower).node.to_string();
-    let answer = cluster.ask(leader, &server(&name), Request::AddServer(newcomer(&name, "another birth")));
+    let answer = cluster.ask(leader, &server(&name), Request::AddServer(newcomer(&name, "another instance")));
     assert_denied(&answer, "alive: a node name belongs to one server");
 }
 
@@ -764,7 +764,7 @@ fn a_server_announces_no_other_than_itself() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let moved = Server { address: "elsewhere:8300".into(), ..record(follower) };
-    let stranger = Server { birth: "another birth".into(), ..moved.clone() };
+    let stranger = Server { instance_id: "another instance".into(), ..moved.clone() };
     let peer = server(&record(follower).node.to_string());
     assert_denied(&cluster.ask(leader, &peer, Request::Announce(stranger)), "is another one");
     assert_eq!(cluster.ask(leader, &peer, Request::Announce(moved)), Response::Done);

@@ -5,6 +5,8 @@ mod corruption;
 mod deadlines;
 mod frontend;
 mod members;
+#[path = "../names/mod.rs"]
+mod names;
 mod queue;
 mod quorum;
 mod removal;

@@ -172,16 +172,16 @@ impl Cluster {
     }
 
     pub(crate) fn put(&mut self, key: &str) {
-        assert_eq!(self.command(Command::Kv(KvCommand::Set(entry(key)))), Reply::Flag(true));
+        assert_eq!(self.command(Command::Kv(KvCommand::Set(entry(key)))), Reply::Succeeded(true));
     }
 
     /// A server with an empty disk asks to belong to the quorum, and follows.
-    pub(crate) fn join(&mut self, node: &str, birth: &str) -> ServerId {
+    pub(crate) fn join(&mut self, node: &str, instance_id: &str) -> ServerId {
         let new = NewServer {
             node: node.into(),
             node_id: String::new(),
             address: format!("{node}:8300"),
-            birth: birth.into(),
+            instance_id: instance_id.into(),
         };
         let Reply::Server(id) = self.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
         self.servers.insert(id, Server::open(id, Disk::new(SnapshotMeta::default())));

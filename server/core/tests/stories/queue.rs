@@ -17,11 +17,11 @@ impl Solo {
 
     fn release(&mut self, session: &SessionId) {
         let reply = self.command(Command::Kv(KvCommand::Release(entry("job"), session.clone())));
-        assert_eq!(reply, Reply::Flag(true));
+        assert_eq!(reply, Reply::Succeeded(true));
     }
 
     fn holder(&self) -> Option<SessionId> {
-        self.entry("job").and_then(|entry| entry.session.clone())
+        self.entry("job").and_then(|entry| entry.lock.session)
     }
 
     fn waiting(&self) -> usize {

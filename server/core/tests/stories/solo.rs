@@ -1,12 +1,13 @@
 //! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
 
+use crate::names::session as session_id;
 use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta};
 use lockmesh_core::raft::{ElectionTimeout, TICK};
 use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, State, TimerConfig};
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry, NewSession};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, Entry, NewServer, Node, Server};
+use lockmesh_protocol::record::{Behavior, Entry, NewServer, Node, Server, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -88,7 +89,7 @@ impl Disk {
             node: name(id).into(),
             node_id: String::new(),
             address: format!("{}:8300", name(id)),
-            birth: name(id),
+            instance_id: name(id),
         };
         self.snapshot.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
     }
@@ -255,15 +256,15 @@ impl Solo {
 
     /// Makes a session with this TTL and lock-delay.
     pub(crate) fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
-        let id = SessionId::from(format!("00000000-0000-0000-0000-0000000000{name:0>2}"));
-        let session = NewSession {
+        let id = session_id(name);
+        let session = SessionSpec {
             id: id.clone(),
             name: name.into(),
             node: NodeName::from("n1"),
             lock_delay,
             behavior: Behavior::Release,
             ttl_text: format!("{}s", ttl.as_secs()),
-            ttl,
+            ttl: Some(ttl).filter(|ttl| !ttl.is_zero()),
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
@@ -309,7 +310,7 @@ impl Solo {
 
     /// Whether the session lives.
     pub(crate) fn lives(&self, session: &SessionId) -> bool {
-        self.core.state().session(session).is_some()
+        self.core.state().session(*session).is_some()
     }
 }
 

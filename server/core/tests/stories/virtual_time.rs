@@ -112,8 +112,8 @@ fn a_lock_delay_of_ninety_seconds_acts_as_sixty() {
     solo.command(Command::DestroySession(first));
     solo.run(59 * SECOND);
     assert!(matches!(solo.acquire("job", &second), Reply::Delayed { .. }));
-    assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("job")))), Reply::Flag(true));
-    assert_eq!(solo.command(Command::Kv(KvCommand::Delete(entry("job").key))), Reply::Flag(true));
+    assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("job")))), Reply::Succeeded(true));
+    assert_eq!(solo.command(Command::Kv(KvCommand::Delete(entry("job").key))), Reply::Succeeded(true));
     assert!(matches!(solo.acquire("job", &second), Reply::Delayed { .. }), "a delete does not end the delay");
     solo.run(SECOND + 2 * TICK);
     assert!(matches!(solo.acquire("job", &second), Reply::Granted { .. }));
@@ -198,7 +198,7 @@ fn a_command_that_no_frame_could_carry_is_refused_and_the_others_of_its_turn_are
     let long = NewEntry { value: vec![0; 5 << 20].into(), ..entry("long") };
     let token = solo.propose(Command::Kv(KvCommand::Set(long)));
     assert!(matches!(solo.replies.get(&token), Some(Response::Unavailable(Unavailable::Denied(_)))));
-    assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("short")))), Reply::Flag(true));
+    assert_eq!(solo.command(Command::Kv(KvCommand::Set(entry("short")))), Reply::Succeeded(true));
     solo.crash();
     assert!(solo.has("short") && !solo.has("long"));
 }

@@ -1,12 +1,13 @@
 //! Random actions over few names, so that they meet often.
 
 use super::model::Model;
+use crate::names::session;
 use bytes::Bytes;
 use lockmesh_protocol::command::{
-    Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
+    Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServiceId, SessionId, Term};
-use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service, SessionSpec};
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop};
 use proptest::prop_oneof;
 use std::collections::BTreeMap;
@@ -44,32 +45,39 @@ impl Action {
             if holds { current } else { LogIndex(current.0 + 1) }
         };
         // That of what a session asked for last, or one before it.
-        let mark = |key: &Key, session: &SessionId, holds: bool| {
+        let mark = |key: &Key, session: SessionId, holds: bool| {
             let mark = model.mark_of(key, session).0.saturating_sub(u64::from(!holds));
             LogIndex(mark.max(1))
         };
         match self {
             Self::Ready(command) => command.clone(),
-            Self::Cas(new, holds) => Command::Kv(KvCommand::Cas(new.clone(), expected(&new.key, *holds))),
+            Self::Cas(new, holds) => Command::Kv(KvCommand::Cas(
+                new.clone(),
+                Some(expected(&new.key, *holds)).filter(|index| index.0 > 0),
+            )),
             Self::DeleteCas(key, holds) => {
                 Command::Kv(KvCommand::DeleteCas(key.clone(), expected(key, *holds)))
             }
             Self::EndDelay(key, holds) => {
-                let mark = model.delay(key).map_or(LogIndex(0), |delay| delay.mark);
-                let mark = LogIndex(mark.0 + u64::from(!holds));
-                Command::EndLockDelay { key: key.clone(), mark, base: 0 }
+                let mark = model.delay(key).map_or(LogIndex(0), |delay| delay.started_at_index);
+                let started_at_index = LogIndex(mark.0 + u64::from(!holds));
+                Command::EndLockDelay { key: key.clone(), started_at_index, base: 0 }
             }
             Self::EndWait(key, holds) => {
-                let (ticket, mark) = model.first_waiter(key).unwrap_or_default();
-                Command::EndWait { key: key.clone(), ticket, mark: LogIndex(mark.0 + u64::from(!holds)) }
+                let (queue_position, mark) = model.first_waiter(key).unwrap_or_default();
+                Command::EndWait {
+                    key: key.clone(),
+                    queue_position,
+                    enqueued_at_index: LogIndex(mark.0 + u64::from(!holds)),
+                }
             }
             Self::Leave(key, session, holds) => {
-                let mark = mark(key, session, *holds);
-                Command::Kv(KvCommand::Leave { key: key.clone(), session: session.clone(), mark })
+                let enqueued_at_index = mark(key, *session, *holds);
+                Command::Kv(KvCommand::Leave { key: key.clone(), session: *session, enqueued_at_index })
             }
             Self::StopWaiting(key, session, holds) => {
-                let mark = mark(key, session, *holds);
-                Command::Kv(KvCommand::StopWaiting { key: key.clone(), session: session.clone(), mark })
+                let enqueued_at_index = mark(key, *session, *holds);
+                Command::Kv(KvCommand::StopWaiting { key: key.clone(), session: *session, enqueued_at_index })
             }
             Self::Reap(back) => {
                 Command::ReapTombstones { up_to: LogIndex(model.newest().saturating_sub(*back)) }
@@ -137,13 +145,13 @@ fn contender() -> BoxedStrategy<Action> {
 fn hand_over(new: impl Strategy<Value = NewEntry>) -> impl Strategy<Value = Action> {
     let verbs = vec![KvVerb::Unlock, KvVerb::Delete, KvVerb::DeleteCas, KvVerb::DeleteTree];
     (new, prop::sample::select(verbs), session_id(), session_id()).prop_map(|(new, verb, from, to)| {
-        let op = |verb, session| TxnKv {
+        let op = |verb, session: SessionId| TxnKv {
             verb,
             key: new.key.clone(),
             value: new.value.clone(),
             flags: new.flags,
             index: LogIndex(0),
-            session,
+            session: Some(session.to_string()),
         };
         Action::Txn(vec![(op(verb, from), true), (op(KvVerb::Lock, to), true)])
     })
@@ -226,14 +234,14 @@ fn txn_op() -> impl Strategy<Value = TxnKv> {
         12 => prop::sample::select(vec![KvVerb::Set, KvVerb::Lock, KvVerb::Cas, KvVerb::CheckIndex]),
         1 => Just(KvVerb::Unknown("launch".into())),
     ];
-    let session = prop_oneof![10 => session_id(), 1 => Just(SessionId::from(""))];
-    (verb, new_entry(), session).prop_map(|(verb, new, session)| TxnKv {
+    let named = prop_oneof![10 => session_id(), 1 => Just(SessionId::NIL)];
+    (verb, new_entry(), named).prop_map(|(verb, new, session)| TxnKv {
         verb,
         key: new.key,
         value: new.value,
         flags: new.flags,
         index: LogIndex(0),
-        session,
+        session: Some(session).filter(|id| *id != SessionId::NIL).map(|id| id.to_string()),
     })
 }
 
@@ -253,18 +261,18 @@ fn prefix() -> impl Strategy<Value = Key> {
 }
 
 fn session_id() -> impl Strategy<Value = SessionId> + Clone {
-    prop::sample::select(&SESSIONS).prop_map(SessionId::from)
+    prop::sample::select(&SESSIONS).prop_map(session)
 }
 
-fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Behavior) -> NewSession {
-    NewSession {
-        id: SessionId::from(id),
+fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Behavior) -> SessionSpec {
+    SessionSpec {
+        id: session(id),
         name: String::new(),
         node: NodeName::from(node),
         lock_delay: Duration::from_secs(delay),
         behavior,
         ttl_text: String::new(),
-        ttl: Duration::ZERO,
+        ttl: None,
         checks: Vec::new(),
         node_checks: checks.into_iter().map(CheckId::from).collect(),
         service_checks: None,

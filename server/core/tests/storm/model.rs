@@ -3,10 +3,12 @@
 
 use bytes::Bytes;
 use lockmesh_protocol::command::{
-    Command, Deregistration, KvCommand, KvVerb, NewEntry, NewSession, Registration, TxnKv, TxnOp,
+    Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration, TxnKv, TxnOp,
 };
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex, NodeName, SessionId, Term, WallTime};
-use lockmesh_protocol::record::{Behavior, CheckStatus, Entry, LockDelay, Session, Waiter};
+use lockmesh_protocol::record::{
+    Behavior, CheckStatus, Entry, Lock, LockDelay, Session, SessionSpec, Waiter,
+};
 use lockmesh_protocol::reply::{Refusal, Reply, TxnError, TxnResult};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +28,8 @@ struct ModelWaiter {
     new: NewEntry,
     session: SessionId,
     wait: Duration,
-    ticket: LogIndex,
-    mark: LogIndex,
+    queue_position: LogIndex,
+    enqueued_at_index: LogIndex,
 }
 
 /// Everything that is modelled.
@@ -59,19 +61,23 @@ impl Model {
             Command::Kv(command) => self.kv(command),
             Command::CreateSession(new) => self.create(new),
             Command::DestroySession(id) => {
-                self.end(|session| session.id == *id);
+                self.end(|session| session.spec.id == *id);
                 Reply::Done
             }
             Command::ExpireSession { session: id, term: decided, .. } => {
-                self.end(|session| session.id == *id && *decided == term);
+                self.end(|session| session.spec.id == *id && *decided == term);
                 Reply::Done
             }
-            Command::EndLockDelay { key, mark, .. } => {
-                self.delays.retain(|(closed, delay)| closed != key || delay.mark != *mark);
+            Command::EndLockDelay { key, started_at_index, .. } => {
+                self.delays
+                    .retain(|(closed, delay)| closed != key || delay.started_at_index != *started_at_index);
                 Reply::Done
             }
-            Command::EndWait { key, ticket, mark } => {
-                self.waiters.retain(|w| (&w.new.key, w.ticket, w.mark) != (key, *ticket, *mark));
+            Command::EndWait { key, queue_position, enqueued_at_index } => {
+                self.waiters.retain(|w| {
+                    (&w.new.key, w.queue_position, w.enqueued_at_index)
+                        != (key, *queue_position, *enqueued_at_index)
+                });
                 Reply::Done
             }
             Command::ReapTombstones { .. } => Reply::Done,
@@ -94,17 +100,20 @@ impl Model {
         self.delays.iter().find(|(closed, _)| closed == key).map(|(_, delay)| *delay)
     }
 
-    /// The ticket and the mark of the first in a key's queue.
+    /// The queue position and its last request's index of the first in a key's queue.
     pub(crate) fn first_waiter(&self, key: &Key) -> Option<(LogIndex, LogIndex)> {
         let waiter = self.waiters.iter().find(|waiter| waiter.new.key == *key)?;
-        Some((waiter.ticket, waiter.mark))
+        Some((waiter.queue_position, waiter.enqueued_at_index))
     }
 
     /// What a session asked for last that goes with a request of its own: its place in the queue, or the lock.
-    pub(crate) fn mark_of(&self, key: &Key, session: &SessionId) -> LogIndex {
-        let waits = self.waiters.iter().find(|w| w.new.key == *key && w.session == *session);
-        let holds = self.find(key).filter(|entry| entry.session.as_ref() == Some(session));
-        waits.map(|waiter| waiter.mark).or(holds.map(|entry| entry.awaited)).unwrap_or_default()
+    pub(crate) fn mark_of(&self, key: &Key, session: SessionId) -> LogIndex {
+        let waits = self.waiters.iter().find(|w| w.new.key == *key && w.session == session);
+        let holds = self.find(key).filter(|entry| entry.lock.session == Some(session));
+        waits
+            .map(|waiter| waiter.enqueued_at_index)
+            .or(holds.and_then(|entry| entry.lock.granted_for))
+            .unwrap_or_default()
     }
 
     pub(crate) fn forget_waiters(&mut self) {
@@ -113,9 +122,9 @@ impl Model {
 
     pub(crate) fn sorted_waiters(&self) -> Vec<(Key, LogIndex, Waiter)> {
         let row = |waiter: &ModelWaiter| {
-            let ModelWaiter { new, session, wait, ticket, mark } = waiter.clone();
+            let ModelWaiter { new, session, wait, queue_position, enqueued_at_index } = waiter.clone();
             let NewEntry { key, value, flags } = new;
-            (key, ticket, Waiter { session, value, flags, wait, mark })
+            (key, queue_position, Waiter { session, value, flags, wait, enqueued_at_index })
         };
         let mut waiters: Vec<_> = self.waiters.iter().map(row).collect();
         waiters.sort_by(|left, right| (&left.0, left.1).cmp(&(&right.0, right.1)));
@@ -130,7 +139,7 @@ impl Model {
 
     pub(crate) fn sorted_sessions(&self) -> Vec<Arc<Session>> {
         let mut sessions: Vec<Arc<Session>> = self.sessions.iter().cloned().map(Arc::new).collect();
-        sessions.sort_by(|left, right| left.id.cmp(&right.id));
+        sessions.sort_by(|left, right| left.spec.id.cmp(&right.spec.id));
         sessions
     }
 
@@ -148,88 +157,91 @@ impl Model {
         match command {
             KvCommand::Set(new) => {
                 self.write(new);
-                Reply::Flag(true)
+                Reply::Succeeded(true)
             }
             KvCommand::Cas(new, expected) => {
-                let holds = self.modify_index(&new.key) == *expected;
+                let holds = self.find(&new.key).map(|entry| entry.modify_index) == *expected;
                 if holds {
                     self.write(new);
                 }
-                Reply::Flag(holds)
+                Reply::Succeeded(holds)
             }
-            KvCommand::Acquire(new, session) => self.acquire(new, session),
-            KvCommand::Enqueue { new, session, wait } => self.enqueue(new, session, *wait),
-            KvCommand::Leave { key, session, mark } => {
-                let is_left = |w: &ModelWaiter| (&w.new.key, &w.session, w.mark) == (key, session, *mark);
+            KvCommand::Acquire(new, session) => self.acquire(new, *session),
+            KvCommand::Enqueue { new, session, wait } => self.enqueue(new, *session, *wait),
+            KvCommand::Leave { key, session, enqueued_at_index } => {
+                let is_left = |w: &ModelWaiter| {
+                    (&w.new.key, w.session, w.enqueued_at_index) == (key, *session, *enqueued_at_index)
+                };
                 let waited = self.waiters.iter().any(is_left);
                 self.waiters.retain(|waiter| !is_left(waiter));
                 let holds = self.find(key).is_some_and(|entry| {
-                    !waited && entry.session.as_ref() == Some(session) && entry.awaited == *mark
+                    !waited
+                        && entry.lock.session == Some(*session)
+                        && entry.lock.granted_for == Some(*enqueued_at_index)
                 });
                 if holds {
                     self.free(key);
                     return Reply::Done;
                 }
-                Reply::Flag(waited)
+                Reply::Succeeded(waited)
             }
-            KvCommand::StopWaiting { key, session, mark } => {
+            KvCommand::StopWaiting { key, session, enqueued_at_index } => {
                 let before = self.waiters.len();
-                self.waiters.retain(|w| (&w.new.key, &w.session, w.mark) != (key, session, *mark));
-                Reply::Flag(self.waiters.len() < before)
+                self.waiters.retain(|w| {
+                    (&w.new.key, w.session, w.enqueued_at_index) != (key, *session, *enqueued_at_index)
+                });
+                Reply::Succeeded(self.waiters.len() < before)
             }
             KvCommand::Release(new, session) => {
-                let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
+                let holds = self.find(&new.key).is_some_and(|entry| entry.lock.session == Some(*session));
                 if holds {
                     self.write(new);
                     self.free(&new.key);
                 } else {
-                    self.waiters.retain(|w| (&w.new.key, &w.session) != (&new.key, session));
+                    self.waiters.retain(|w| (&w.new.key, w.session) != (&new.key, *session));
                 }
-                Reply::Flag(holds)
+                Reply::Succeeded(holds)
             }
             KvCommand::Delete(key) => {
                 self.entries.retain(|entry| entry.key != *key);
-                Reply::Flag(true)
+                Reply::Succeeded(true)
             }
             KvCommand::DeleteCas(key, expected) => {
                 let holds = self.find(key).is_none_or(|entry| entry.modify_index == *expected);
                 self.entries.retain(|entry| entry.key != *key || !holds);
-                Reply::Flag(holds)
+                Reply::Succeeded(holds)
             }
             KvCommand::DeleteTree(prefix) => {
                 self.entries.retain(|entry| !entry.key.as_str().starts_with(prefix.as_str()));
-                Reply::Flag(true)
+                Reply::Succeeded(true)
             }
         }
     }
 
-    fn acquire(&mut self, new: &NewEntry, session: &SessionId) -> Reply {
+    fn acquire(&mut self, new: &NewEntry, session: SessionId) -> Reply {
         if let Some(delay) = self.delay(&new.key) {
             return Reply::Delayed { remaining: delay.duration };
         }
-        if session.as_str().is_empty() {
-            return Reply::Refused(Refusal::MissingSession);
+        if !self.sessions.iter().any(|alive| alive.spec.id == session) {
+            return Reply::Refused(Refusal::InvalidSession(session));
         }
-        if !self.sessions.iter().any(|alive| alive.id == *session) {
-            return Reply::Refused(Refusal::InvalidSession(session.clone()));
-        }
-        match self.find(&new.key).and_then(|entry| entry.session.clone()) {
-            Some(holder) if holder == *session => {
+        match self.find(&new.key).and_then(|entry| entry.lock.session) {
+            Some(holder) if holder == session => {
                 let entry = self.entries.iter_mut().find(|entry| entry.key == new.key);
-                entry.expect("it is held").awaited = LogIndex(0);
+                entry.expect("it is held").lock.granted_for = None;
                 self.write(new);
             }
-            Some(_) => return Reply::Flag(false),
-            None => self.grant(new, session, LogIndex(0)),
+            Some(_) => return Reply::Succeeded(false),
+            None => self.grant(new, session, None),
         }
-        Reply::Granted { fence: self.find(&new.key).expect("it was just written").fence }
+        Reply::Granted { fence: self.find(&new.key).expect("it was just written").lock.fence }
     }
 
-    fn enqueue(&mut self, new: &NewEntry, session: &SessionId, wait: Duration) -> Reply {
-        let is_free =
-            self.delay(&new.key).is_none() && self.find(&new.key).is_none_or(|entry| entry.session.is_none());
-        let is_alive = self.sessions.iter().any(|alive| alive.id == *session);
-        let holds = self.find(&new.key).is_some_and(|entry| entry.session.as_ref() == Some(session));
+    fn enqueue(&mut self, new: &NewEntry, session: SessionId, wait: Duration) -> Reply {
+        let is_free = self.delay(&new.key).is_none()
+            && self.find(&new.key).is_none_or(|entry| entry.lock.session.is_none());
+        let is_alive = self.sessions.iter().any(|alive| alive.spec.id == session);
+        let holds = self.find(&new.key).is_some_and(|entry| entry.lock.session == Some(session));
         if !is_alive || holds {
             // A dead session is refused for being dead, whether the key is closed or not.
             let delays = std::mem::take(&mut self.delays);
@@ -237,54 +249,58 @@ impl Model {
             self.delays = delays;
             return reply;
         }
-        let mark = LogIndex(self.now);
+        let enqueued_at_index = LogIndex(self.now);
         if is_free {
-            self.grant(new, session, mark);
+            self.grant(new, session, Some(enqueued_at_index));
             return Reply::Granted { fence: Fence(self.fence) };
         }
-        let known = self.waiters.iter_mut().find(|w| w.new.key == new.key && w.session == *session);
+        let known = self.waiters.iter_mut().find(|w| w.new.key == new.key && w.session == session);
         if let Some(waiter) = known {
-            (waiter.new, waiter.wait, waiter.mark) = (new.clone(), wait, mark);
-            return Reply::Queued { ticket: waiter.ticket };
+            (waiter.new, waiter.wait, waiter.enqueued_at_index) = (new.clone(), wait, enqueued_at_index);
+            return Reply::Queued { queue_position: waiter.queue_position };
         }
-        let (new, session) = (new.clone(), session.clone());
-        self.waiters.push(ModelWaiter { new, session, wait, ticket: mark, mark });
-        Reply::Queued { ticket: mark }
+        let new = new.clone();
+        self.waiters.push(ModelWaiter {
+            new,
+            session,
+            wait,
+            queue_position: enqueued_at_index,
+            enqueued_at_index,
+        });
+        Reply::Queued { queue_position: enqueued_at_index }
     }
 
     /// Key after key, the first who waits gets what nobody has.
     fn grant_what_is_free(&mut self) {
         let sessions = self.sessions.clone();
-        self.waiters.retain(|waiter| sessions.iter().any(|session| session.id == waiter.session));
+        self.waiters.retain(|waiter| sessions.iter().any(|session| session.spec.id == waiter.session));
         let mut keys: Vec<Key> = self.waiters.iter().map(|waiter| waiter.new.key.clone()).collect();
         keys.sort();
         for key in keys {
-            let is_free =
-                self.delay(&key).is_none() && self.find(&key).is_none_or(|entry| entry.session.is_none());
+            let is_free = self.delay(&key).is_none()
+                && self.find(&key).is_none_or(|entry| entry.lock.session.is_none());
             let first = self.waiters.iter().position(|waiter| waiter.new.key == key);
             if let Some(first) = first.filter(|_| is_free) {
                 let waiter = self.waiters.remove(first);
-                self.grant(&waiter.new, &waiter.session, waiter.mark);
+                self.grant(&waiter.new, waiter.session, Some(waiter.enqueued_at_index));
             }
         }
     }
 
-    fn grant(&mut self, new: &NewEntry, session: &SessionId, awaited: LogIndex) {
-        self.waiters.retain(|waiter| waiter.new.key != new.key || waiter.session != *session);
+    fn grant(&mut self, new: &NewEntry, session: SessionId, granted_for: Option<LogIndex>) {
+        self.waiters.retain(|waiter| waiter.new.key != new.key || waiter.session != session);
         self.write(new);
         self.fence += 1;
         let (fence, now) = (self.fence, self.now);
         self.change(&new.key, |entry| {
-            entry.session = Some(session.clone());
-            entry.lock_index += 1;
-            entry.fence = Fence(fence);
-            entry.granted_at = WallTime(now);
-            entry.awaited = awaited;
+            let index = entry.lock.index + 1;
+            let granted_at = WallTime(now);
+            entry.lock = Lock { session: Some(session), index, fence: Fence(fence), granted_at, granted_for };
         });
     }
 
     fn free(&mut self, key: &Key) {
-        self.change(key, |entry| (entry.session, entry.awaited) = (None, LogIndex(0)));
+        self.change(key, |entry| (entry.lock.session, entry.lock.granted_for) = (None, None));
     }
 
     /// A plain write.
@@ -294,11 +310,7 @@ impl Model {
                 key: new.key.clone(),
                 value: Bytes::new(),
                 flags: 0,
-                lock_index: 0,
-                session: None,
-                fence: Fence(0),
-                granted_at: WallTime(0),
-                awaited: LogIndex(0),
+                lock: Lock::default(),
                 create_index: LogIndex(self.now),
                 modify_index: LogIndex(self.now),
             });
@@ -321,9 +333,9 @@ impl Model {
         }
     }
 
-    fn create(&mut self, new: &NewSession) -> Reply {
-        if self.sessions.iter().any(|session| session.id == new.id) {
-            return Reply::Refused(Refusal::SessionIdInUse(new.id.clone()));
+    fn create(&mut self, new: &SessionSpec) -> Reply {
+        if self.sessions.iter().any(|session| session.spec.id == new.id) {
+            return Reply::Refused(Refusal::SessionIdInUse(new.id));
         }
         if !self.nodes.contains(&new.node) {
             return Reply::Refused(Refusal::MissingNode);
@@ -336,38 +348,29 @@ impl Model {
             }
         }
         self.sessions.push(Session {
-            id: new.id.clone(),
-            name: new.name.clone(),
-            node: new.node.clone(),
-            lock_delay: new.lock_delay,
-            behavior: new.behavior,
-            ttl_text: new.ttl_text.clone(),
-            ttl: new.ttl,
-            checks: new.checks.clone(),
-            node_checks: new.node_checks.clone(),
-            service_checks: new.service_checks.clone(),
+            spec: new.clone(),
             created_at: WallTime(self.now),
             create_index: LogIndex(self.now),
-            modify_index: LogIndex(self.now),
         });
-        Reply::Session(new.id.clone())
+        Reply::Session(new.id)
     }
 
     /// Ends all sessions of which something is true.
     fn end(&mut self, doomed: impl Fn(&Session) -> bool) {
         for session in self.sessions.clone().into_iter().filter(doomed) {
-            self.sessions.retain(|other| other.id != session.id);
+            self.sessions.retain(|other| other.spec.id != session.spec.id);
             for entry in self.entries.clone() {
-                if entry.session.as_ref() != Some(&session.id) {
+                if entry.lock.session != Some(session.spec.id) {
                     continue;
                 }
-                match session.behavior {
+                match session.spec.behavior {
                     Behavior::Release => self.free(&entry.key),
                     Behavior::Delete => self.entries.retain(|other| other.key != entry.key),
                 }
-                if session.lock_delay > Duration::ZERO {
-                    let duration = session.lock_delay.min(Duration::from_secs(60));
-                    self.delays.push((entry.key, LockDelay { mark: LogIndex(self.now), duration }));
+                if session.spec.lock_delay > Duration::ZERO {
+                    let duration = session.spec.lock_delay.min(Duration::from_secs(60));
+                    self.delays
+                        .push((entry.key, LockDelay { started_at_index: LogIndex(self.now), duration }));
                 }
             }
         }
@@ -384,7 +387,9 @@ impl Model {
         for check in &registration.checks {
             let critical = check.status == CheckStatus::Critical;
             if critical {
-                self.end(|session| session.node == *node && session.node_checks.contains(&check.id));
+                self.end(|session| {
+                    session.spec.node == *node && session.spec.node_checks.contains(&check.id)
+                });
             }
             self.checks.retain(|other| other.node != *node || other.id != check.id);
             let (node, id, of_service) = (node.clone(), check.id.clone(), !check.service_id.is_empty());
@@ -403,14 +408,14 @@ impl Model {
         let checks: Vec<ModelCheck> =
             self.checks.iter().filter(|check| check.node == *node && goes(check)).cloned().collect();
         for check in checks {
-            self.end(|session| session.node == *node && session.node_checks.contains(&check.id));
+            self.end(|session| session.spec.node == *node && session.spec.node_checks.contains(&check.id));
             self.checks.retain(|other| other.node != *node || other.id != check.id);
         }
         if gone.service.is_some() || gone.check.is_none() {
             self.services.retain(|other| other != node);
         }
         if gone.service.is_none() && gone.check.is_none() {
-            self.end(|session| session.node == *node);
+            self.end(|session| session.spec.node == *node);
             self.nodes.retain(|other| other != node);
         }
         Reply::Done
@@ -468,11 +473,11 @@ impl Model {
             }
             KvVerb::CheckSession => {
                 let entry = found.ok_or(format!("failed to check session, key \"{key}\" doesn't exist"))?;
-                let holder = entry.session.clone().unwrap_or(SessionId::from(""));
-                return if holder == op.session {
+                let text = |session: Option<SessionId>| session.map(|id| id.to_string()).unwrap_or_default();
+                return if entry.lock.session == named(op) {
                     Ok(bare(entry))
                 } else {
-                    let wanted = &op.session;
+                    let (holder, wanted) = (text(entry.lock.session), text(named(op)));
                     Err(format!(
                         "failed session check for key \"{key}\", current session \"{holder}\" != \"{wanted}\""
                     ))
@@ -496,16 +501,19 @@ impl Model {
         }
         let reply = self.kv(&as_command(op));
         match (&op.verb, reply) {
+            (KvVerb::Lock, Reply::Refused(_)) if op.session.is_none() => Err("missing session".into()),
             (_, Reply::Refused(refusal)) => Err(refusal.to_string()),
-            (KvVerb::Cas, Reply::Flag(false)) => Err(format!("failed to set key \"{key}\", index is stale")),
-            (KvVerb::DeleteCas, Reply::Flag(false)) => {
+            (KvVerb::Cas, Reply::Succeeded(false)) => {
+                Err(format!("failed to set key \"{key}\", index is stale"))
+            }
+            (KvVerb::DeleteCas, Reply::Succeeded(false)) => {
                 Err(format!("failed to delete key \"{key}\", index is stale"))
             }
-            (KvVerb::Lock, Reply::Flag(false)) => {
+            (KvVerb::Lock, Reply::Succeeded(false)) => {
                 Err(format!("failed to lock key \"{key}\", lock is already held"))
             }
-            (KvVerb::Unlock, _) if op.session == SessionId::from("") => Err("missing session".into()),
-            (KvVerb::Unlock, Reply::Flag(false)) => {
+            (KvVerb::Unlock, _) if op.session.is_none() => Err("missing session".into()),
+            (KvVerb::Unlock, Reply::Succeeded(false)) => {
                 Err(format!("failed to unlock key \"{key}\", lock isn't held, or is held by another session"))
             }
             (KvVerb::Delete | KvVerb::DeleteTree | KvVerb::DeleteCas, _) => Ok(Vec::new()),
@@ -514,16 +522,17 @@ impl Model {
     }
 }
 
+/// The session that an operation names: in storms they are all ids.
+fn named(op: &TxnKv) -> Option<SessionId> {
+    op.session.as_deref().map(|text| SessionId::parse(text).expect("it is an id"))
+}
+
 fn empty(op: &TxnKv) -> Entry {
     Entry {
         key: op.key.clone(),
         value: Bytes::new(),
         flags: op.flags,
-        lock_index: 0,
-        session: Some(op.session.clone()).filter(|session| *session != SessionId::from("")),
-        fence: Fence(0),
-        granted_at: WallTime(0),
-        awaited: LogIndex(0),
+        lock: Lock { session: named(op), ..Lock::default() },
         create_index: LogIndex(0),
         modify_index: op.index,
     }
@@ -533,9 +542,9 @@ fn as_command(op: &TxnKv) -> KvCommand {
     let new = NewEntry { key: op.key.clone(), value: op.value.clone(), flags: op.flags };
     match op.verb {
         KvVerb::Set => KvCommand::Set(new),
-        KvVerb::Cas => KvCommand::Cas(new, op.index),
-        KvVerb::Lock => KvCommand::Acquire(new, op.session.clone()),
-        KvVerb::Unlock => KvCommand::Release(new, op.session.clone()),
+        KvVerb::Cas => KvCommand::Cas(new, Some(op.index).filter(|index| index.0 > 0)),
+        KvVerb::Lock => KvCommand::Acquire(new, named(op).unwrap_or(SessionId::NIL)),
+        KvVerb::Unlock => KvCommand::Release(new, named(op).unwrap_or(SessionId::NIL)),
         KvVerb::Delete => KvCommand::Delete(new.key),
         KvVerb::DeleteTree => KvCommand::DeleteTree(new.key),
         KvVerb::DeleteCas => KvCommand::DeleteCas(new.key, op.index),

@@ -10,8 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 const NOW: Time = Time(1_000_000);
 
 fn server(name: &str) -> NewServer {
-    let birth = format!("birth of {name}");
-    NewServer { node: name.into(), node_id: format!("id-{name}"), address: format!("{name}:8300"), birth }
+    let instance_id = format!("instance of {name}");
+    NewServer {
+        node: name.into(),
+        node_id: format!("id-{name}"),
+        address: format!("{name}:8300"),
+        instance_id,
+    }
 }
 
 fn free(name: &str, expect: u32) -> Bootstrap {
@@ -25,7 +30,7 @@ fn introduction(name: &str, expect: u32, standing: Standing) -> Introduction {
 fn plan(names: &[&str]) -> BootstrapPlan {
     let ids = (1..).map(ServerId);
     let servers = ids.zip(names).map(|(id, name)| server(name).with_id(id)).collect();
-    BootstrapPlan { cluster_id: format!("birth of {}", names[0]), servers }
+    BootstrapPlan { cluster_id: format!("instance of {}", names[0]), servers }
 }
 
 fn hear(bootstrap: &mut Bootstrap, name: &str, expect: u32, standing: Standing) {
@@ -136,7 +141,7 @@ fn an_emptied_server_is_another_one_and_its_promise_is_void() {
     hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
     hear(&mut b, "c", 3, Standing::Free);
     let mut emptied = introduction("a", 3, Standing::Free);
-    emptied.server.birth = "another".into();
+    emptied.server.instance_id = "another".into();
     b.hear(NOW, emptied.clone());
     assert!(trouble(&b).contains("was emptied before the cluster began"));
     let mut a = Bootstrap::new(emptied.server, 3, Standing::Free);
@@ -167,7 +172,7 @@ struct Node {
 impl Node {
     fn new(name: usize, life: u64, expect: u32) -> Self {
         let mut me = server(&format!("s{name}"));
-        me.birth = format!("{name}/{life}");
+        me.instance_id = format!("{name}/{life}");
         Self {
             bootstrap: Bootstrap::new(me.clone(), expect, Standing::Free),
             disk: (me, Standing::Free),
@@ -217,10 +222,10 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
             }
         }
         let node = &mut nodes[one];
-        let birth = node.disk.0.birth.clone();
+        let instance_id = node.disk.0.instance_id.clone();
         match node.bootstrap.decide(now) {
             Decision::Promise(plan) => {
-                let known = promises.entry(birth).or_insert_with(|| plan.clone());
+                let known = promises.entry(instance_id).or_insert_with(|| plan.clone());
                 assert_eq!(*known, plan, "a server promises once");
                 node.disk.1 = Standing::Promised(plan.clone());
                 match draws.below(3) {
@@ -230,10 +235,10 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
             }
             Decision::Begin(plan) => {
                 for voter in &plan.servers {
-                    assert_eq!(promises.get(&voter.birth), Some(&plan), "all have promised");
+                    assert_eq!(promises.get(&voter.instance_id), Some(&plan), "all have promised");
                 }
                 node.has_begun = true;
-                begun.entry(plan.cluster_id).or_default().insert(birth);
+                begun.entry(plan.cluster_id).or_default().insert(instance_id);
             }
             Decision::Join(_) => node.bootstrap.joins(),
             Decision::Wait(_) | Decision::Trouble(_) => {}

@@ -9,8 +9,8 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, WallTime};
-use lockmesh_protocol::record::{Agent, Entry, LockDelay, Waiter};
+use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, SessionId};
+use lockmesh_protocol::record::{Agent, Entry, Lock, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn change(draw: &mut Draw) -> Change {
         }
         1 => Change::Tombstone(name(draw).into(), there.then_some(index)),
         2 => {
-            let delay = LockDelay { mark: index, duration: Duration::from_secs(15) };
+            let delay = LockDelay { started_at_index: index, duration: Duration::from_secs(15) };
             Change::LockDelay(name(draw).into(), there.then_some(delay))
         }
         3 => Change::Service(name(draw).into(), name(draw).into(), None),
@@ -51,8 +51,9 @@ fn change(draw: &mut Draw) -> Change {
         11 => Change::ClusterId(name(draw).to_owned()),
         12 => Change::RestorePart(number, 1, there.then(|| Bytes::from_static(b"part"))),
         13 => {
-            let (value, wait) = (Bytes::new(), Duration::from_secs(15));
-            let waiter = Waiter { session: "s".into(), value, flags: 0, wait, mark: index };
+            let (session, value) = (SessionId::from_random([7; 16]), Bytes::new());
+            let wait = Duration::from_secs(15);
+            let waiter = Waiter { session, value, flags: 0, wait, enqueued_at_index: index };
             Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
         }
         _ if draw.below(30) == 0 => Change::Cleared,
@@ -76,11 +77,7 @@ fn entry(key: &str, index: LogIndex) -> Entry {
         key: key.into(),
         value: Bytes::from_static(b"value"),
         flags: 0,
-        lock_index: 0,
-        session: None,
-        fence: Fence(0),
-        granted_at: WallTime(0),
-        awaited: LogIndex(0),
+        lock: Lock::default(),
         create_index: index,
         modify_index: index,
     }

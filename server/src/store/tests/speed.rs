@@ -12,7 +12,7 @@ use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{EntryKind, HardState, LogEntry, LogWrite, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -57,7 +57,8 @@ fn bare_appends(folder: &Path) -> Vec<Duration> {
 }
 
 fn reply(sequence: u64) -> Change {
-    let reply = Applied { index: LogIndex(sequence), reply: Reply::Session("x".repeat(120).into()) };
+    let reply =
+        Applied { index: LogIndex(sequence), reply: Reply::Refused(Refusal::Catalog("x".repeat(120))) };
     Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
 }
 

@@ -9,10 +9,10 @@ use lockmesh_core::raft::log::{HardState, Recovered};
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, TimerConfig};
 use lockmesh_protocol::command::{
-    AgentRegistration, Command, Deregistration, KvCommand, NewEntry, NewSession, Registration,
+    AgentRegistration, Command, Deregistration, KvCommand, NewEntry, Registration,
 };
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
-use lockmesh_protocol::record::{Behavior, Node};
+use lockmesh_protocol::record::{Behavior, Node, SessionSpec};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -134,15 +134,15 @@ fn session(number: u32) -> SessionId {
     SessionId::from_random(mixed.to_be_bytes())
 }
 
-fn new_session(number: u32) -> NewSession {
-    NewSession {
+fn new_session(number: u32) -> SessionSpec {
+    SessionSpec {
         id: session(number),
         name: String::new(),
         node: if number < DOOMED { "doomed" } else { "n1" }.into(),
         lock_delay: Duration::from_secs(15),
         behavior: Behavior::Release,
         ttl_text: "24h".into(),
-        ttl: Duration::from_secs(86_400),
+        ttl: Some(Duration::from_secs(86_400)),
         checks: Vec::new(),
         node_checks: Vec::new(),
         service_checks: None,

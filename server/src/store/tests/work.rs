@@ -15,7 +15,7 @@ use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Agent;
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn mark(index: u64) -> SnapshotMeta {
 }
 
 fn reply(sequence: u64, length: usize) -> Change {
-    let reply = Applied { index: LogIndex(1), reply: Reply::Session("x".repeat(length).into()) };
+    let reply = Applied { index: LogIndex(1), reply: Reply::Refused(Refusal::Catalog("x".repeat(length))) };
     Change::Reply(AgentNumber(1), sequence, Some(Arc::new(reply)))
 }
 

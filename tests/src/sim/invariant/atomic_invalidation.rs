@@ -31,7 +31,7 @@ impl AtomicInvalidation {
                 Change::Session(id, Some(session)) => {
                     self.sessions.insert(id.clone(), session.clone());
                 }
-                Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.session.clone()) {
+                Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.lock.session) {
                     Some(holder) => {
                         self.holders.insert(key.clone(), holder);
                     }
@@ -53,19 +53,21 @@ impl AtomicInvalidation {
 fn is_freed(changes: &[Change], key: &Key, session: &Session) -> Result<(), String> {
     let freed = changes.iter().any(|change| match change {
         Change::TreeDeleted(prefix) => key.as_str().starts_with(prefix.as_str()),
-        Change::Entry(of, entry) => of == key && entry.as_ref().is_none_or(|entry| entry.session.is_none()),
+        Change::Entry(of, entry) => {
+            of == key && entry.as_ref().is_none_or(|entry| entry.lock.session.is_none())
+        }
         _ => false,
     });
-    ensure(freed, || format!("{} ended, and {key} stayed its own", session.id))?;
+    ensure(freed, || format!("{} ended, and {key} stayed its own", session.spec.id))?;
     let closed: BTreeSet<&Key> = changes
         .iter()
         .filter_map(|change| match change {
-            Change::LockDelay(key, Some(delay)) if delay.duration == session.lock_delay => Some(key),
+            Change::LockDelay(key, Some(delay)) if delay.duration == session.spec.lock_delay => Some(key),
             _ => None,
         })
         .collect();
-    ensure(session.lock_delay.is_zero() || closed.contains(key), || {
-        format!("{} ended, and {key} was not closed by its lock-delay", session.id)
+    ensure(session.spec.lock_delay.is_zero() || closed.contains(key), || {
+        format!("{} ended, and {key} was not closed by its lock-delay", session.spec.id)
     })
 }
 

@@ -26,11 +26,13 @@ impl Fairness {
         let mut called = None;
         for change in changes {
             match change {
-                Change::Waiter(key, ticket, Some(waiter)) => {
+                Change::Waiter(key, queue_position, Some(waiter)) => {
                     let place = (waiter.clone(), past.map_or(scene.now, |past| past.at));
-                    self.queues.entry(key.clone()).or_default().insert(*ticket, place);
+                    self.queues.entry(key.clone()).or_default().insert(*queue_position, place);
                 }
-                Change::Waiter(key, ticket, None) => called = self.leave(past, scene, key, *ticket)?,
+                Change::Waiter(key, queue_position, None) => {
+                    called = self.leave(past, scene, key, *queue_position)?
+                }
                 Change::Cleared => (self.queues, self.held, self.closed) = Default::default(),
                 Change::LockDelay(key, Some(_)) => drop(self.closed.insert(key.clone())),
                 Change::LockDelay(key, None) => drop(self.closed.remove(key)),
@@ -51,11 +53,11 @@ impl Fairness {
         past: Option<&Past>,
         scene: &Scene<'_>,
         key: &Key,
-        ticket: LogIndex,
+        queue_position: LogIndex,
     ) -> Result<Option<Arc<Waiter>>, String> {
         let Some(queue) = self.queues.get_mut(key) else { return Ok(None) };
-        let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
-        let Some((waiter, since)) = queue.remove(&ticket) else { return Ok(None) };
+        let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == queue_position);
+        let Some((waiter, since)) = queue.remove(&queue_position) else { return Ok(None) };
         if queue.is_empty() {
             self.queues.remove(key);
         }
@@ -79,12 +81,13 @@ impl Fairness {
         entry: Option<&Entry>,
         called: Option<Arc<Waiter>>,
     ) -> Result<(), String> {
-        let Some((entry, holder)) = entry.and_then(|entry| Some((entry, entry.session.as_ref()?))) else {
+        let Some((entry, holder)) = entry.and_then(|entry| Some((entry, entry.lock.session.as_ref()?)))
+        else {
             self.held.remove(key);
             return Ok(());
         };
         self.held.insert(key.clone());
-        let is_grant = self.grants.insert(key.clone(), entry.fence) != Some(entry.fence);
+        let is_grant = self.grants.insert(key.clone(), entry.lock.fence) != Some(entry.lock.fence);
         let is_its_turn = called.is_some_and(|waiter| waiter.session == *holder);
         ensure(!is_grant || is_its_turn || !self.queues.contains_key(key), || {
             format!("{key} was granted to {holder}, and others had waited for it")

@@ -31,15 +31,18 @@ impl Fencing {
                 let goes_on = *fence > before || (restores && *fence == before);
                 ensure(goes_on, || format!("the token went from {before} to {fence}"))
             }
-            Change::Entry(key, Some(entry)) if entry.session.is_some() => {
-                let owner = (key.clone(), entry.session.clone());
-                let first = self.given.entry(entry.fence).or_insert_with(|| owner.clone());
-                ensure(*first == owner, || format!("{} was given to {first:?} and {owner:?}", entry.fence))?;
-                let grant = (entry.fence, entry.session.clone());
+            Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
+                let owner = (key.clone(), entry.lock.session);
+                let first = self.given.entry(entry.lock.fence).or_insert_with(|| owner.clone());
+                ensure(*first == owner, || {
+                    format!("{} was given to {first:?} and {owner:?}", entry.lock.fence)
+                })?;
+                let grant = (entry.lock.fence, entry.lock.session);
                 let Some((fence, holder)) = self.grants.insert(key.clone(), grant) else { return Ok(()) };
-                ensure(entry.fence > fence || (entry.fence == fence && entry.session == holder), || {
-                    format!("{key} was granted under {} after {fence}", entry.fence)
-                })
+                ensure(
+                    entry.lock.fence > fence || (entry.lock.fence == fence && entry.lock.session == holder),
+                    || format!("{key} was granted under {} after {fence}", entry.lock.fence),
+                )
             }
             _ => Ok(()),
         }

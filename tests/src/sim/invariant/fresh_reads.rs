@@ -59,7 +59,7 @@ impl Invariant for FreshReads {
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
         // What became of a position is a fact of the log's beginning: it need not be fresh, only late enough.
         let bound = match query {
-            Query::QueuePosition { ticket, .. } => scene.history.place_of_index(*ticket),
+            Query::QueuePosition { queue_position, .. } => scene.history.place_of_index(*queue_position),
             _ => given.asked.ask.bound,
         };
         ensure(*consistency == Consistency::Stale || *applied >= bound, || {

@@ -21,7 +21,7 @@ impl HolderAlive {
             Change::Session(id, None) => {
                 self.sessions.remove(id);
             }
-            Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.session.clone()) {
+            Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.lock.session) {
                 Some(holder) => {
                     self.holders.insert(key.clone(), holder);
                 }

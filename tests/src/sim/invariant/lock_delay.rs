@@ -30,7 +30,7 @@ impl LockDelays {
                         format!("{key} was closed for {duration:?} and opened after {passed:?}")
                     })?;
                 }
-                Change::Entry(key, Some(entry)) if entry.session.is_some() => {
+                Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
                     ensure(!self.closed.contains_key(key), || format!("{key} is closed and was granted"))?;
                 }
                 _ => {}

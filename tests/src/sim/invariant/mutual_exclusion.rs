@@ -41,7 +41,7 @@ impl MutualExclusion {
             self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
         }
         let Change::Entry(key, entry) = change else { return Ok(()) };
-        let holder = entry.as_ref().and_then(|entry| Some((entry.session.clone()?, entry.fence)));
+        let holder = entry.as_ref().and_then(|entry| Some((entry.lock.session?, entry.lock.fence)));
         let before = match holder.clone() {
             Some(holder) => self.holders.insert(key.clone(), holder),
             None => self.holders.remove(key),

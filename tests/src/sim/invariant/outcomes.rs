@@ -27,8 +27,8 @@ impl Outcomes {
             return Ok(());
         }
         let late = changes.iter().find_map(|change| match change {
-            Change::Entry(key, Some(entry)) if entry.session.is_some() => {
-                self.not_granted.contains(&entry.value).then_some((key, &entry.session))
+            Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
+                self.not_granted.contains(&entry.value).then_some((key, &entry.lock.session))
             }
             _ => None,
         });

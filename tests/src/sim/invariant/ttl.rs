@@ -24,8 +24,9 @@ impl Ttl {
         let restores = is_restore(&past.changes);
         for change in &past.changes {
             match change {
-                Change::Session(id, Some(session)) if !session.ttl.is_zero() => {
-                    self.promised.insert(id.clone(), (past.at, session.ttl));
+                Change::Session(id, Some(session)) if session.spec.ttl.is_some() => {
+                    let ttl = session.spec.ttl.unwrap_or_default();
+                    self.promised.insert(*id, (past.at, ttl));
                 }
                 Change::Loss(_, Some(loss)) if !restores => {
                     let promise = self.promised.remove(&loss.session);
@@ -66,11 +67,11 @@ impl Invariant for Ttl {
             Fact::Given { given, .. } => {
                 let Response::Renewed(Some(session)) = &given.response else { return Ok(()) };
                 let came = given.asked.came;
-                if let Some((since, _)) = self.promised.get_mut(&session.id) {
+                if let Some((since, _)) = self.promised.get_mut(&session.spec.id) {
                     *since = came.max(*since);
-                } else if let Some(expired) = self.expired.get(&session.id) {
+                } else if let Some(expired) = self.expired.get(&session.spec.id) {
                     // The answer came late: it still must have been true when the question came.
-                    is_kept(&session.id, (came, session.ttl), *expired, scene)?;
+                    is_kept(&session.spec.id, (came, session.spec.ttl.unwrap_or_default()), *expired, scene)?;
                 }
                 Ok(())
             }
