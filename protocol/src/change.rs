@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// One row's new content; `None` where the row is gone.
+/// One row's new content; `None` where the row is gone. Stored: variants are only appended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A key.
@@ -66,9 +66,13 @@ pub enum Change {
     Cleared,
     /// Every key under a prefix is gone, and every tombstone under it: one change, however many they are.
     TreeDeleted(Key),
+    /// The version of the format that the cluster is at; see [`crate::format`].
+    Format(u8),
+    /// The newest index of a tombstone that was forgotten.
+    ForgottenTombstones(LogIndex),
 }
 
-/// The tables whose last change is remembered, for blocking queries.
+/// The tables whose last change is remembered, for blocking queries. Stored: only appended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Table {
     /// Entries.

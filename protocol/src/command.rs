@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One step of the replicated state machine.
+/// One step of the replicated state machine. Stored: variants are only appended, see [`crate::format`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// A write to one key, or to all under a prefix.
@@ -78,9 +78,39 @@ pub enum Command {
     ConfigureAutopilot(Autopilot, Option<LogIndex>),
     /// Changes nothing: the servers compare the states that they hold at exactly this index.
     CorruptionCheck,
+    /// The cluster goes on to this version of the format. Does nothing unless every server of the roster reads it.
+    RaiseFormat(u8),
 }
 
-/// A write to the key-value store. The value is empty where the client sent none.
+impl Command {
+    /// The version of the format that a cluster must be at before this command is proposed: whoever is behind could not
+    /// read it.
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Kv(_)
+            | Self::CreateSession(_)
+            | Self::DestroySession(_)
+            | Self::Txn(_)
+            | Self::Register(_)
+            | Self::Deregister(_)
+            | Self::RegisterAgent(_)
+            | Self::ExpireSession { .. }
+            | Self::EndLockDelay { .. }
+            | Self::EndWait { .. }
+            | Self::ReapTombstones { .. }
+            | Self::Restore(_)
+            | Self::Bootstrap { .. }
+            | Self::AdmitServer(_)
+            | Self::UpdateServer(_)
+            | Self::ForgetServer(_)
+            | Self::ConfigureAutopilot(..)
+            | Self::CorruptionCheck
+            | Self::RaiseFormat(_) => 1,
+        }
+    }
+}
+
+/// A write to the key-value store. The value is empty where the client sent none. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KvCommand {
     /// Writes whatever is there.
@@ -141,7 +171,7 @@ pub struct NewEntry {
     pub flags: u64,
 }
 
-/// One operation of a transaction.
+/// One operation of a transaction. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxnOp {
     /// On a key.
@@ -204,7 +234,7 @@ pub struct TxnKv {
     pub session: Option<String>,
 }
 
-/// What a transaction can do with a key.
+/// What a transaction can do with a key. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KvVerb {
     /// Writes.
@@ -276,7 +306,7 @@ impl KvVerb {
     }
 }
 
-/// What a transaction can do with a node, a service or a check.
+/// What a transaction can do with a node, a service or a check. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CatalogVerb {
     /// Reads.
@@ -340,7 +370,7 @@ pub struct AgentRegistration {
     pub services: Vec<Service>,
 }
 
-/// A step of restoring a backup. The parts are bytes that only the state reads.
+/// A step of restoring a backup. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestoreStep {
     /// Begins; what another restore had gathered is dropped.

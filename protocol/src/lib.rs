@@ -18,6 +18,7 @@
 //! | [`query`] | what can be asked of the state, and the answers |
 //! | [`bootstrap`] | what servers tell each other before they are a quorum |
 //! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
+//! | [`format`] | the version in front of all that is stored or replicated, and how it grows |
 //! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
 //!
 //! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
@@ -29,6 +30,7 @@ pub mod bootstrap;
 pub mod change;
 pub mod command;
 pub mod duration;
+pub mod format;
 pub mod id;
 pub mod log_on_change;
 pub mod peer;

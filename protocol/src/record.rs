@@ -1,4 +1,5 @@
-//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk.
+//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk, so none of them changes but with
+//! the version of its [`format`](crate::format).
 
 use crate::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
@@ -53,7 +54,7 @@ impl Lock {
     }
 }
 
-/// What happens to a session's keys when the session ends.
+/// What happens to a session's keys when the session ends. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Behavior {
     /// The locks are released, the entries stay.
@@ -137,7 +138,7 @@ pub struct Node {
     pub modify_index: LogIndex,
 }
 
-/// How a check stands.
+/// How a check stands. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CheckStatus {
     /// All is well.
@@ -296,6 +297,8 @@ pub struct Server {
     pub address: String,
     /// A UUID drawn when its data folder was made: a server whose folder was emptied is another one.
     pub instance_id: String,
+    /// The newest format that its build reads.
+    pub format: u8,
 }
 
 /// A server that wants to belong to the quorum.
@@ -309,13 +312,15 @@ pub struct NewServer {
     pub address: String,
     /// When it asks again, it says the same and gets the same id.
     pub instance_id: String,
+    /// The newest format that its build reads.
+    pub format: u8,
 }
 
 impl NewServer {
     /// The roster's row of this server under the id that it was given.
     pub fn with_id(&self, id: ServerId) -> Server {
-        let Self { node, node_id, address, instance_id } = self.clone();
-        Server { id, node, node_id, address, instance_id }
+        let Self { node, node_id, address, instance_id, format } = self.clone();
+        Server { id, node, node_id, address, instance_id, format }
     }
 }
 
@@ -346,7 +351,7 @@ impl Default for Autopilot {
     }
 }
 
-/// What ended a session.
+/// What ended a session. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LossCause {
     /// Somebody destroyed it.

@@ -18,7 +18,7 @@ pub struct Applied {
     pub reply: Reply,
 }
 
-/// What a command answers.
+/// What a command answers. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Done; there is nothing more to say.
@@ -59,7 +59,7 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// One element of a transaction's results.
+/// One element of a transaction's results. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxnResult {
     /// An entry; its value is empty after a write.
@@ -81,7 +81,7 @@ pub struct TxnError {
     pub what: String,
 }
 
-/// Why a command was refused. The text is what a client sees.
+/// Why a command was refused. The text is what a client sees. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// No such session. What a client wrote that is no id stands as [`SessionId::NIL`].

@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 
 /// The version that this build writes and reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Why bytes are not a message. Nothing was taken from them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(error(&[]), WireError::Empty);
         assert_eq!(error(&[9, 0]), WireError::Version(9));
         assert_eq!(error(&[0; 102][..]), WireError::Version(0));
-        assert_eq!(error(&[1; 102][..]), WireError::TooLong { length: 101, limit: 100 });
-        assert_eq!(error(&[1, 0, 0]), WireError::Trailing(1));
-        assert!(matches!(error(&[1, 253, 255, 255, 255, 255, 255, 255, 255, 255]), WireError::Malformed(_)));
+        assert_eq!(error(&[2; 102][..]), WireError::TooLong { length: 101, limit: 100 });
+        assert_eq!(error(&[2, 0, 0]), WireError::Trailing(1));
+        assert!(matches!(error(&[2, 253, 255, 255, 255, 255, 255, 255, 255, 255]), WireError::Malformed(_)));
     }
 }

@@ -231,7 +231,7 @@ impl Driver {
         let mut actions = std::mem::take(&mut self.actions);
         // Before anything leaves: nobody may remember more of this server than its next hello says.
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
-        let alive = self.store_all(&mut actions.storage);
+        let alive = self.store_all(&mut actions.storage) && self.can_read();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
             match kind {
                 AnswerKind::Read => metrics::READS.inc(),
@@ -280,6 +280,15 @@ impl Driver {
         }
         self.actions = actions;
         alive
+    }
+
+    /// Whether this build can read what the cluster writes. Otherwise this server must stop: it would only disturb the others.
+    fn can_read(&self) -> bool {
+        if let Some(why) = self.frontend.core().unreadable() {
+            tracing::error!("this server stops, as it cannot read the state of its cluster: {why}");
+            return false;
+        }
+        true
     }
 
     /// Tells other servers what this turn brought, and who they are now. Clients were told first: with one thread nobody is sent

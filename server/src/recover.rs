@@ -12,10 +12,9 @@ use lockmesh_core::raft::log::{
 };
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Fence, LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
-use lockmesh_protocol::wire;
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -197,6 +196,6 @@ fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, FolderError> {
     if entry.kind != EntryKind::Normal || entry.data.is_empty() {
         return Ok(None);
     }
-    let proposal = wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data);
+    let proposal = format::decode(&entry.data);
     proposal.map(Some).map_err(|error| FolderError::Entry { index: entry.index, reason: error.to_string() })
 }

@@ -12,6 +12,7 @@ use crate::start::{ServerStart, StartError};
 use crate::store::{HeldFolder, Store, StoreError};
 use lockmesh_net::quic::QuicOptions;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::record::NewServer;
 use std::io;
@@ -114,7 +115,13 @@ impl Server {
         let address = endpoint.local_address().map_err(ServerError::Address)?;
         let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
         let advertised = advertised.unwrap_or_else(|| address.to_string());
-        let me = NewServer { node, node_id, address: advertised, instance_id: record.instance_id.clone() };
+        let me = NewServer {
+            node,
+            node_id,
+            address: advertised,
+            instance_id: record.instance_id.clone(),
+            format: format::NEWEST,
+        };
 
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());

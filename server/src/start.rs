@@ -11,6 +11,7 @@ use crate::store::{HeldFolder, Origins, StoreError, StoreOptions};
 use lockmesh_core::raft::log::{self, SnapshotMeta};
 use lockmesh_core::raft::{ElectionTimeout, membership_after};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::{NewServer, Server};
 use std::io;
@@ -156,6 +157,7 @@ impl ServerStart {
         }
         let core = Core::new(
             CoreConfig {
+                format: format::NEWEST,
                 id,
                 seed: self.seed,
                 formation: ClusterStart { cluster_id: cluster_id.clone(), servers: servers.clone() },

@@ -2,11 +2,10 @@
 //!
 //! `meta.json` has the fields of Consul's too, so that `consul snapshot save` and `inspect` take the file for one of
 //! theirs; Go reads names without regard to case, and so no field of ours may be called like one of them. What lies in
-//! `state.bin` only we read, and nobody else's can be restored here. The first format, which is still read, called it
-//! `rows.bin`.
+//! `state.bin` only we read, and nobody else's can be restored here.
 //!
-//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows. Nothing
-//! is held in memory but one part: writing spools to unnamed temporary files, reading walks through the file.
+//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows behind the
+//! version of its format ([`lockmesh_protocol::format`]). Nothing is held in memory but one part: writing spools to unnamed temporary files, reading walks through the file.
 //!
 //! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before anybody acts on a
 //! part, so that a damaged or a foreign file changes nothing.
@@ -15,8 +14,8 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
-use lockmesh_protocol::wire;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -24,12 +23,10 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Archive, Builder, Entry, Header};
 
-/// The format that this build writes; it reads the one before it too.
-pub const FORMAT: u32 = 2;
-const FIRST_FORMAT: u32 = 1;
+/// The format of the archive. Before 3 its parts had no version, and this build does not read them.
+pub const FORMAT: u32 = 3;
 const META: &str = "meta.json";
 const STATE: &str = "state.bin";
-const FIRST_STATE: &str = "rows.bin";
 const SUMS: &str = "SHA256SUMS";
 /// The longest that the two small files may be.
 const SMALL_LIMIT: u64 = 64 * 1024;
@@ -41,8 +38,8 @@ const PADDING_LIMIT: u64 = 1 << 20;
 pub struct Meta {
     /// The format of the archive.
     pub format: u32,
-    /// The version of the protocol in which the rows are written.
-    pub wire: u8,
+    /// The version of the rows' format.
+    pub row_format: u8,
     /// The build that wrote it.
     #[serde(alias = "version")]
     pub build: String,
@@ -60,16 +57,9 @@ pub struct Meta {
     pub rows: u64,
     /// When it was made: milliseconds since 1970 by the agent's clock.
     pub made_at_ms: u64,
-    /// How many bytes the rows are; the first format does not say.
-    #[serde(rename = "Size", default)]
+    /// How many bytes the rows are.
+    #[serde(rename = "Size")]
     pub size: u64,
-}
-
-impl Meta {
-    /// The name of the file with the rows.
-    fn state(&self) -> &'static str {
-        if self.format == FIRST_FORMAT { FIRST_STATE } else { STATE }
-    }
 }
 
 /// `meta.json`: what we say, and what Consul's programs look for beside it.
@@ -106,21 +96,15 @@ pub enum ArchiveError {
     /// It is something else, or damaged.
     #[error("this is no backup of Lockmesh, or it is damaged: {0}")]
     Malformed(String),
-    /// A later build wrote it.
+    /// Another build wrote it.
     #[error(
-        "this backup is of format {0}, but this build reads up to format {FORMAT}: use the build that wrote it"
+        "this backup is of format {0}, but this build reads format {FORMAT} only: restore it with the build that wrote it \
+         (of backups before format {FORMAT} no promise was made; newer ones need a newer lockmesh)"
     )]
     Format(u32),
-    /// A build with another protocol wrote it.
-    #[error(
-        "this backup's rows are of version {found}, but this build reads version {known}: \
-         use the build that wrote it",
-        known = wire::VERSION
-    )]
-    Wire {
-        /// The version of its rows.
-        found: u8,
-    },
+    /// A newer build wrote its rows.
+    #[error("the rows of this backup cannot be read: {0}")]
+    Rows(FormatError),
     /// Its bytes are not those that were written.
     #[error("the checksum of {0} is wrong: the backup is damaged")]
     Checksum(&'static str),
@@ -148,7 +132,7 @@ impl ArchiveWriter {
 
     /// Adds the next part.
     pub fn push(&mut self, rows: &Vec<Change>) -> io::Result<()> {
-        let bytes = wire::encode(rows);
+        let bytes = format::encode(rows);
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a part of 4 GiB"))?;
         for piece in [&length.to_le_bytes()[..], &bytes] {
             self.digest.update(piece);
@@ -162,7 +146,7 @@ impl ArchiveWriter {
     /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with its length.
     pub fn finish(self, mut meta: Meta) -> io::Result<(File, u64)> {
         meta.format = FORMAT;
-        meta.wire = wire::VERSION;
+        meta.row_format = format::NEWEST;
         meta.parts = self.parts;
         meta.rows = self.count;
         let mut rows = self.rows.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -242,14 +226,14 @@ fn walk<R: Read>(
     };
     let meta_bytes = small(next(META)?)?;
     let meta = parse_meta(&meta_bytes)?;
-    let digest = read_rows(next(meta.state())?, &meta, take)?;
+    let digest = read_rows(next(STATE)?, &meta, take)?;
     let sums = small(next(SUMS)?)?;
     if entries.next().is_some() {
         return Err(malformed("there is more in it than there should be"));
     }
     let sums = String::from_utf8(sums).map_err(malformed)?;
     check_sum(&sums, META, &Sha256::digest(&meta_bytes))?;
-    check_sum(&sums, meta.state(), &digest)?;
+    check_sum(&sums, STATE, &digest)?;
     // The gzip's own checksum is looked at when its end is read.
     let rest = io::copy(&mut archive.into_inner().take(PADDING_LIMIT), &mut io::sink()).map_err(malformed)?;
     if rest == PADDING_LIMIT {
@@ -268,19 +252,17 @@ fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
     #[derive(Deserialize)]
     struct Versions {
         format: Option<u32>,
-        wire: Option<u8>,
     }
     let versions: Versions = serde_json::from_slice(bytes).map_err(malformed)?;
-    let (Some(format), Some(wire)) = (versions.format, versions.wire) else {
+    let Some(format) = versions.format else {
         return Err(malformed("it does not say its format; a backup of Consul's cannot be restored here"));
     };
-    if !(FIRST_FORMAT..=FORMAT).contains(&format) {
+    if format != FORMAT {
         return Err(ArchiveError::Format(format));
     }
-    if wire != wire::VERSION {
-        return Err(ArchiveError::Wire { found: wire });
-    }
-    serde_json::from_slice(bytes).map_err(malformed)
+    let meta: Meta = serde_json::from_slice(bytes).map_err(malformed)?;
+    format::check_version(&[meta.row_format], format::NEWEST).map_err(ArchiveError::Rows)?;
+    Ok(meta)
 }
 
 /// Reads every part and gives the checksum of all.
@@ -289,7 +271,7 @@ fn read_rows<R: Read>(
     meta: &Meta,
     mut take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
 ) -> Result<Vec<u8>, ArchiveError> {
-    if meta.format != FIRST_FORMAT && entry.size() != meta.size {
+    if entry.size() != meta.size {
         return Err(malformed(format!("{STATE} has {} bytes, but {} are due", entry.size(), meta.size)));
     }
     let mut digest = Sha256::new();
@@ -305,8 +287,10 @@ fn read_rows<R: Read>(
         entry.read_exact(&mut bytes).map_err(malformed)?;
         digest.update(length);
         digest.update(&bytes);
-        let rows: Vec<Change> = wire::decode::<_, MAX_FRAME_BYTES>(&bytes)
-            .map_err(|error| malformed(format!("part {number} is {error}")))?;
+        let rows: Vec<Change> = format::decode(&bytes).map_err(|error| match error {
+            FormatError::Unknown { .. } => ArchiveError::Rows(error),
+            error => malformed(format!("part {number} is {error}")),
+        })?;
         count += rows.len() as u64;
         take(number, rows)?;
         left -= size as u64 + 4;
@@ -432,42 +416,39 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_of_the_first_format_is_still_read() {
-        let bytes = wire::encode(&vec![Change::Fence(Fence(9))]);
-        let mut rows = (bytes.len() as u32).to_le_bytes().to_vec();
-        rows.extend(&bytes);
-        let meta = br#"{"format":1,"wire":1,"version":"0.1.0","cluster_id":"c","index":42,"term":7,"parts":1,"rows":1,"made_at_ms":5}"#;
-        let sums = format!(
-            "{}  {META}\n{}  {FIRST_STATE}\n",
-            hex(&Sha256::digest(meta)),
-            hex(&Sha256::digest(&rows))
-        );
-        let read =
-            verify(&packed(&[(META, meta), (FIRST_STATE, &rows), (SUMS, sums.as_bytes())])[..]).unwrap();
-        assert_eq!((read.index, read.term, read.rows, read.build.as_str()), (42, 7, 1, "0.1.0"));
-        assert!(verify(&packed(&[(META, meta), (STATE, &rows), (SUMS, sums.as_bytes())])[..]).is_err());
+    fn other_formats_are_refused_by_number() {
+        // What the builds wrote whose rows had no versions, and one that is still to come.
+        let older = r#"{"format":2,"wire":1,"build":"0.1.0","cluster_id":"c","Index":42,"Term":7,"parts":0,"rows":0,"made_at_ms":5,"Size":0}"#;
+        for (meta, format) in
+            [(older, 2), (r#"{"format":1,"wire":1}"#, 1), (r#"{"format":4,"future":[]}"#, 4)]
+        {
+            let error = verify(&packed(&[(META, meta.as_bytes())])[..]).unwrap_err();
+            assert!(matches!(error, ArchiveError::Format(found) if found == format), "{error}");
+            assert!(error.to_string().contains("restore it with the build that wrote it"), "{error}");
+        }
     }
 
     #[test]
-    fn other_versions_are_refused_by_number() {
-        let later = packed(&[(META, br#"{"format":3,"wire":1,"future":[]}"#)]);
-        assert!(matches!(verify(&later[..]), Err(ArchiveError::Format(3))));
-        let later = packed(&[(META, br#"{"format":2,"wire":9}"#)]);
-        assert!(matches!(verify(&later[..]), Err(ArchiveError::Wire { found: 9 })));
+    fn rows_of_a_newer_build_are_refused_by_number() {
+        let meta = Meta { format: FORMAT, row_format: format::NEWEST + 1, ..Meta::default() };
+        let meta = serde_json::to_vec(&meta).unwrap();
+        let error = verify(&packed(&[(META, &meta)])[..]).unwrap_err().to_string();
+        assert!(error.ends_with("install a newer lockmesh"), "{error}");
     }
 
     #[test]
     fn a_wrong_checksum_is_seen_where_gzip_is_content() {
         let meta =
-            serde_json::to_vec(&Meta { format: FORMAT, wire: wire::VERSION, ..Meta::default() }).unwrap();
+            serde_json::to_vec(&Meta { format: FORMAT, row_format: format::NEWEST, ..Meta::default() })
+                .unwrap();
         let sums = format!("{}  {META}\n{}  {STATE}\n", hex(&Sha256::digest(&meta)), hex(&[0; 32]));
         let bytes = packed(&[(META, &meta), (STATE, b""), (SUMS, sums.as_bytes())]);
         assert!(matches!(verify(&bytes[..]), Err(ArchiveError::Checksum(STATE))));
         let bytes = packed(&[(META, &meta), (STATE, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
         assert!(verify(&bytes[..]).unwrap_err().to_string().contains("has 8 bytes, but 0 are due"));
-        let meta = Meta { format: FIRST_FORMAT, wire: wire::VERSION, ..Meta::default() };
+        let meta = Meta { format: FORMAT, row_format: format::NEWEST, size: 8, ..Meta::default() };
         let meta = serde_json::to_vec(&meta).unwrap();
-        let bytes = packed(&[(META, &meta), (FIRST_STATE, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
+        let bytes = packed(&[(META, &meta), (STATE, b"\xff\xff\xff\xff1234"), (SUMS, b"")]);
         assert!(verify(&bytes[..]).unwrap_err().to_string().contains("part 0 claims"));
     }
 

@@ -8,14 +8,14 @@
 //! server's own, what it remembers of its peers and what its checkpoint stands for, are no part of it.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::wire::encode_into;
+use lockmesh_protocol::format::encode_into;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt::{self, Display, Formatter};
 
 /// The format of what is summed up. It grows whenever the bytes of a row, or the way they are summed up, change: checksums
 /// of different formats cannot be compared.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,8 +61,8 @@ mod tests {
     use super::Checksum;
     use crate::state::State;
     use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::format::encode_into;
     use lockmesh_protocol::id::{Fence, LogIndex};
-    use lockmesh_protocol::wire::encode_into;
 
     fn bytes(row: &Change) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -14,15 +14,16 @@ use crate::read_index::{ReadIndex, Reader};
 use crate::setback::{LogPosition, PeerMemory, SetBack};
 use crate::state::{Listing, State};
 use crate::timers::{Subject, TimerConfig, Timers};
+use crate::upgrade;
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use lockmesh_protocol::wire;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct CoreConfig {
     pub log_keep_fetching_bytes: u64,
     /// When it stands for election.
     pub election: ElectionTimeout,
+    /// The newest format that this build reads: [`lockmesh_protocol::format::NEWEST`].
+    pub format: u8,
     /// How long after a corruption check a leader begins the next one, where something was written since.
     pub corruption_check_interval: Duration,
 }
@@ -75,6 +78,8 @@ pub struct Core {
     pub(crate) own: OwnMemory,
     /// That this server holds less than it acknowledged: then it is silent.
     set_back: Option<SetBack>,
+    /// That the cluster is at a format which this build cannot read: then it does nothing any more.
+    pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
@@ -122,6 +127,7 @@ impl Core {
     /// Opens a server on what its disk held.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
         let Recovered { hard_state, snapshot, entries, base, state, own } = recovered;
+        let unreadable = upgrade::unknown_format(&state, config.format);
         let mut engine =
             Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
         if engine.is_alone() {
@@ -136,6 +142,7 @@ impl Core {
             autopilot: AutopilotState::default(),
             own,
             set_back: None,
+            unreadable,
             corruption: CorruptionChecks::default(),
             read_index: ReadIndex::default(),
             committed: Vec::new(),
@@ -166,6 +173,9 @@ impl Core {
 
     /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
+        if self.unreadable.is_some() {
+            return;
+        }
         if self.set_back.is_some() {
             return self.handle_set_back(input, outbox);
         }
@@ -196,12 +206,18 @@ impl Core {
     /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be handed on at once,
     /// so that the disk is at work while this one applies what was committed. [`Core::settle`] follows.
     pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
+        if self.unreadable.is_some() {
+            return;
+        }
         self.propose_batch(now, outbox);
         self.advance(now, outbox);
     }
 
     /// Ends a turn: what was gathered becomes one batch, and all that can happen now happens.
     pub fn settle(&mut self, now: Time, outbox: &mut Outbox) {
+        if self.unreadable.is_some() {
+            return;
+        }
         self.timers.catch_up();
         loop {
             if self.committed.is_empty() {
@@ -209,7 +225,13 @@ impl Core {
             }
             let committed = std::mem::take(&mut self.committed);
             for entry in &committed {
-                self.apply(now, entry, outbox);
+                if self.reads(entry) {
+                    self.apply(now, entry, outbox);
+                    self.unreadable = upgrade::unknown_format(&self.state, self.config.format);
+                }
+                if self.unreadable.is_some() {
+                    return self.fall_silent(now, outbox);
+                }
             }
             self.notice_role(now, outbox);
             self.tell_leader();
@@ -442,6 +464,7 @@ impl Core {
             self.arrived.take().expect("the engine takes no snapshot but the one that arrived");
         assert_eq!(arrived, mark, "the engine takes the snapshot as it is");
         tracing::info!(index = mark.index.0, "installed a snapshot in place of log and state");
+        self.unreadable = upgrade::unknown_format(&state, self.config.format);
         self.state = *state;
         self.state.fault_point = self.engine.fault_point.clone();
         self.copy_state_of(mark.index);
@@ -505,6 +528,9 @@ impl Core {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
         }
+        if let Err(why) = self.fits_format(&proposal.command) {
+            return outbox.fail(token, why);
+        }
         self.end_delays_that_are_over(now, &proposal.command);
         self.batch.push((proposal, Origin::Client(token, now)));
     }
@@ -539,7 +565,7 @@ impl Core {
         let mut batch = Vec::with_capacity(self.batch.len());
         let mut proposals = Vec::with_capacity(self.batch.len());
         for (proposal, origin) in std::mem::take(&mut self.batch) {
-            let data = wire::encode(&proposal);
+            let data = format::encode(&proposal);
             if data.len() > MAX_PROPOSAL_BYTES {
                 let what =
                     format!("a command of {} bytes, but at most {MAX_PROPOSAL_BYTES} are taken", data.len());
@@ -765,7 +791,7 @@ impl Core {
         Proposal { request, ..proposal }
     }
 
-    fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
+    pub(crate) fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
         self.timers.clear();
         for reader in self.read_index.drain() {
             refuse_reader(outbox, &reader);
@@ -800,9 +826,8 @@ pub struct LogStatus {
 }
 
 fn decode(entry: &LogEntry) -> Proposal {
-    wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data).unwrap_or_else(|error| {
-        panic!("log entry {} cannot be read ({error}): was it written by a newer version?", entry.index)
-    })
+    format::decode(&entry.data)
+        .unwrap_or_else(|error| panic!("log entry {} cannot be read: {error}", entry.index))
 }
 
 fn refuse_reader(outbox: &mut Outbox, reader: &Reader) {

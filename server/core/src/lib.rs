@@ -19,6 +19,7 @@
 //! | [`checksum`] | one number for all rows of a state |
 //! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | [`unwritten`] | which rows go with which checkpoint |
+//! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
 //! | [`fault_injection`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
@@ -41,6 +42,7 @@ pub mod setback;
 pub mod state;
 pub mod timers;
 pub mod unwritten;
+mod upgrade;
 pub mod write_queue;
 
 pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};

@@ -1,6 +1,7 @@
 //! A command on its way into the log.
 
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format::Stored;
 use lockmesh_protocol::id::{RequestId, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -14,3 +15,5 @@ pub struct Proposal {
     /// What to do.
     pub command: Command,
 }
+
+impl Stored for Proposal {}

@@ -9,6 +9,7 @@ use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
     AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
 };
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, Term, WallTime,
 };
@@ -337,8 +338,13 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
 
 #[test]
 fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
-    let newcomer =
-        NewServer { node: "s2".into(), node_id: "2".into(), address: "s2:1".into(), instance_id: "b".into() };
+    let newcomer = NewServer {
+        node: "s2".into(),
+        node_id: "2".into(),
+        address: "s2:1".into(),
+        instance_id: "b".into(),
+        format: format::NEWEST,
+    };
     let admit = Command::AdmitServer(newcomer.clone());
     let mut cluster = Cluster { state: State::new(), index: 0 };
     let refused = cluster.apply(admit.clone());

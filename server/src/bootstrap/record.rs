@@ -15,8 +15,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The version of what this build writes.
-const VERSION: u32 = 1;
+/// The version of what this build reads and writes. The promise to read older ones begins with it.
+const VERSION: u32 = 2;
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,12 @@ pub(crate) struct Record {
     /// Whether a corruption check found that the server's state is corrupt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) corrupt: bool,
+}
+
+/// What every version of the file says.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// Where a server stands.
@@ -75,9 +81,23 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
+    /// A build before the first that promises to read its files for ever wrote it, or a newer one.
+    #[error(
+        "{path} has version {found}, but this build reads version {known} only: start the lockmesh that wrote it, or \
+         empty the whole data folder and start this one: if it is one of several servers it joins as a new one; nothing \
+         was changed"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that this build reads.
+        known: u32,
+    },
     /// The file holds something else.
     #[error(
-        "{path} is damaged or of another version ({reason}); if this is one of several servers, empty its whole data \
+        "{path} is damaged ({reason}); if this is one of several servers, empty its whole data \
              folder and start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a \
              saved backup into it"
     )]
@@ -120,15 +140,13 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RecordError::Io { doing: "read", path, source }),
         };
-        let record: Self = match serde_json::from_str(&text) {
-            Ok(record) => record,
-            Err(error) => return Err(RecordError::Damaged { path, reason: error.to_string() }),
-        };
-        if record.version != VERSION {
-            let reason = format!("version {}, but this build knows {VERSION}", record.version);
-            return Err(RecordError::Damaged { path, reason });
+        // Its version comes first: of another one nothing else is known.
+        let version = serde_json::from_str::<Versioned>(&text).map(|record| record.version);
+        if let Some(found) = version.ok().filter(|found| *found != VERSION) {
+            return Err(RecordError::Version { path, found, known: VERSION });
         }
-        Ok(Some(record))
+        let record = serde_json::from_str(&text);
+        record.map(Some).map_err(|error| RecordError::Damaged { path, reason: error.to_string() })
     }
 
     /// Makes the record durable, whole or not at all.
@@ -239,6 +257,28 @@ mod tests {
         {
             std::fs::write(folder.path().join(Record::FILE), text).unwrap();
             assert!(matches!(Record::read(folder.path()), Err(RecordError::Damaged { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        // The first is what the builds wrote that had no versions of rows.
+        let others = [
+            (
+                1,
+                r#"{"version": 1, "birth": "b", "place": {"member": {"server": 1, "cluster_id": "c", "servers": []}}}"#,
+            ),
+            (3, r#"{"version": 3, "future": []}"#),
+        ];
+        for (version, text) in others {
+            std::fs::write(folder.path().join(Record::FILE), text).unwrap();
+            let error = Record::read(folder.path()).expect_err("this build does not read it");
+            assert!(
+                matches!(error, RecordError::Version { found, known: 2, .. } if found == version),
+                "{text}"
+            );
+            assert!(error.to_string().contains("quorum.json has version"), "{error}");
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::rpc::{RpcOptions, RpcService};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::{NewServer, Server};
 use std::net::{SocketAddr, UdpSocket};
@@ -69,7 +70,8 @@ impl Place {
 
 fn server(number: u64, address: &str) -> Server {
     let (node, instance_id) = (format!("S{number}").as_str().into(), format!("instance {number}"));
-    NewServer { node, node_id: String::new(), address: address.into(), instance_id }.with_id(ServerId(number))
+    NewServer { node, node_id: String::new(), address: address.into(), instance_id, format: format::NEWEST }
+        .with_id(ServerId(number))
 }
 
 fn message(from: u64, to: u64) -> (ServerId, PeerMessage) {

@@ -213,7 +213,7 @@ fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<SnapshotPart> {
     wire::encode_into(&(SnapshotMeta { index, ..SnapshotMeta::default() }, (FORMAT, checksum)), &mut mark);
     let part = |(number, row): (u32, Change)| {
         let mut bytes = Vec::new();
-        wire::encode_into(&row, &mut bytes);
+        lockmesh_protocol::format::encode_into(&row, &mut bytes);
         let mut rows = (bytes.len() as u32).to_be_bytes().to_vec();
         rows.extend(bytes);
         let digest = of_part(number, &mark, &rows);

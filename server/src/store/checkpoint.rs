@@ -11,6 +11,7 @@ use lockmesh_core::State;
 use lockmesh_core::checksum::{self, Checksum};
 use lockmesh_core::raft::log::{OwnMemory, SnapshotMeta};
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::format;
 use lockmesh_protocol::wire;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -202,7 +203,7 @@ fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 fn decode(bytes: &[u8]) -> Result<Change, StoreFault> {
-    wire::decode_stored(bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
+    Ok(format::decode(bytes)?)
 }
 
 /// Looks at a row's key and content; false where it has seen enough.
@@ -346,6 +347,7 @@ impl Backup {
                 StoreError::Io { path, doing: "cannot read the backup: begin a new one", source }
             }
             StoreFault::Damaged(reason) => StoreError::Damaged { path, reason },
+            StoreFault::NewerFormat { found, known } => StoreError::NewerFormat { path, found, known },
         }
     }
 }

@@ -50,6 +50,21 @@ pub enum StoreError {
         /// The newest version that this build knows.
         known: u32,
     },
+    /// A build before the first that promises to read its formats for ever wrote the file.
+    #[error(
+        "{}: the file has format version {found}, but this build reads version {known} only: the promise to read older \
+         folders begins with that one; keep the older lockmesh for this folder, or empty the whole data folder and start \
+         this one: what was in it is not read by this build, and neither are backups of the older one; nothing was changed",
+        .path.display()
+    )]
+    OlderFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that this build reads.
+        known: u32,
+    },
     /// The file belongs to another server of the cluster.
     #[error(
         "{}: the file belongs to server {found}, but this is server {expected}; give every server its own folder; \

@@ -12,13 +12,14 @@
 use super::disk::Disk;
 use super::error::StoreError;
 use super::guard::Guard;
+use lockmesh_protocol::format::{self, FormatError, Stored};
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::wire;
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -26,8 +27,9 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
-/// The newest format of either file that this build reads.
-const NEWEST_FORMAT: u32 = 2;
+/// The format of either file: how its tables are laid out. What lies in them has a version of its own, see
+/// [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
+const FORMAT: u32 = 3;
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &[u8] = b"format";
@@ -40,16 +42,6 @@ pub(super) enum Kind {
     Log,
     /// `state.redb`.
     State,
-}
-
-impl Kind {
-    /// The format that this build writes. Since 2 the log counts its commits.
-    pub(super) const fn format(self) -> u32 {
-        match self {
-            Self::Log => 2,
-            Self::State => 1,
-        }
-    }
 }
 
 /// What a file says of itself.
@@ -67,6 +59,8 @@ pub(super) struct FileIdentity {
 #[derive(Clone, Copy)]
 pub(super) struct TableName(TableDefinition<'static, &'static [u8], &'static [u8]>);
 
+impl Stored for FileIdentity {}
+
 impl TableName {
     /// A table of that name.
     pub(super) const fn new(name: &'static str) -> Self {
@@ -81,6 +75,24 @@ pub(super) enum StoreFault {
     Io(io::Error),
     /// The file is broken.
     Damaged(String),
+    /// A newer build wrote something in it.
+    NewerFormat {
+        /// The version of its format.
+        found: u32,
+        /// The newest that this build reads.
+        known: u32,
+    },
+}
+
+impl From<FormatError> for StoreFault {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Unknown { found, known } => {
+                Self::NewerFormat { found: found.into(), known: known.into() }
+            }
+            error => Self::Damaged(error.to_string()),
+        }
+    }
 }
 
 /// One redb file of the store.
@@ -140,8 +152,8 @@ impl RedbFile {
         let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
         commit(&made.database, |writing| {
             let mut meta = writing.table(TableName(META))?;
-            meta.put(FORMAT_KEY, &identity.kind.format().to_le_bytes())?;
-            meta.put(IDENTITY_KEY, &wire::encode(identity))?;
+            meta.put(FORMAT_KEY, &FORMAT.to_le_bytes())?;
+            meta.put(IDENTITY_KEY, &format::encode(identity))?;
             drop(meta);
             fill(writing)
         })
@@ -170,10 +182,11 @@ impl RedbFile {
         let format: [u8; 4] =
             format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
         let found = u32::from_le_bytes(format);
-        if found > NEWEST_FORMAT {
-            return Err(StoreError::NewerFormat { path, found, known: NEWEST_FORMAT });
+        match found.cmp(&FORMAT) {
+            Ordering::Less => Err(StoreError::OlderFormat { path, found, known: FORMAT }),
+            Ordering::Equal => Ok(found),
+            Ordering::Greater => Err(StoreError::NewerFormat { path, found, known: FORMAT }),
         }
-        Ok(found)
     }
 
     /// What the file says of itself.
@@ -183,7 +196,7 @@ impl RedbFile {
         self.format()?;
         let identity = self.read()?.get(TableName(META), IDENTITY_KEY).map_err(|fault| self.fault(fault))?;
         let identity = identity.ok_or_else(|| damaged("it has no identity".to_owned()))?;
-        wire::decode::<FileIdentity, 1024>(&identity).map_err(|error| damaged(error.to_string()))
+        format::decode(&identity).map_err(|error| damaged(error.to_string()))
     }
 
     /// Changes the file in one durable commit.
@@ -244,6 +257,7 @@ impl RedbFile {
         match fault {
             StoreFault::Io(source) => StoreError::Io { path, doing, source },
             StoreFault::Damaged(reason) => StoreError::Damaged { path, reason },
+            StoreFault::NewerFormat { found, known } => StoreError::NewerFormat { path, found, known },
         }
     }
 
@@ -330,11 +344,6 @@ impl Writing<'_> {
     /// Opens a table, and makes it where it is missing.
     pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, StoreFault> {
         Ok(WritingTable(self.transaction.open_table(name.0)?))
-    }
-
-    /// Notes that the file has the newest format of its kind from this commit on.
-    pub(super) fn upgrade(&self, kind: Kind) -> Result<(), StoreFault> {
-        self.table(TableName(META))?.put(FORMAT_KEY, &kind.format().to_le_bytes())
     }
 
     /// Removes a table with all that it holds.

@@ -10,11 +10,11 @@
 //! disk never goes back. The base never passes the durable checkpoint, which [`LogStore::compact`] is told.
 
 use super::error::StoreError;
-use super::file::{Kind, RedbFile, StoreFault, TableName, Writing};
+use super::file::{RedbFile, StoreFault, TableName, Writing};
 use super::told::ToldFile;
-use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite};
+use lockmesh_core::raft::log::{HardState, LogBatch, LogEntry, LogWrite};
+use lockmesh_protocol::format::{self, Stored};
 use lockmesh_protocol::id::{LogIndex, Term};
-use lockmesh_protocol::wire;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -37,8 +37,6 @@ pub(super) struct LogStore {
     rows: VecDeque<LogRow>,
     /// Rows that end here or before are to be compacted.
     compact_to: LogIndex,
-    /// Whether the file has the format that this build writes.
-    is_newest_format: bool,
     /// Where the number of each commit is noted; none before the log is trusted.
     told: Option<ToldFile>,
 }
@@ -49,22 +47,11 @@ pub(super) struct LogHead {
     pub(super) hard_state: HardState,
     /// The entry before the first: index and term.
     pub(super) base: (LogIndex, Term),
-    /// The number of the commit that wrote this; 0 in a log that never counted.
+    /// The number of the commit that wrote this.
     pub(super) commit_number: u64,
 }
 
-/// The head as format 1 has it.
-#[derive(Deserialize)]
-struct UncountedHead {
-    hard_state: HardState,
-    base: (LogIndex, Term),
-}
-
-impl From<UncountedHead> for LogHead {
-    fn from(head: UncountedHead) -> Self {
-        Self { hard_state: head.hard_state, base: head.base, commit_number: 0 }
-    }
-}
+impl Stored for LogHead {}
 
 /// The entries of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +78,7 @@ struct CommitPlan {
 impl LogStore {
     /// What a new log begins with.
     pub(super) fn fill(writing: &mut Writing<'_>, head: &LogHead) -> Result<(), StoreFault> {
-        writing.table(ROWS)?.put(&HEAD_KEY, &encode(head))
+        writing.table(ROWS)?.put(&HEAD_KEY, &format::encode(head))
     }
 
     /// Reads a log that was opened, with all its entries.
@@ -99,18 +86,14 @@ impl LogStore {
         let mut head: Option<LogHead> = None;
         let mut rows = VecDeque::new();
         let mut entries: Vec<LogEntry> = Vec::new();
-        let is_newest_format = file.format()? == Kind::Log.format();
         let reading = file.read()?;
         reading
             .each(ROWS, &[], |key, value| {
                 if key == HEAD_KEY {
-                    head = Some(match is_newest_format {
-                        true => decode(value)?,
-                        false => decode::<UncountedHead>(value)?.into(),
-                    });
+                    head = Some(format::decode(value)?);
                     return Ok(true);
                 }
-                let batch: Vec<LogEntry> = decode(value)?;
+                let LogBatch(batch) = format::decode(value)?;
                 rows.push_back(checked_row(key, &batch, entries.last())?);
                 entries.extend(batch);
                 Ok(true)
@@ -124,7 +107,7 @@ impl LogStore {
             return Err(file.damaged(reason));
         }
         let compact_to = LogIndex(0);
-        Ok((Self { file, head, rows, compact_to, is_newest_format, told: None }, entries))
+        Ok((Self { file, head, rows, compact_to, told: None }, entries))
     }
 
     /// From now on the number of each commit is noted: the log is trusted.
@@ -165,14 +148,8 @@ impl LogStore {
     /// Makes a plan durable, and notes that.
     fn carry_out(&mut self, mut plan: CommitPlan) -> Result<(), StoreError> {
         plan.head.commit_number = self.head.commit_number + 1;
-        let (rows, upgrades) = (&self.rows, !self.is_newest_format);
-        self.file.write(|writing| {
-            if upgrades {
-                writing.upgrade(Kind::Log)?;
-            }
-            plan.write(rows, writing)
-        })?;
-        self.is_newest_format = true;
+        let rows = &self.rows;
+        self.file.write(|writing| plan.write(rows, writing))?;
         self.adopt(plan);
         if let Some(told) = &mut self.told {
             told.tell(self.head.commit_number);
@@ -182,20 +159,7 @@ impl LogStore {
 
     /// Makes the file ready to be closed. What was committed stays, ready or not.
     pub(super) fn finish(&self) {
-        self.file.finish(|writing| {
-            writing.upgrade(Kind::Log)?;
-            Self::fill(writing, &self.head)
-        });
-    }
-
-    /// Writes the head as an older version did.
-    #[cfg(test)]
-    pub(super) fn write_as_format_1(&self) -> Result<(), StoreError> {
-        let LogHead { hard_state, base, .. } = self.head;
-        self.file.write(|writing| {
-            writing.table(TableName::new("meta"))?.put(b"format", &1_u32.to_le_bytes())?;
-            writing.table(ROWS)?.put(&HEAD_KEY, &encode(&(hard_state, base)))
-        })
+        self.file.finish(|writing| Self::fill(writing, &self.head));
     }
 
     /// Marks everything up to an index, which the durable checkpoint holds already, as to be compacted: a portion with
@@ -266,7 +230,8 @@ impl LogStore {
         let reading = self.file.read()?;
         let bytes = reading.get(ROWS, &key(row.first)).map_err(|fault| self.file.fault(fault))?;
         let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log has gone"))?;
-        let mut entries: Vec<LogEntry> = decode(&bytes).map_err(|fault| self.file.fault(fault))?;
+        let batch = format::decode(&bytes).map_err(|error| self.file.fault(error.into()))?;
+        let LogBatch(mut entries) = batch;
         entries.retain(|entry| entry.index < from);
         Ok(into_rows(entries).pop())
     }
@@ -306,7 +271,7 @@ impl CommitPlan {
         for (row, bytes) in self.trimmed.iter().chain(&self.added) {
             table.put(&key(row.first), bytes)?;
         }
-        table.put(&HEAD_KEY, &encode(&self.head))
+        table.put(&HEAD_KEY, &format::encode(&self.head))
     }
 }
 
@@ -328,19 +293,20 @@ fn into_rows(entries: Vec<LogEntry>) -> Vec<(LogRow, Vec<u8>)> {
     for entry in entries {
         let entry_bytes = entry.data.len() + entry.context.len();
         if !batch.is_empty() && batch_bytes + entry_bytes > ROW_BYTES {
-            rows.extend(into_row(&std::mem::take(&mut batch)));
+            rows.extend(into_row(std::mem::take(&mut batch)));
             batch_bytes = 0;
         }
         batch_bytes += entry_bytes;
         batch.push(entry);
     }
-    rows.extend(into_row(&batch));
+    rows.extend(into_row(batch));
     rows
 }
 
-fn into_row(batch: &Vec<LogEntry>) -> Option<(LogRow, Vec<u8>)> {
+fn into_row(batch: Vec<LogEntry>) -> Option<(LogRow, Vec<u8>)> {
     let (first, last) = (batch.first()?, batch.last()?);
-    Some((LogRow { first: first.index, last: last.index, last_term: last.term }, encode(batch)))
+    let row = LogRow { first: first.index, last: last.index, last_term: last.term };
+    Some((row, format::encode(&LogBatch(batch))))
 }
 
 /// Checks a row that was read against its key and the entry before it.
@@ -365,14 +331,4 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
 
 fn key(first: LogIndex) -> [u8; 8] {
     first.0.to_be_bytes()
-}
-
-fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(128);
-    wire::encode_into(value, &mut bytes);
-    bytes
-}
-
-fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, StoreFault> {
-    wire::decode_stored(bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }

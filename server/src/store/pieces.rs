@@ -5,8 +5,7 @@
 
 use lockmesh_core::checksum::Checksum;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
-use lockmesh_protocol::wire;
+use lockmesh_protocol::format;
 
 /// The bytes of a row's length.
 const LENGTH_BYTES: usize = 4;
@@ -80,13 +79,8 @@ impl RowReader {
     }
 }
 
-/// A row that claims more than a frame can hold must have arrived as more than that.
 fn decode(row: &[u8]) -> Result<Change, String> {
-    let decoded = match row.len() {
-        ..=MAX_FRAME_BYTES => wire::decode_bare::<_, MAX_FRAME_BYTES>(row),
-        _ => wire::decode_stored(row),
-    };
-    decoded.map_err(|error| error.to_string())
+    format::decode(row).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 use lockmesh_core::raft::log::OwnMemory;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
-use lockmesh_protocol::wire::encode_into;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -104,6 +104,8 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         }
         Change::LowestSequence(agent, _) => (b'w', RowName::Number(agent.0.into()), true),
         Change::NodeIndex(node, row) => (b'x', RowName::Text(node.as_str()), row.is_some()),
+        Change::Format(_) => (b'm', RowName::Only, true),
+        Change::ForgottenTombstones(_) => (b'y', RowName::Only, true),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))
@@ -140,11 +142,9 @@ pub(super) fn is_key_of(key: &[u8], row: &Change) -> bool {
     address(row).is_some_and(|(address, present)| present && address.key().0 == key)
 }
 
-/// What a row of the checkpoint holds: the change that sets it.
+/// What a row of the checkpoint holds: the change that sets it, behind the version of its format.
 pub(super) fn encode(change: &Change) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(64);
-    encode_into(change, &mut bytes);
-    bytes
+    format::encode(change)
 }
 
 fn named(kind: u8, name: &str) -> RowKey {

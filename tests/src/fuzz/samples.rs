@@ -11,6 +11,7 @@ use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
     RestoreStep, TxnKv, TxnOp,
 };
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
@@ -49,7 +50,7 @@ pub fn snapshot_rows() -> Vec<u8> {
     let mut bytes = Vec::new();
     for change in changes() {
         let mut row = Vec::new();
-        lockmesh_protocol::wire::encode_into(&change, &mut row);
+        format::encode_into(&change, &mut row);
         bytes.extend((row.len() as u32).to_be_bytes());
         bytes.extend(row);
     }
@@ -144,8 +145,32 @@ pub fn peer_messages() -> Vec<PeerMessage> {
     kinds.into_iter().map(message).collect()
 }
 
-/// One change of each kind.
+/// Changes of every kind, with everything that a row can hold.
 pub fn changes() -> Vec<Change> {
+    let applied = |reply| Arc::new(Applied { index: LogIndex(4), reply });
+    let replies = (10..)
+        .zip(replies())
+        .map(|(sequence, reply)| Change::Reply(AgentNumber(1), sequence, Some(applied(reply))));
+    let tables =
+        [Table::Entries, Table::Tombstones, Table::Sessions, Table::Nodes, Table::Services, Table::Checks];
+    let tables = tables.map(|table| Change::TableIndex(table, LogIndex(3)));
+    let causes = [
+        LossCause::Destroyed,
+        LossCause::TtlExpired,
+        LossCause::CheckDeregistered("serfHealth".into()),
+        LossCause::NodeDeregistered,
+    ];
+    let losses = (2..)
+        .zip(causes)
+        .map(|(number, cause)| Change::Loss(number, Some(Arc::new(Loss { cause, ..(*loss()).clone() }))));
+    let checks = [CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical].map(|status| {
+        let check = Check { status, ..(*check()).clone() };
+        Change::Check("node-one".into(), CheckId::from("serfhealth"), Some(Arc::new(check)))
+    });
+    one_change_of_each_kind().into_iter().chain(replies).chain(tables).chain(losses).chain(checks).collect()
+}
+
+fn one_change_of_each_kind() -> Vec<Change> {
     let (key, node) = (Key::from("job/leader"), NodeName::from("node-one"));
     vec![
         Change::Entry(key.clone(), Some(entry())),
@@ -173,6 +198,8 @@ pub fn changes() -> Vec<Change> {
         Change::Autopilot(Autopilot::default(), LogIndex(4)),
         Change::RestorePart(1, 0, Some(Bytes::from_static(&[1, 2, 3]))),
         Change::Cleared,
+        Change::Format(1),
+        Change::ForgottenTombstones(LogIndex(12)),
     ]
 }
 
@@ -207,6 +234,7 @@ fn commands() -> Vec<Command> {
     let writes = [
         KvCommand::Set(new()),
         KvCommand::Cas(new(), None),
+        KvCommand::Cas(new(), Some(LogIndex(7))),
         KvCommand::Acquire(new(), session_id()),
         KvCommand::Enqueue { new: new(), session: session_id(), wait: Duration::from_secs(30) },
         KvCommand::Leave { key: "a".into(), session: session_id(), enqueued_at_index: LogIndex(3) },
@@ -218,6 +246,7 @@ fn commands() -> Vec<Command> {
     ];
     let others = [
         Command::CreateSession(session_spec()),
+        Command::CreateSession(SessionSpec { behavior: Behavior::Release, ttl: None, ..session_spec() }),
         Command::DestroySession(session_id()),
         Command::Txn(txn_ops()),
         Command::Register(Registration {
@@ -240,7 +269,7 @@ fn commands() -> Vec<Command> {
         Command::EndWait { key: "a".into(), queue_position: LogIndex(2), enqueued_at_index: LogIndex(3) },
         Command::ReapTombstones { up_to: LogIndex(200) },
         Command::Restore(RestoreStep::Begin { id: 1 }),
-        Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: changes() }),
+        Command::Restore(RestoreStep::Part { id: 1, number: 0, rows: one_change_of_each_kind() }),
         Command::Restore(RestoreStep::Commit { id: 1, parts: 1 }),
         Command::Bootstrap {
             cluster_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into(),
@@ -250,6 +279,7 @@ fn commands() -> Vec<Command> {
         Command::UpdateServer(new_server().with_id(ServerId(1))),
         Command::ForgetServer(ServerId(2)),
         Command::CorruptionCheck,
+        Command::RaiseFormat(2),
         Command::ConfigureAutopilot(Autopilot::default(), Some(LogIndex(3))),
     ];
     writes.into_iter().map(Command::Kv).chain(others).collect()
@@ -271,7 +301,15 @@ fn txn_ops() -> Vec<TxnOp> {
         TxnOp::Service { verb: verb.clone(), service: (*service()).clone(), expected },
         TxnOp::Check { verb, check: (*check()).clone(), expected },
     ];
-    verbs.map(|verb| TxnOp::Kv(kv(verb))).chain(catalog).collect()
+    let verbs_of_nodes = [
+        CatalogVerb::Get,
+        CatalogVerb::Set,
+        CatalogVerb::Delete,
+        CatalogVerb::DeleteCas,
+        CatalogVerb::Unknown("odd".into()),
+    ];
+    let nodes = verbs_of_nodes.map(|verb| TxnOp::Node { verb, node: (*node()).clone(), expected });
+    verbs.map(|verb| TxnOp::Kv(kv(verb))).chain(catalog).chain(nodes).collect()
 }
 
 /// A query of each kind.
@@ -376,6 +414,14 @@ fn replies() -> Vec<Reply> {
         Reply::Server(ServerId(4)),
         Reply::Refused(Refusal::InvalidSession(session_id())),
         Reply::Refused(Refusal::MissingNode),
+        Reply::Refused(Refusal::SessionIdInUse(session_id())),
+        Reply::Refused(Refusal::MissingCheck("serfHealth".into())),
+        Reply::Refused(Refusal::CriticalCheck("serfHealth".into())),
+        Reply::Refused(Refusal::QueueFull(10_000)),
+        Reply::Refused(Refusal::Catalog("odd".into())),
+        Reply::Refused(Refusal::Forgotten),
+        Reply::Refused(Refusal::Roster("odd".into())),
+        Reply::Refused(Refusal::Restore("odd".into())),
     ]
 }
 
@@ -434,6 +480,7 @@ fn new_server() -> NewServer {
         node_id: "9b1e".into(),
         address: "127.0.0.1:8300".into(),
         instance_id: "5c0d".into(),
+        format: format::NEWEST,
     }
 }
 

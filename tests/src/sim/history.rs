@@ -6,11 +6,10 @@
 use lockmesh_core::raft::log::{EntryKind, LogEntry};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, WallTime};
 use lockmesh_protocol::reply::Applied;
-use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::time::Time;
-use lockmesh_protocol::wire;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -115,7 +114,7 @@ impl History {
     pub fn append(&mut self, entry: &LogEntry, at: Time, by: ServerId) -> Result<&Past, String> {
         let is_proposal = entry.kind == EntryKind::Normal && !entry.data.is_empty();
         let proposal = match is_proposal {
-            true => Some(wire::decode::<Proposal, MAX_FRAME_BYTES>(&entry.data).map_err(|e| e.to_string())?),
+            true => Some(format::decode::<Proposal>(&entry.data).map_err(|e| e.to_string())?),
             false => None,
         };
         let mut changes = Vec::new();

@@ -20,6 +20,7 @@ use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
@@ -182,6 +183,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
     let halved = u32::from(stage.fault_injection == FaultInjection::HalfTheWindow);
     let plan = &stage.plan.core;
     CoreConfig {
+        format: format::NEWEST,
         id,
         seed,
         formation: formation(stage.plan.voters),
@@ -211,6 +213,7 @@ pub fn newcomer(node: &str, folder: u64) -> NewServer {
         node_id: String::new(),
         address: format!("{node}:8300"),
         instance_id: format!("{node}-{folder}"),
+        format: format::NEWEST,
     }
 }
 

@@ -5,6 +5,7 @@ use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, Endpoint, Identity, Purpose, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Behavior, NewServer, Node, SessionSpec};
@@ -229,6 +230,7 @@ fn own_commands(session: &SessionId, term: Term) -> Vec<Command> {
         node_id: String::new(),
         address: "127.0.0.1:9".into(),
         instance_id: "instance".into(),
+        format: format::NEWEST,
     };
     let row = server.with_id(ServerId(2));
     let key = || "k".into();

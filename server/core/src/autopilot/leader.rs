@@ -243,6 +243,7 @@ impl Core {
             return;
         }
         self.forget_who_left();
+        self.raise_format_if_all_read_it();
         self.settle_membership();
         self.notice_health(now);
         self.notice_who_is_ready(now);

@@ -35,11 +35,9 @@ impl Frontend {
     }
 
     pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
-        let state = self.core.state();
-        let news = state.index_beyond(&parked.query, parked.known).unwrap_or_default();
         // Rows are built for those only who are answered.
-        if state.index_of(&parked.query).max(news) > parked.known {
-            self.tell_rows(now, &parked.query, (parked.from, news), actions);
+        if let Some(index) = self.core.state().news(&parked.query, parked.known) {
+            self.tell_rows(now, &parked.query, (parked.from, index), actions);
         } else if self.watches.len() >= self.config.max_watches {
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
@@ -77,7 +75,8 @@ impl Frontend {
     /// Those whose time is over are told what there is.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            self.answer(now, &parked.query, parked.from, actions);
+            let least = self.core.state().least_index(&parked.query, parked.known);
+            self.tell_rows(now, &parked.query, (parked.from, least), actions);
         }
     }
 

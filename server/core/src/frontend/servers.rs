@@ -246,11 +246,12 @@ impl Frontend {
 
     /// Who this server is, for those that belong to nothing yet.
     pub(super) fn introduction(&self) -> Introduction {
-        let Server { id: server, node, node_id, address, instance_id } = self.config.own_record.clone();
+        let Server { id: server, node, node_id, address, instance_id, format } =
+            self.config.own_record.clone();
         let cluster_id = self.config.cluster_id.clone();
         let others = self.core.state().servers().filter(|row| row.id != server);
         Introduction {
-            server: NewServer { node, node_id, address, instance_id },
+            server: NewServer { node, node_id, address, instance_id, format },
             expect: 0,
             standing: Standing::Member { cluster_id, server },
             knows: others.map(|row| row.address.clone()).collect(),

@@ -2,6 +2,7 @@
 
 use crate::setback::PeerMemory;
 use bytes::Bytes;
+use lockmesh_protocol::format::Stored;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +15,20 @@ pub struct LogEntry {
     pub term: Term,
     /// How `data` is to be read.
     pub kind: EntryKind,
-    /// A proposal of ours, or the engine's own text of a membership change.
+    /// A proposal of ours, behind the version of its [`format`](lockmesh_protocol::format), or the engine's own text of a membership change.
     pub data: Bytes,
     /// The engine's context of a membership change.
     pub context: Bytes,
 }
 
-/// How an entry's data is to be read.
+/// Entries that follow each other, as they lie in one row of the log on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LogBatch(pub Vec<LogEntry>);
+
+impl Stored for LogBatch {}
+
+/// How an entry's data is to be read. Stored: only appended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// An encoded proposal; empty where a new leader began its term.

@@ -55,7 +55,10 @@ const INVARIANTS: [Invariant; 17] = [
         holds: catalog_is_whole,
     },
     Invariant { sentence: "no two nodes share a name or an id", holds: nodes_are_distinct },
-    Invariant { sentence: "no tombstone is newer than its table", holds: tombstone_indexes },
+    Invariant {
+        sentence: "no tombstone is newer than its table, nor was one that is forgotten",
+        holds: tombstone_indexes,
+    },
     Invariant {
         sentence: "replies are kept for registered agents only, not below the lowest wanted, not too many",
         holds: replies_are_bounded,
@@ -191,7 +194,8 @@ fn nodes_are_distinct(state: &State) -> bool {
 }
 
 fn tombstone_indexes(state: &State) -> bool {
-    state.tombstones.iter().all(|(_, index)| *index <= state.table_index(Table::Tombstones))
+    let newest = state.table_index(Table::Tombstones);
+    state.forgotten_tombstones <= newest && state.tombstones.iter().all(|(_, index)| *index <= newest)
 }
 
 fn replies_are_bounded(state: &State) -> bool {

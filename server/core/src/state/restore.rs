@@ -17,11 +17,10 @@ use super::step::{Step, reply_or_refusal};
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::RestoreStep;
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, LogIndex};
 use lockmesh_protocol::record::{Agent, Entry};
 use lockmesh_protocol::reply::{Refusal, Reply};
-use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
-use lockmesh_protocol::wire;
 use std::sync::Arc;
 
 /// How many parts a backup may have, each of about 1 MiB.
@@ -65,8 +64,9 @@ impl Step<'_> {
         if !rows.iter().all(is_row) {
             return Err(format!("part {number} holds something that is not a row"));
         }
-        let wanted: Vec<&Change> = rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).collect();
-        self.set(Change::RestorePart(id, number, Some(wire::encode(&wanted).into())));
+        let wanted: Vec<Change> =
+            rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).cloned().collect();
+        self.set(Change::RestorePart(id, number, Some(format::encode(&wanted).into())));
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl State {
         for number in 0..parts {
             let rows = self.restore_parts.get(&(id, number));
             let rows = rows.ok_or_else(|| format!("part {number} of {parts} is missing: send it again"))?;
-            let rows = wire::decode::<Vec<Change>, MAX_FRAME_BYTES>(rows);
+            let rows = format::decode::<Vec<Change>>(rows);
             let rows = rows.map_err(|error| format!("part {number} cannot be read: {error}"))?;
             rows.into_iter().for_each(|row| backup.load(row));
         }
@@ -183,7 +183,9 @@ fn is_row(change: &Change) -> bool {
         | Change::IndexBase(_)
         | Change::ClusterId(_)
         | Change::LastServer(_)
-        | Change::Autopilot(..) => true,
+        | Change::Autopilot(..)
+        | Change::Format(_)
+        | Change::ForgottenTombstones(_) => true,
         Change::Cleared | Change::TreeDeleted(_) => false,
     }
 }
@@ -220,5 +222,6 @@ fn is_ours(row: &Change) -> bool {
             | Change::LastServer(_)
             | Change::Server(..)
             | Change::Autopilot(..)
+            | Change::Format(_)
     )
 }

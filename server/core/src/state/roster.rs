@@ -5,7 +5,8 @@
 use super::State;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::format;
+use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
 use lockmesh_protocol::record::{Autopilot, NewServer, Server};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ impl Step<'_> {
     pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server]) -> Reply {
         if self.state.cluster_id.is_empty() {
             self.set(Change::ClusterId(cluster_id.into()));
+            self.set(Change::Format(format::FIRST));
             for server in servers {
                 self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
             }
@@ -29,6 +31,9 @@ impl Step<'_> {
     }
 
     pub(super) fn admit_server(&mut self, new: &NewServer) -> Reply {
+        if let Err(why) = self.reads_our_format(&new.node, new.format) {
+            return refused(&why);
+        }
         let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
         if let Some(known) = known {
             self.set_server(&known, new.with_id(known.id));
@@ -49,12 +54,37 @@ impl Step<'_> {
         Reply::Server(id)
     }
 
+    /// The cluster goes on to a format that every one of its servers reads. From then on there may be bytes that an older
+    /// build cannot read, so this never goes back.
+    pub(super) fn raise_format(&mut self, format: u8) -> Reply {
+        let is_newer = format > self.state.format();
+        let may_rise = is_newer && self.state.servers().all(|server| server.format >= format);
+        if may_rise {
+            self.set(Change::Format(format));
+        }
+        Reply::Succeeded(may_rise)
+    }
+
+    /// Whether a server's build reads what the cluster writes.
+    fn reads_our_format(&self, node: &NodeName, format: u8) -> Result<(), String> {
+        let ours = self.state.format();
+        if format >= ours {
+            return Ok(());
+        }
+        Err(format!(
+            "server {node} reads formats up to {format}, but the cluster is at {ours}: install a newer lockmesh there"
+        ))
+    }
+
     pub(super) fn update_server(&mut self, server: &Server) -> Reply {
         let Some(known) = self.state.server(server.id).cloned() else {
             return refused(&format!("server {} is not of this quorum", server.id));
         };
         if server.node.as_str().is_empty() || server.address.is_empty() {
             return refused("a server needs a node and an address");
+        }
+        if let Err(why) = self.reads_our_format(&server.node, server.format) {
+            return refused(&why);
         }
         self.set_server(&known, Server { instance_id: known.instance_id.clone(), ..server.clone() });
         Reply::Done
@@ -96,6 +126,11 @@ impl State {
     /// The id given to a server last. One that is not above it and has no row was removed.
     pub fn last_server(&self) -> ServerId {
         self.last_server
+    }
+
+    /// The version of the format that the cluster is at.
+    pub fn format(&self) -> u8 {
+        self.format.max(format::FIRST)
     }
 
     /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.

@@ -62,6 +62,10 @@ pub struct State {
     /// By the table's number.
     pub(super) table_indexes: [LogIndex; TABLES.len()],
     pub(super) fence: Fence,
+    /// The version of the format that the cluster is at; 0 before its first command.
+    pub(super) format: u8,
+    /// The newest index of a tombstone that was forgotten.
+    pub(super) forgotten_tombstones: LogIndex,
     pub(super) last_agent: AgentNumber,
     pub(super) index_base: u64,
     pub(super) cluster_id: String,
@@ -153,6 +157,8 @@ impl State {
             Change::RestorePart(id, number, rows) => put(&mut self.restore_parts, (id, number), rows),
             Change::Cleared => *self = Self::default(),
             Change::TreeDeleted(prefix) => drop(self.take_tree(&prefix)),
+            Change::Format(format) => self.format = format,
+            Change::ForgottenTombstones(index) => self.forgotten_tombstones = index,
         }
     }
 
@@ -230,6 +236,7 @@ impl State {
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
             Change::Fence(_) => Change::Fence(self.fence),
             Change::LastAgent(_) => Change::LastAgent(self.last_agent),
+            Change::ForgottenTombstones(_) => Change::ForgottenTombstones(self.forgotten_tombstones),
             Change::Reply(..)
             | Change::LowestSequence(..)
             | Change::IndexBase(_)
@@ -239,6 +246,7 @@ impl State {
             | Change::Autopilot(..)
             | Change::RestorePart(..)
             | Change::TreeDeleted(_)
+            | Change::Format(_)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }
     }
@@ -254,7 +262,10 @@ impl State {
         let autopilot = (self.autopilot_index.0 != 0)
             .then(|| Change::Autopilot(self.autopilot.clone(), self.autopilot_index));
         let servers = self.servers.iter().map(|(id, row)| Change::Server(*id, Some(row.clone())));
-        [cluster_id, index_base, fence, last_agent, last_server, autopilot]
+        let format = (self.format != 0).then_some(Change::Format(self.format));
+        let forgotten = (self.forgotten_tombstones.0 != 0)
+            .then_some(Change::ForgottenTombstones(self.forgotten_tombstones));
+        [cluster_id, format, index_base, fence, last_agent, last_server, autopilot, forgotten]
             .into_iter()
             .flatten()
             .chain(servers)

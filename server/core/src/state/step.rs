@@ -83,6 +83,7 @@ impl<'a> Step<'a> {
                 self.configure_autopilot(autopilot, *expected)
             }
             Command::CorruptionCheck => Reply::Done,
+            Command::RaiseFormat(format) => self.raise_format(*format),
         }
     }
 

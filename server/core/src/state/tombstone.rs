@@ -23,6 +23,10 @@ impl Step<'_> {
         let tombstones = self.state.tombstones.iter();
         let reaped: Vec<Key> =
             tombstones.filter(|(_, index)| **index <= up_to).map(|(key, _)| key.clone()).collect();
+        let newest = reaped.iter().filter_map(|key| self.state.tombstones.get(key.as_str())).max().copied();
+        if let Some(newest) = newest.filter(|index| *index > self.state.forgotten_tombstones) {
+            self.set(Change::ForgottenTombstones(newest));
+        }
         for key in reaped {
             self.set(Change::Tombstone(key, None));
         }
@@ -51,14 +55,25 @@ impl State {
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
     }
 
-    /// An index that somebody must be told who asks what is new under a prefix and was away for so long that its
-    /// tombstones are forgotten; none for everybody else. The prefix's index may then lie before the one he knows, and
-    /// whether he missed a delete cannot be told any more: he is told the newest delete of all, and looks again.
-    pub fn index_beyond(&self, query: &Query, known: LogIndex) -> Option<LogIndex> {
-        let (Query::Entries(prefix) | Query::Keys { prefix, .. } | Query::Locks(prefix)) = query else {
-            return None;
-        };
-        let deleted = self.table_index(Table::Tombstones);
-        (known < deleted && self.prefix_index(prefix.as_str()) < known).then_some(deleted)
+    /// The index with which somebody is answered who knows all up to `known`; none where there is no news, and he waits.
+    ///
+    /// An index of a prefix goes back, or stays, when what was deleted under it is forgotten. Where a tombstone was
+    /// forgotten that is newer than `known`, whether it was of this prefix cannot be told any more: he is told the newest
+    /// index that was forgotten, and looks again.
+    pub fn news(&self, query: &Query, known: LogIndex) -> Option<LogIndex> {
+        let forgotten = if names_prefix(query) { self.forgotten_tombstones } else { LogIndex(0) };
+        Some(self.index_of(query).max(forgotten)).filter(|index| *index > known)
     }
+
+    /// The least index with which somebody is answered who has waited in vain: he need not begin anew, although the index
+    /// of what he asks for lies before the one he knows.
+    pub fn least_index(&self, query: &Query, known: LogIndex) -> LogIndex {
+        let is_known = names_prefix(query) && known <= self.forgotten_tombstones;
+        if is_known { known } else { LogIndex(0) }
+    }
+}
+
+/// Whether a query's index is one of a prefix.
+fn names_prefix(query: &Query) -> bool {
+    matches!(query, Query::Entries(_) | Query::Keys { .. } | Query::Locks(_))
 }

@@ -7,6 +7,7 @@ use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
     TxnKv, TxnOp,
 };
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
 use lockmesh_protocol::record::{
     Autopilot, Behavior, Check, CheckStatus, NewServer, Node, Service, ServiceCheck, SessionSpec,
@@ -91,6 +92,7 @@ fn new_server(name: &str) -> NewServer {
         node_id,
         address: format!("{name}:8300"),
         instance_id: format!("{name}-1"),
+        format: format::NEWEST,
     }
 }
 

@@ -11,11 +11,25 @@ use lockmesh_protocol::record::CheckStatus;
 
 /// Answers a line that asks; none if its first word is not a question's.
 pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, String> {
+    if let Some(rest) = line.strip_prefix("news ") {
+        return news(state, rest).map(Some);
+    }
     let Some(query) = query(line)? else { return Ok(None) };
     let (index, rows) = state.query(&query);
     let mut lines = vec![format!("index {index}")];
     lines.extend(show_rows(&rows).into_iter().map(|line| format!("  {line}")));
     Ok(Some(lines))
+}
+
+/// What somebody is told who knows all up to an index: `news 7 list web/`.
+fn news(state: &State, line: &str) -> Result<Vec<String>, String> {
+    let (known, question) = line.split_once(' ').ok_or("what does he know?")?;
+    let known = LogIndex(known.parse().map_err(|_| "which index does he know?")?);
+    let query = query(question)?.ok_or_else(|| format!("what is {question:?}?"))?;
+    Ok(vec![match state.news(&query, known) {
+        Some(index) => format!("news at index {index}"),
+        None => "he waits".into(),
+    }])
 }
 
 fn query(line: &str) -> Result<Option<Query>, String> {

@@ -75,6 +75,8 @@ pub(crate) fn change(change: &Change) -> String {
         Change::Loss(number, row) => row_or_gone(format!("loss {number}"), row.as_deref().map(loss)),
         Change::TableIndex(table, index) => format!("{table:?} table: {index}"),
         Change::Fence(fence) => format!("fence counter: {fence}"),
+        Change::Format(format) => format!("format: {format}"),
+        Change::ForgottenTombstones(index) => format!("forgotten tombstones: up to {index}"),
         Change::LastAgent(number) => format!("last agent: {number}"),
         Change::IndexBase(base) => format!("index base: {base}"),
         Change::ClusterId(id) => format!("cluster: {id}"),

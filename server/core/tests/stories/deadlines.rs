@@ -6,6 +6,7 @@ use lockmesh_core::raft::TICK;
 use lockmesh_core::{CallToken, Core, Input};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{LockDelay, NewServer};
@@ -199,6 +200,7 @@ fn leading_with_a_delay() -> (Frontend, Actions, Time) {
         node_id: String::new(),
         address: "s1:8300".into(),
         instance_id: "s1".into(),
+        format: format::NEWEST,
     };
     let config = FrontendConfig {
         own_record: new.with_id(id),

@@ -15,6 +15,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{
     AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
 };
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
@@ -67,7 +68,14 @@ pub(crate) struct Cluster {
 pub(crate) fn record(id: ServerId) -> Server {
     let name = format!("s{id}");
     let address = format!("{name}:8300");
-    NewServer { node: name.as_str().into(), node_id: String::new(), address, instance_id: name }.with_id(id)
+    NewServer {
+        node: name.as_str().into(),
+        node_id: String::new(),
+        address,
+        instance_id: name,
+        format: format::NEWEST,
+    }
+    .with_id(id)
 }
 
 pub(crate) fn agent(node: &str) -> Arc<Peer> {
@@ -585,6 +593,35 @@ fn a_reader_whose_time_is_over_is_told_what_there_is() {
 }
 
 #[test]
+fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.put("db/gone");
+    let known = cluster.put("db/kept");
+    let Response::Applied(deleted) = cluster.command(Command::Kv(KvCommand::Delete("db/gone".into()))) else {
+        panic!("it was not deleted")
+    };
+    cluster.run(16 * 60 * SECOND);
+    assert_eq!(cluster.servers[&leader].frontend.core().state().tombstones().count(), 0);
+    let list = |known| Request::Read {
+        query: Query::Entries("db/".into()),
+        consistency: Consistency::Default,
+        blocking: Some(Blocking { index: known, wait: 10 * SECOND }),
+    };
+    let Response::Answer(answer) = cluster.ask(leader, &agent("a1"), list(known)) else {
+        panic!("no answer")
+    };
+    assert_eq!(answer.index, deleted.index, "nobody can tell any more what he missed");
+
+    let call = cluster.call(leader, &agent("a1"), list(answer.index));
+    assert_eq!(cluster.answer(leader, call), None, "now he knows");
+    cluster.run(11 * SECOND);
+    let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
+    assert_eq!(later.index, answer.index, "no index goes back, or he would begin anew");
+    assert_eq!(later.rows, answer.rows);
+}
+
+#[test]
 fn readers_beyond_the_limit_are_not_parked() {
     let mut cluster = Cluster::start(3);
     let (leader, known) = (cluster.leader(), cluster.put("k"));
@@ -733,6 +770,7 @@ pub(crate) fn newcomer(node: &str, instance_id: &str) -> NewServer {
         node_id: String::new(),
         address: format!("{node}:8300"),
         instance_id: instance_id.into(),
+        format: format::NEWEST,
     }
 }
 

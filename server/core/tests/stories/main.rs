@@ -13,4 +13,5 @@ mod removal;
 mod setback;
 mod solo;
 mod storm;
+mod upgrade;
 mod virtual_time;

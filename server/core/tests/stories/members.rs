@@ -6,6 +6,7 @@ use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal, State};
 use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::NewServer;
@@ -161,7 +162,7 @@ impl Cluster {
         self.servers[&id].replies.get(&token).expect("it was answered")
     }
 
-    fn command(&mut self, command: Command) -> Reply {
+    pub(crate) fn command(&mut self, command: Command) -> Reply {
         let leader = self.leader();
         let proposal = Proposal { request: None, at: WallTime(1), command };
         let token = self.ask(leader, |token| Input::Propose(token, proposal));
@@ -182,6 +183,7 @@ impl Cluster {
             node_id: String::new(),
             address: format!("{node}:8300"),
             instance_id: instance_id.into(),
+            format: format::NEWEST,
         };
         let Reply::Server(id) = self.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
         self.servers.insert(id, Server::open(id, Disk::new(SnapshotMeta::default())));
@@ -229,8 +231,13 @@ impl Cluster {
 
 impl Server {
     pub(crate) fn open(id: ServerId, disk: Disk) -> Self {
+        Self::open_reading(id, disk, format::NEWEST)
+    }
+
+    /// Starts it with a build that reads formats up to this.
+    pub(crate) fn open_reading(id: ServerId, disk: Disk, format: u8) -> Self {
         Self {
-            core: disk.open(id, 11 + id.0),
+            core: disk.open_reading(id, 11 + id.0, format),
             disk,
             outbox: Outbox::default(),
             replies: BTreeMap::new(),

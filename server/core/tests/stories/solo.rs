@@ -5,6 +5,7 @@ use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite, OwnMemory, Recover
 use lockmesh_core::raft::{ElectionTimeout, TICK};
 use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, State, TimerConfig};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, Entry, NewServer, Node, Server, SessionSpec};
@@ -90,13 +91,20 @@ impl Disk {
             node_id: String::new(),
             address: format!("{}:8300", name(id)),
             instance_id: name(id),
+            format: format::NEWEST,
         };
         self.snapshot.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
     }
 
     /// Starts a server on what is there.
     pub(crate) fn open(&self, id: ServerId, seed: u64) -> Core {
+        self.open_reading(id, seed, format::NEWEST)
+    }
+
+    /// The same, with a build that reads formats up to this.
+    pub(crate) fn open_reading(&self, id: ServerId, seed: u64, format: u8) -> Core {
         let config = CoreConfig {
+            format,
             id,
             seed,
             formation: ClusterStart { cluster_id: "c1".into(), servers: self.founders() },

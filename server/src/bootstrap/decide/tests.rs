@@ -2,6 +2,7 @@
 
 use super::{Bootstrap, Decision};
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::time::Time;
@@ -16,6 +17,7 @@ fn server(name: &str) -> NewServer {
         node_id: format!("id-{name}"),
         address: format!("{name}:8300"),
         instance_id,
+        format: format::NEWEST,
     }
 }
 

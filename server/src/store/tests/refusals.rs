@@ -1,7 +1,7 @@
 //! Files that must be refused, by name and without changing a byte.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
-use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, WritingTable};
+use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, Writing, WritingTable};
 use crate::store::log::LogStore;
 use crate::store::names::{LOG, STATE};
 use crate::store::open;
@@ -89,7 +89,7 @@ fn a_newer_format_is_refused_by_its_number() {
         file.write(|writing| writing.table(meta)?.put(b"format", &7_u32.to_le_bytes()))
             .expect("the disk is good");
         drop(file);
-        refusal_of(&disk, name, "format version 7, but this build knows versions up to 2");
+        refusal_of(&disk, name, "format version 7, but this build knows versions up to 3");
     }
 }
 
@@ -329,27 +329,37 @@ fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
     assert!(lost > 100, "{lost} were refused for their loss, {whole} were whole");
 }
 
+/// Gives both files the head that a build wrote which had no versions of rows: the format's number, and behind it the
+/// identity as that build encoded it.
+fn as_older_build(disk: &FaultyDisk, (log, state): (u32, u32)) {
+    for (name, kind, format) in [(LOG, 0_u8, log), (STATE, 1, state)] {
+        let file =
+            RedbFile::open(Arc::new(disk.clone()), name, 1 << 20).expect("it opens").expect("it is there");
+        file.release().expect("the disk is good");
+        let rewrite = |writing: &mut Writing<'_>| {
+            let mut meta = writing.table(TableName::new("meta"))?;
+            meta.put(b"format", &format.to_le_bytes())?;
+            // Version 1 of the wire, the kind, the pair's number 9, the server's id 1.
+            meta.put(b"identity", &[1, kind, 9, 1])
+        };
+        file.write(rewrite).expect("the disk is good");
+    }
+}
+
 #[test]
-fn a_log_that_never_counted_its_commits_is_read_and_counts_from_then_on() {
-    let (disk, model) = aged(11, true);
-    // As an older version left it: no numbers, no file that notes them.
-    let file = RedbFile::open(Arc::new(disk.clone()), LOG, 1 << 20).expect("it opens").expect("it is there");
-    let (log, _) = LogStore::load(file).expect("nothing is wrong with it");
-    log.file().release().expect("the disk is good");
-    log.write_as_format_1().expect("the disk is good");
-    drop(log);
-    let formats = |disk: &FaultyDisk| {
-        let place: Arc<dyn crate::store::disk::Disk> = Arc::new(disk.clone());
-        open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store").formats.log
-    };
-    assert_eq!(formats(&disk), 1);
-    let (mut store, recovered) = open_disk(&disk).expect("nothing is wrong with it");
-    model.explains(&store, &recovered).expect("nothing is lost");
-    StoreWriter::new(12).vote_step().run(&mut store).expect("the disk is good");
-    assert!(store.log.head().commit_number > 0);
-    drop(store);
-    assert_eq!(formats(&disk), 2);
-    drop(open_disk(&disk).expect("nothing is wrong with it"));
+fn a_folder_of_a_build_without_versions_of_rows_is_refused_by_name_and_left_alone() {
+    for (formats, named) in [((2, 1), LOG), ((1, 1), LOG), ((3, 1), STATE)] {
+        let (disk, _) = aged(11, true);
+        as_older_build(&disk, formats);
+        let before = disk.contents();
+        let error = open_disk(&disk).expect_err("this build does not read it");
+        assert!(matches!(error, StoreError::OlderFormat { known: 3, .. }), "{error}");
+        let text = error.to_string();
+        for part in [named, "but this build reads version 3 only", "empty the whole data folder"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(disk.contents() == before, "something was written");
+    }
 }
 
 #[test]
@@ -366,7 +376,7 @@ fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
         let place: Arc<dyn crate::store::disk::Disk> = Arc::new(disk.clone());
         let found = open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store");
         assert!(disk.contents() == before, "seed {seed}: something was written");
-        assert_eq!((found.formats.log, found.formats.state), (2, 1));
+        assert_eq!((found.formats.log, found.formats.state), (3, 3));
         let seen = found.recovered;
         let (_, opened) = open_disk(&disk).expect("it is sound");
         assert_eq!(

@@ -11,6 +11,7 @@ use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Pr
 use lockmesh_protocol::command::{
     AgentRegistration, Command, Deregistration, KvCommand, NewEntry, Registration,
 };
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::record::{Behavior, Node, SessionSpec};
 use lockmesh_protocol::time::Time;
@@ -38,6 +39,7 @@ impl Leader {
     fn new() -> Self {
         let snapshot = Core::bootstrap_snapshot(&[ServerId(1)]);
         let config = CoreConfig {
+            format: format::NEWEST,
             id: ServerId(1),
             seed: 7,
             formation: ClusterStart { cluster_id: "c1".into(), servers: Vec::new() },

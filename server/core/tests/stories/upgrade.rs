@@ -1,0 +1,143 @@
+//! Builds that read different formats, and how a cluster goes on to a newer one.
+
+use crate::members::{Cluster, Server};
+use crate::solo::Disk;
+use lockmesh_core::raft::log::SnapshotMeta;
+use lockmesh_core::{Input, State};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format::FormatError;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::{NewServer, Server as Row};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The format of the later build.
+const LATER: u8 = 2;
+
+impl Cluster {
+    /// Starts a server anew with a build that reads formats up to this, and lets it tell the others so.
+    fn install(&mut self, id: u64, format: u8) -> Reply {
+        let id = ServerId(id);
+        self.restart_reading(id, format);
+        self.run(3 * SECOND);
+        let row = self.state().server(id).expect("it is in the roster").clone();
+        self.command(Command::UpdateServer(Row { format, ..Row::clone(&row) }))
+    }
+
+    fn restart_reading(&mut self, id: ServerId, format: u8) {
+        let disk = self.servers.remove(&id).expect("it is there").disk;
+        self.servers.insert(id, Server::open_reading(id, disk, format));
+    }
+
+    fn state(&self) -> &State {
+        self.servers[&self.leader()].core.state()
+    }
+
+    /// The format that the cluster is at, as each server has it.
+    fn formats(&self) -> Vec<u8> {
+        self.servers.values().map(|server| server.core.state().format()).collect()
+    }
+}
+
+fn refusal(reply: &Reply) -> &str {
+    match reply {
+        Reply::Refused(Refusal::Roster(why)) => why,
+        other => panic!("it was not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn the_format_rises_as_soon_as_every_server_reads_it_and_never_before() {
+    let mut cluster = Cluster::start(3);
+    for (id, formats) in [(1, [1, 1, 1]), (2, [1, 1, 1]), (3, [2, 2, 2])] {
+        assert_eq!(cluster.install(id, LATER), Reply::Done);
+        cluster.run(3 * SECOND);
+        cluster.put("in between");
+        assert_eq!(cluster.formats(), formats, "once server {id} reads it");
+    }
+}
+
+#[test]
+fn a_server_that_reads_less_is_not_admitted_in_words() {
+    let mut cluster = Cluster::start(3);
+    (1..=3).for_each(|id| assert_eq!(cluster.install(id, LATER), Reply::Done));
+    cluster.run(3 * SECOND);
+    let (node_id, address) = (String::new(), "d:8300".into());
+    let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: 1 };
+    let reply = cluster.command(Command::AdmitServer(new));
+    let expected = "server d reads formats up to 1, but the cluster is at 2: install a newer lockmesh there";
+    assert_eq!(refusal(&reply), expected);
+    let row = cluster.state().server(ServerId(2)).expect("it is in the roster").clone();
+    let put_back = Row { format: 1, ..Row::clone(&row) };
+    let reply = cluster.command(Command::UpdateServer(put_back));
+    assert!(refusal(&reply).contains("reads formats up to 1, but the cluster is at 2"), "{reply:?}");
+    assert_eq!(cluster.state().server(ServerId(2)), Some(&row));
+}
+
+/// A cluster at the later format, of which one follower was down when the others went on.
+fn raised_without(absent: ServerId) -> Cluster {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.install(absent.0, LATER), Reply::Done);
+    cluster.run(SECOND);
+    cluster.down.insert(absent);
+    cluster.run(3 * SECOND);
+    for id in (1..=3).filter(|id| *id != absent.0) {
+        assert_eq!(cluster.install(id, LATER), Reply::Done);
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.state().format(), LATER);
+    cluster.down.remove(&absent);
+    cluster
+}
+
+fn stopped_in_words(cluster: &Cluster, id: ServerId) {
+    let core = &cluster.servers[&id].core;
+    let why = core.unreadable().expect("its build cannot read on");
+    assert_eq!(*why, FormatError::Unknown { found: LATER, known: 1 });
+    assert!(why.to_string().contains("this build reads formats up to 1: install a newer lockmesh"), "{why}");
+    assert!(!core.is_serving());
+}
+
+#[test]
+fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_there() {
+    let absent = ServerId(3);
+    let mut cluster = raised_without(absent);
+    cluster.restart_reading(absent, 1);
+    cluster.run(3 * SECOND);
+    stopped_in_words(&cluster, absent);
+    let stopped_at = cluster.servers[&absent].core.snapshot_meta().index;
+    cluster.put("without it");
+    cluster.run(SECOND);
+    assert_eq!(
+        cluster.servers[&absent].core.snapshot_meta().index,
+        stopped_at,
+        "nothing behind it is applied"
+    );
+
+    cluster.restart_reading(absent, LATER);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&absent].core.unreadable(), None);
+    assert_eq!(cluster.servers[&absent].core.state(), cluster.state());
+}
+
+#[test]
+fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newer_format() {
+    let mut cluster = raised_without(ServerId(3));
+    // It says that it reads the newer format, and is started with an older build.
+    let (node_id, address) = (String::new(), "d:8300".into());
+    let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: LATER };
+    let Reply::Server(id) = cluster.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
+    cluster.servers.insert(id, Server::open_reading(id, Disk::new(SnapshotMeta::default()), 1));
+    let leader = cluster.leader();
+    cluster.ask(leader, |ticket| Input::AddServer(ticket, id));
+    cluster.run(SECOND);
+    stopped_in_words(&cluster, id);
+
+    cluster.restart_reading(id, 1);
+    stopped_in_words(&cluster, id);
+    cluster.run(SECOND);
+    cluster.restart_reading(id, LATER);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&id].core.state(), cluster.state());
+}

@@ -1,0 +1,223 @@
+//! Samples of everything that is stored or replicated must be read for ever, each as what it was.
+//!
+//! `format/v1.txt` holds one encoded sample a line, in hexadecimal behind its name. A variant that was removed, renamed or
+//! moved, or a struct that changed, fails by that name. The newest version's samples are also written again to the same
+//! bytes, and every variant has one. `UPDATE_SAMPLES=1` adds those that are missing and never changes a line.
+
+use lockmesh_core::Proposal;
+use lockmesh_core::raft::log::{EntryKind, LogBatch};
+use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, RestoreStep, TxnOp};
+use lockmesh_protocol::format::{self, Stored};
+use lockmesh_protocol::record::{Behavior, CheckStatus, LossCause};
+use lockmesh_protocol::reply::{Refusal, Reply, TxnResult};
+use lockmesh_protocol::wire;
+use lockmesh_tests::fuzz::samples;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::path::Path;
+
+/// The samples of version 1, by their names.
+fn recorded() -> BTreeMap<String, String> {
+    let text = include_str!("format/v1.txt");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
+    pairs.map(|(name, bytes)| (name.to_owned(), bytes.to_owned())).collect()
+}
+
+/// What is stored now, encoded, under the names that it has in the code.
+fn current() -> BTreeMap<String, Vec<u8>> {
+    let rows = samples::changes().into_iter().map(|row| (name("row", &row), format::encode(&row)));
+    let entries = samples::proposals().into_iter().map(|entry| {
+        let kind = if entry.request.is_some() { "entry" } else { "own" };
+        (name(kind, &entry.command), format::encode(&entry))
+    });
+    let log = LogBatch(samples::log_entries());
+    let log = (name("log", &log), format::encode(&log));
+    numbered(rows.chain(entries).chain([log]))
+}
+
+/// Several samples of one name are counted.
+fn numbered(samples: impl Iterator<Item = (String, Vec<u8>)>) -> BTreeMap<String, Vec<u8>> {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    let number = |(name, bytes): (String, Vec<u8>)| {
+        let count = counts.entry(name.clone()).or_default();
+        *count += 1;
+        (format!("{name}/{count}"), bytes)
+    };
+    samples.map(number).collect()
+}
+
+/// The variants that a value is made of, from outside in: `row/Reply/Txn`.
+fn name(kind: &str, value: &impl Debug) -> String {
+    let text = format!("{value:?}");
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let variants: Vec<&str> =
+        words.filter(|word| word.starts_with(|first: char| first.is_ascii_uppercase())).take(3).collect();
+    format!("{kind}/{}", variants.join("/"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let byte = |place: usize| u8::from_str_radix(&text[place..place + 2], 16).expect("a byte is two digits");
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+/// Reads a sample as what its name says, and writes it again.
+fn again<T: Stored + Debug>(name: &str, bytes: &[u8], of: impl Fn(&T) -> String) -> Vec<u8> {
+    let value: T =
+        format::decode(bytes).unwrap_or_else(|error| panic!("{name} cannot be read any more: {error}"));
+    let (expected, _) = name.rsplit_once('/').expect("a name ends with a number");
+    assert_eq!(of(&value), expected, "{name} is read as something else");
+    format::encode(&value)
+}
+
+#[test]
+fn every_sample_of_every_version_is_read_and_the_newest_written_again() {
+    for (name, text) in recorded() {
+        let bytes = from_hex(&text);
+        let written = match name.split_once('/').expect("a name has parts").0 {
+            "log" => again::<LogBatch>(&name, &bytes, |log| self::name("log", log)),
+            "row" => again::<Change>(&name, &bytes, |row| self::name("row", row)),
+            kind => again::<Proposal>(&name, &bytes, |entry| self::name(kind, &entry.command)),
+        };
+        assert_eq!(
+            hex(&written),
+            text,
+            "{name} is written in other bytes: that is a new version of the format"
+        );
+    }
+}
+
+#[test]
+fn what_is_stored_now_is_what_was_recorded() {
+    let recorded = recorded();
+    let missing: Vec<String> = current()
+        .into_iter()
+        .filter(|(_, bytes)| !recorded.values().any(|known| *known == hex(bytes)))
+        .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
+        .collect();
+    if std::env::var_os("UPDATE_SAMPLES").is_none() {
+        assert!(missing.is_empty(), "UPDATE_SAMPLES=1 records these too:\n{}", missing.concat());
+        return;
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format/v1.txt");
+    let text = std::fs::read_to_string(&file).expect("the samples can be read") + &missing.concat();
+    std::fs::write(file, text).expect("the samples can be written");
+}
+
+/// How many variants an enum has, as its own decoder says.
+fn variant_count<T: DeserializeOwned + Debug>() -> usize {
+    let error = wire::decode_stored::<T>(&[250]).expect_err("no enum is so long").to_string();
+    let count = error.split("0 <= i < ").nth(1).unwrap_or_else(|| panic!("another error: {error}"));
+    let digits: String = count.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+/// Every variant that `shown` names has a sample.
+fn covers<T: DeserializeOwned + Debug>(what: &str, shown: &BTreeSet<String>) {
+    assert_eq!(shown.len(), variant_count::<T>(), "{what}: not every variant has a sample: {shown:?}");
+}
+
+/// The words before a value's fields: the variant that it is.
+fn variant(value: &impl Debug) -> String {
+    let text = format!("{value:?}");
+    text.chars().take_while(|letter| letter.is_ascii_alphanumeric()).collect()
+}
+
+#[test]
+fn every_variant_has_a_sample() {
+    let set = |names: Vec<String>| -> BTreeSet<String> { names.into_iter().collect() };
+    let rows: Vec<Change> = recorded_of("row");
+    let commands: Vec<Command> = recorded_of::<Proposal>("entry").into_iter().map(|p| p.command).collect();
+    covers::<Change>("rows", &set(rows.iter().map(variant).collect()));
+    let own = recorded_of::<Proposal>("own").into_iter().map(|proposal| proposal.command);
+    let all = commands.iter().cloned().chain(own).collect::<Vec<_>>();
+    covers::<Command>("commands", &set(all.iter().map(variant).collect()));
+    let kv = all.iter().filter_map(|command| match command {
+        Command::Kv(command) => Some(variant(command)),
+        _ => None,
+    });
+    covers::<KvCommand>("writes of keys", &kv.collect());
+    let restores = all.iter().filter_map(|command| match command {
+        Command::Restore(step) => Some(variant(step)),
+        _ => None,
+    });
+    covers::<RestoreStep>("steps of a restore", &restores.collect());
+    let ops: Vec<TxnOp> = all
+        .iter()
+        .filter_map(|command| match command {
+            Command::Txn(ops) => Some(ops.clone()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    covers::<TxnOp>("operations", &set(ops.iter().map(variant).collect()));
+    let verbs = ops.iter().filter_map(|op| match op {
+        TxnOp::Kv(op) => Some(variant(&op.verb)),
+        _ => None,
+    });
+    covers::<KvVerb>("verbs", &verbs.collect());
+    covers_by_words(&all, &rows);
+}
+
+/// Enums that lie deeper: their variants' names are looked for in what their holders show.
+fn covers_by_words(commands: &[Command], rows: &[Change]) {
+    let shown = format!("{commands:?} {rows:?}");
+    has_all::<Table>(
+        &shown,
+        &["Entries", "Tombstones", "Sessions", "Nodes", "Services", "Checks", "NodeDeletions"],
+    );
+    has_all::<Behavior>(&shown, &["Release", "Delete"]);
+    has_all::<CheckStatus>(&shown, &["Passing", "Warning", "Critical"]);
+    let causes = ["Destroyed", "TtlExpired", "CheckCritical", "CheckDeregistered", "NodeDeregistered"];
+    has_all::<LossCause>(&shown, &causes);
+    has_all::<CatalogVerb>(&shown, &["Get", "Set", "Cas", "Delete", "DeleteCas", "Unknown"]);
+    has_all::<TxnResult>(&shown, &["Kv", "Node", "Service", "Check"]);
+    let replies = [
+        "Done",
+        "Succeeded",
+        "Granted",
+        "Delayed",
+        "Queued",
+        "Session",
+        "Txn",
+        "TxnFailed",
+        "Agent",
+        "Server",
+        "Refused",
+    ];
+    has_all::<Reply>(&shown, &replies);
+    let refusals = [
+        "InvalidSession",
+        "SessionIdInUse",
+        "MissingNode",
+        "MissingCheck",
+        "CriticalCheck",
+        "QueueFull",
+        "Catalog",
+        "Forgotten",
+        "Roster",
+        "Restore",
+    ];
+    has_all::<Refusal>(&shown, &refusals);
+    let log = format!("{:?}", recorded_of::<LogBatch>("log"));
+    has_all::<EntryKind>(&log, &["Normal", "Membership", "JointMembership"]);
+}
+
+fn has_all<T: DeserializeOwned + Debug>(shown: &str, variants: &[&str]) {
+    assert_eq!(variants.len(), variant_count::<T>(), "the list {variants:?} is not complete");
+    for variant in variants {
+        let words = || shown.split(|letter: char| !letter.is_ascii_alphanumeric());
+        assert!(words().any(|word| word == *variant), "{variant} has no sample");
+    }
+}
+
+fn recorded_of<T: Stored>(kind: &str) -> Vec<T> {
+    let of_kind = recorded().into_iter().filter(|(name, _)| name.split('/').next() == Some(kind));
+    of_kind.map(|(_, text)| format::decode(&from_hex(&text)).expect("another test sees to it")).collect()
+}
