@@ -253,8 +253,7 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        for text in ["", "{}", r#"{"version": 2, "instance_id": "b", "state": "free"}"#, r#"{"version": 1}"#]
-        {
+        for text in ["", "{}", r#"{"instance_id": "b", "state": "free"}"#, r#"{"version": 2}"#] {
             std::fs::write(folder.path().join(Record::FILE), text).unwrap();
             assert!(matches!(Record::read(folder.path()), Err(RecordError::Damaged { .. })), "{text}");
         }
