@@ -524,7 +524,7 @@ impl Book {
             _ if Some(id.generation) != self.generation => Reply::Refused(Refusal::Forgotten),
             Command::DestroySession(session) => {
                 self.applied.entry(id.sequence).or_insert(1);
-                self.ids.entry(session.clone()).or_default().insert((id.generation.0, id.sequence));
+                self.ids.entry(session).or_default().insert((id.generation.0, id.sequence));
                 Reply::Session(session)
             }
             _ => Reply::Done,

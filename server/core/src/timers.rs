@@ -150,7 +150,7 @@ impl Timers {
                 self.arm(Subject::Wait(key.clone(), *queue_position), now + waiter.wait);
             }
             Change::Waiter(key, queue_position, None) => {
-                self.disarm(&Subject::Wait(key.clone(), *queue_position))
+                self.disarm(&Subject::Wait(key.clone(), *queue_position));
             }
             Change::Tombstone(_, Some(index)) => self.arm_tombstone(now, *index),
             Change::Cleared => self.clear(),

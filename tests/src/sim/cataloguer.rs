@@ -42,7 +42,7 @@ impl Cataloguer {
             return None;
         }
         let status = *stage.draw.pick(&[CheckStatus::Passing, CheckStatus::Passing, CheckStatus::Critical]);
-        let command = match (stage.draw.below(10), self.session.clone()) {
+        let command = match (stage.draw.below(10), self.session) {
             (0, _) => self.deregister(None),
             (1, _) => self.deregister(Some(CHECK.into())),
             (2..=4, _) => Command::Register(self.registration(status)),
@@ -115,7 +115,7 @@ impl Cataloguer {
         let Request::Propose(_, command) = &wish.request else { return };
         match (command, response) {
             (Command::CreateSession(new), Response::Applied(Applied { reply: Reply::Session(_), .. })) => {
-                self.session = Some(new.id.clone());
+                self.session = Some(new.id);
             }
             // Whether what it did ended the session, its next acquire would tell; it makes a new one.
             (Command::DestroySession(_) | Command::Deregister(_), _) => self.session = None,

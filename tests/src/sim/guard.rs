@@ -496,7 +496,7 @@ impl Guard {
         let command = match self.draw.once_in(2) {
             true => Command::Kv(KvCommand::DeleteCas(key, index)),
             false => {
-                stage.revoked.insert(session.clone());
+                stage.revoked.insert(session);
                 Command::DestroySession(session)
             }
         };

@@ -154,7 +154,7 @@ impl World {
                 None => return,
             },
             Some(Command::DestroySession(session)) if self.stage.revoked.contains(session) => {
-                (Some(session.clone()), None)
+                (Some(*session), None)
             }
             Some(Command::Kv(KvCommand::Release(new, session))) => {
                 let applied = past.reply.as_ref().map(|applied| &applied.reply);

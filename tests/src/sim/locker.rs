@@ -191,7 +191,7 @@ impl Locker {
     }
 
     fn entry(&mut self, key: Key) -> (NewEntry, SessionId) {
-        let session = self.session.as_ref().expect("there is a session").id.clone();
+        let session = self.session.as_ref().expect("there is a session").id;
         self.written += 1;
         let value = format!("{session}-{}", self.written).into_bytes().into();
         (NewEntry { key, value, flags: 0 }, session)
@@ -202,7 +202,7 @@ impl Locker {
         session.held.remove(&key);
         judge.see(stage, &Fact::LetsGo { session: &session.id, key: Some(&key) });
         let entry = NewEntry { key, value: Default::default(), flags: 0 };
-        command(stage, Command::Kv(KvCommand::Release(entry, session.id.clone())))
+        command(stage, Command::Kv(KvCommand::Release(entry, session.id)))
     }
 
     fn destroy(&mut self, stage: &mut Stage, judge: &mut Judge) -> Wish {
@@ -222,7 +222,7 @@ impl Locker {
         let session = self.session.as_ref()?;
         let is_due = stage.now.since(session.confirmed) > session.ttl / 3;
         (!session.ttl.is_zero() && !session.neglected && is_due)
-            .then(|| Wish::new(stage.now, Request::Renew(session.id.clone())))
+            .then(|| Wish::new(stage.now, Request::Renew(session.id)))
     }
 
     /// A renewal was answered.
@@ -248,7 +248,7 @@ impl Locker {
         match (asked, reply) {
             (Command::CreateSession(new), Reply::Session(id)) => {
                 let owned = Owned {
-                    id: id.clone(),
+                    id: *id,
                     ttl: new.ttl.unwrap_or_default(),
                     confirmed: wish.begun,
                     neglected: false,
@@ -305,8 +305,8 @@ impl Locker {
     /// It does not know what became of a wish: whatever it was, its session had better end.
     pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match &wish.request {
-            Request::Propose(_, Command::CreateSession(new)) => self.orphans.push(new.id.clone()),
-            Request::Propose(_, Command::DestroySession(id)) => self.orphans.push(id.clone()),
+            Request::Propose(_, Command::CreateSession(new)) => self.orphans.push(new.id),
+            Request::Propose(_, Command::DestroySession(id)) => self.orphans.push(*id),
             _ => {
                 let dropped = self.drop_session(stage, judge);
                 self.orphans.extend(dropped);

@@ -69,7 +69,7 @@ impl World {
             (Request::Read { .. }, Response::Unavailable(_)) => self.stage.hit(Mark::ReadRefused),
             (Request::Renew(session), Response::Renewed(Some(_))) => {
                 self.stage.hit(Mark::Renewed);
-                let before = self.renewers.insert(session.clone(), id);
+                let before = self.renewers.insert(*session, id);
                 if before.is_some_and(|before| before != id) {
                     self.stage.hit(Mark::RenewedAcrossElection);
                 }

@@ -475,7 +475,7 @@ impl World {
         let alive: Vec<SessionId> = self.state.sessions().map(|session| session.spec.id).collect();
         match alive.is_empty() || self.below(12) == 0 {
             true => nth_session(self.below(self.drawn + 1)),
-            false => alive[self.below(alive.len() as u64) as usize].clone(),
+            false => alive[self.below(alive.len() as u64) as usize],
         }
     }
 

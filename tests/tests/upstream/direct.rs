@@ -235,7 +235,7 @@ fn own_commands(session: &SessionId, term: Term) -> Vec<Command> {
     let row = server.with_id(ServerId(2));
     let key = || "k".into();
     vec![
-        Command::ExpireSession { session: session.clone(), term, base: 0 },
+        Command::ExpireSession { session: *session, term, base: 0 },
         Command::EndLockDelay { key: key(), started_at_index: LogIndex(1), base: 0 },
         Command::EndWait { key: key(), queue_position: LogIndex(1), enqueued_at_index: LogIndex(1) },
         Command::ReapTombstones { up_to: LogIndex(u64::MAX) },

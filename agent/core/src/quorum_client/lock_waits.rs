@@ -77,7 +77,7 @@ struct Queued {
 impl QuorumClient {
     /// Takes a lock, or waits in its queue for up to `wait`.
     pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
-        let (key, of) = (new.key.clone(), session.clone());
+        let (key, of) = (new.key.clone(), session);
         let lock_wait =
             LockWait { key, session: of, wait, until: None, is_gone: false, stage: WaitStage::Enqueuing };
         self.lock_waits.insert(token, lock_wait);
@@ -94,7 +94,7 @@ impl QuorumClient {
             WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
             WaitStage::Stopping { queued } => self.stopped(token, queued, result),
             WaitStage::Leaving { enqueued_at_index, failure } => {
-                self.left(token, (enqueued_at_index, failure), result)
+                self.left(token, (enqueued_at_index, failure), result);
             }
             WaitStage::TakingBack => {
                 // What cannot be given back lasts as long as its session. No caller is left to hear
@@ -136,7 +136,7 @@ impl QuorumClient {
         let Queued { queue_position, enqueued_at_index } = queued;
         let query = Query::QueuePosition {
             key: lock_wait.key.clone(),
-            session: lock_wait.session.clone(),
+            session: lock_wait.session,
             queue_position,
             enqueued_at_index,
         };
@@ -186,7 +186,7 @@ impl QuorumClient {
         match (result, self.lock_waits.get(&token)) {
             (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
-                self.leave_queue(token, queued.enqueued_at_index, None)
+                self.leave_queue(token, queued.enqueued_at_index, None);
             }
             (Ok(_), _) => self.ask_for_position(token, queued, true),
         }
@@ -200,7 +200,7 @@ impl QuorumClient {
 
     fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
         let Some(lock_wait) = self.lock_waits.get(&token) else { return };
-        let (key, session) = (lock_wait.key.clone(), lock_wait.session.clone());
+        let (key, session) = (lock_wait.key.clone(), lock_wait.session);
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         self.propose(Owner::LockWait(token), command);
     }
@@ -236,7 +236,7 @@ impl QuorumClient {
         if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.get(&token)
             && !failure.certainly_not_done()
         {
-            let notice = Notice::MayStayGranted(key.clone(), session.clone(), failure.clone());
+            let notice = Notice::MayStayGranted(key.clone(), *session, failure.clone());
             self.outbox.notices.push(notice);
         }
         self.settle_wait(token, Err(failure));
@@ -301,7 +301,7 @@ impl QuorumClient {
         // Stopped and not left: a grant that came before is the caller's.
         self.set_stage(token, WaitStage::Stopping { queued });
         let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
-        let (key, session, enqueued_at_index) = (key.clone(), session.clone(), queued.enqueued_at_index);
+        let (key, session, enqueued_at_index) = (key.clone(), *session, queued.enqueued_at_index);
         self.propose(
             Owner::LockWait(token),
             Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index }),

@@ -166,7 +166,7 @@ impl Quorum {
         wait: Duration,
     ) -> Result<Answered, Unavailable> {
         let key = new.key.clone();
-        let enqueue = Command::Kv(KvCommand::Enqueue { new, session: session.clone(), wait });
+        let enqueue = Command::Kv(KvCommand::Enqueue { new, session, wait });
         let (enqueued_at_index, queue_position) = match self.answer(Call::Propose(None, enqueue)).await {
             Response::Applied(Applied { index, reply: StateReply::Queued { queue_position } }) => {
                 (index, queue_position)
@@ -175,7 +175,7 @@ impl Quorum {
             Response::Unavailable(unavailable) => return Err(unavailable),
             other => panic!("no answer to a command: {other:?}"),
         };
-        let leave = KvCommand::Leave { key: key.clone(), session: session.clone(), enqueued_at_index };
+        let leave = KvCommand::Leave { key: key.clone(), session, enqueued_at_index };
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
         // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
         let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };

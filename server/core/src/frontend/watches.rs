@@ -98,7 +98,7 @@ impl Watches {
                 return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
             }
             Change::Session(id, _) => {
-                self.touch_topic(&Topic::Session(id.clone()));
+                self.touch_topic(&Topic::Session(*id));
                 self.touch_topic(&Topic::Sessions);
             }
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
@@ -232,7 +232,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::QueuePosition { key, queue_position, .. } => {
             vec![Topic::QueuePosition(key.clone(), *queue_position)]
         }
-        Query::Session(id) => vec![Topic::Session(id.clone())],
+        Query::Session(id) => vec![Topic::Session(*id)],
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],

@@ -327,11 +327,7 @@ impl State {
             take_out_of(&mut self.derived.waiting, &before.session, &key);
         }
         if let Some(waiter) = waiter {
-            self.derived
-                .waiting
-                .entry(waiter.session.clone())
-                .or_default()
-                .insert(key.clone(), queue_position);
+            self.derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
             self.queues.entry(key).or_default().insert(queue_position, waiter);
         }
     }

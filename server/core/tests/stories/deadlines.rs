@@ -47,11 +47,11 @@ impl Solo {
 }
 
 fn acquire(session: &SessionId) -> Command {
-    Command::Kv(KvCommand::Acquire(entry("job"), session.clone()))
+    Command::Kv(KvCommand::Acquire(entry("job"), *session))
 }
 
 fn enqueue(session: &SessionId, wait: Duration) -> Command {
-    Command::Kv(KvCommand::Enqueue { new: entry("job"), session: session.clone(), wait })
+    Command::Kv(KvCommand::Enqueue { new: entry("job"), session: *session, wait })
 }
 
 fn lock_in_txn(session: &SessionId) -> Command {

@@ -392,7 +392,7 @@ impl Cluster {
     fn session(&mut self) -> SessionId {
         let id = SessionId::from_random([0x5e; 16]);
         let new = SessionSpec {
-            id: id.clone(),
+            id,
             name: String::new(),
             node: "a1".into(),
             lock_delay: Duration::ZERO,

@@ -11,12 +11,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl Solo {
     fn enqueue(&mut self, session: &SessionId, wait: Duration) -> Reply {
-        let command = KvCommand::Enqueue { new: entry("job"), session: session.clone(), wait };
+        let command = KvCommand::Enqueue { new: entry("job"), session: *session, wait };
         self.command(Command::Kv(command))
     }
 
     fn release(&mut self, session: &SessionId) {
-        let reply = self.command(Command::Kv(KvCommand::Release(entry("job"), session.clone())));
+        let reply = self.command(Command::Kv(KvCommand::Release(entry("job"), *session)));
         assert_eq!(reply, Reply::Succeeded(true));
     }
 
@@ -52,11 +52,11 @@ fn a_wait_of_five_seconds_is_five_seconds() {
     assert!(matches!(solo.enqueue(&second, 5 * SECOND), Reply::Queued { .. }));
     let waited = solo.time_until_nobody_waits();
     assert!((5 * SECOND..=5 * SECOND + 2 * TICK).contains(&waited), "{waited:?}");
-    assert_eq!(solo.holder(), Some(first.clone()));
+    assert_eq!(solo.holder(), Some(first));
     assert!(matches!(solo.enqueue(&third, 5 * SECOND), Reply::Queued { .. }));
     solo.run(4 * SECOND);
     solo.release(&first);
-    assert_eq!((solo.holder(), solo.waiting()), (Some(third.clone()), 0));
+    assert_eq!((solo.holder(), solo.waiting()), (Some(third), 0));
     solo.run(60 * SECOND);
     assert_eq!(solo.holder(), Some(third), "the end of a wait that came true ends nothing");
 }

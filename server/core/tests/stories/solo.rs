@@ -266,7 +266,7 @@ impl Solo {
     pub(crate) fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
         let id = session_id(name);
         let session = SessionSpec {
-            id: id.clone(),
+            id,
             name: name.into(),
             node: NodeName::from("n1"),
             lock_delay,
@@ -277,19 +277,19 @@ impl Solo {
             node_checks: Vec::new(),
             service_checks: None,
         };
-        assert_eq!(self.command(Command::CreateSession(session)), Reply::Session(id.clone()));
+        assert_eq!(self.command(Command::CreateSession(session)), Reply::Session(id));
         id
     }
 
     /// Tries to take the lock.
     pub(crate) fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
-        self.command(Command::Kv(KvCommand::Acquire(entry(key), session.clone())))
+        self.command(Command::Kv(KvCommand::Acquire(entry(key), *session)))
     }
 
     /// Renews a session: whether it lives.
     pub(crate) fn renew(&mut self, session: &SessionId) -> Option<bool> {
         let token = self.token();
-        self.input(Input::Renew(token, session.clone()));
+        self.input(Input::Renew(token, *session));
         match self.replies.remove(&token)? {
             Response::Renewed(session) => Some(session.is_some()),
             _ => None,

@@ -81,9 +81,9 @@ fn storm(seed: u64) -> String {
                 let session = &sessions[draw.below(4) as usize];
                 let lock = entry(&format!("lock-{}", draw.below(3)));
                 let command = if draw.below(3) == 0 {
-                    KvCommand::Release(lock, session.clone())
+                    KvCommand::Release(lock, *session)
                 } else {
-                    KvCommand::Acquire(lock, session.clone())
+                    KvCommand::Acquire(lock, *session)
                 };
                 propose(&mut solo, &mut promises, Command::Kv(command));
             }

@@ -139,7 +139,7 @@ impl Model {
 
     pub(crate) fn sorted_sessions(&self) -> Vec<Arc<Session>> {
         let mut sessions: Vec<Arc<Session>> = self.sessions.iter().cloned().map(Arc::new).collect();
-        sessions.sort_by(|left, right| left.spec.id.cmp(&right.spec.id));
+        sessions.sort_by_key(|left| left.spec.id);
         sessions
     }
 

@@ -29,7 +29,7 @@ impl AtomicInvalidation {
         for change in changes {
             match change {
                 Change::Session(id, Some(session)) => {
-                    self.sessions.insert(id.clone(), session.clone());
+                    self.sessions.insert(*id, session.clone());
                 }
                 Change::Entry(key, entry) => match entry.as_ref().and_then(|entry| entry.lock.session) {
                     Some(holder) => {

@@ -31,7 +31,7 @@ impl Fairness {
                     self.queues.entry(key.clone()).or_default().insert(*queue_position, place);
                 }
                 Change::Waiter(key, queue_position, None) => {
-                    called = self.leave(past, scene, key, *queue_position)?
+                    called = self.leave(past, scene, key, *queue_position)?;
                 }
                 Change::Cleared => (self.queues, self.held, self.closed) = Default::default(),
                 Change::LockDelay(key, Some(_)) => drop(self.closed.insert(key.clone())),

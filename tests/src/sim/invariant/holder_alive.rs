@@ -16,7 +16,7 @@ impl HolderAlive {
     fn change(&mut self, change: &Change) {
         match change {
             Change::Session(id, Some(_)) => {
-                self.sessions.insert(id.clone());
+                self.sessions.insert(*id);
             }
             Change::Session(id, None) => {
                 self.sessions.remove(id);

@@ -42,7 +42,7 @@ impl MutualExclusion {
         }
         let Change::Entry(key, entry) = change else { return Ok(()) };
         let holder = entry.as_ref().and_then(|entry| Some((entry.lock.session?, entry.lock.fence)));
-        let before = match holder.clone() {
+        let before = match holder {
             Some(holder) => self.holders.insert(key.clone(), holder),
             None => self.holders.remove(key),
         };
@@ -68,7 +68,7 @@ impl MutualExclusion {
                 )
             })?;
         }
-        self.beliefs.insert((key.clone(), session.clone()), fence);
+        self.beliefs.insert((key.clone(), *session), fence);
         Ok(())
     }
 }
@@ -84,7 +84,7 @@ impl Invariant for MutualExclusion {
             Fact::Strange { changes } => self.entry(changes),
             Fact::Believes { session, key, fence } => self.believe(session, key, *fence, scene.now),
             Fact::Leased { session, until } => {
-                self.leases.insert((*session).clone(), *until);
+                self.leases.insert(*(*session), *until);
                 Ok(())
             }
             Fact::LetsGo { session, key } => {

@@ -22,7 +22,7 @@ impl Wanted {
             LocalCall::Read { query, consistency, blocking: Some(Blocking { index, .. }) } => {
                 Some(Self::News(query.clone(), *consistency, *index))
             }
-            LocalCall::Acquire { new, session, .. } => Some(Self::Lock(new.key.clone(), session.clone())),
+            LocalCall::Acquire { new, session, .. } => Some(Self::Lock(new.key.clone(), *session)),
             _ => None,
         }
     }
@@ -30,7 +30,7 @@ impl Wanted {
     fn of_request(request: &Request) -> Option<Self> {
         match request {
             Request::Read { query: Query::QueuePosition { key, session, .. }, .. } => {
-                Some(Self::Lock(key.clone(), session.clone()))
+                Some(Self::Lock(key.clone(), *session))
             }
             Request::Read { query, consistency, blocking: Some(Blocking { index, .. }) } => {
                 Some(Self::News(query.clone(), *consistency, *index))

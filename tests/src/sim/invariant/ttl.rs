@@ -33,7 +33,7 @@ impl Ttl {
                     if loss.cause == LossCause::TtlExpired {
                         let why = || format!("{} has no TTL and expired", loss.session);
                         let (since, ttl) = promise.ok_or_else(why)?;
-                        self.expired.insert(loss.session.clone(), past.at);
+                        self.expired.insert(loss.session, past.at);
                         is_kept(&loss.session, (since, ttl), past.at, scene)?;
                     }
                 }
