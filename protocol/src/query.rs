@@ -81,8 +81,16 @@ pub enum Consistency {
 pub struct Blocking {
     /// The index that the caller knows.
     pub index: LogIndex,
-    /// How long to wait at most.
+    /// How long to wait at most; not at all where it is zero: then the caller is told what there is, with an index that lies
+    /// before its own only where that is none of this state.
     pub wait: Duration,
+}
+
+impl Blocking {
+    /// Whether the caller waits.
+    pub fn waits(&self) -> bool {
+        !self.wait.is_zero()
+    }
 }
 
 /// An answer with what the caller needs to judge it.

@@ -443,7 +443,7 @@ impl Book {
         let for_leader =
             !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
         let may_serve = match request {
-            Request::Read { blocking: Some(_), .. } => view.leader.is_some(),
+            Request::Read { blocking: Some(blocking), .. } if blocking.waits() => view.leader.is_some(),
             _ => view.leader == Some(id),
         };
         if for_leader && !may_serve {
@@ -454,7 +454,7 @@ impl Book {
             Request::Propose(None, Command::RegisterAgent(_)) => Some(self.register()),
             Request::Propose(Some(request), command) => self.propose(id, request, command),
             Request::Renew(_) => Some(Response::Renewed(None)),
-            Request::Read { blocking: Some(blocking), .. } => {
+            Request::Read { blocking: Some(blocking), .. } if blocking.waits() => {
                 self.blocking_reads += 1;
                 if blocking.index < self.index {
                     return Some(answer(self.index, view.leader.is_some()));
@@ -462,7 +462,7 @@ impl Book {
                 self.parked.insert((id, replies.caller(), call), (blocking, replies.clone()));
                 None
             }
-            Request::Read { blocking: None, consistency, .. } => {
+            Request::Read { consistency, .. } => {
                 self.plain_reads += 1;
                 if consistency == Consistency::Stale {
                     *self.stale_reads.entry(id).or_default() += 1;

@@ -270,8 +270,10 @@ impl Agent {
                     stage.hit(Mark::RetryElsewhere);
                 }
             }
-            Request::Read { consistency: Consistency::Stale, .. }
-            | Request::Read { blocking: Some(_), .. } => {
+            Request::Read { consistency, blocking, .. }
+                if *consistency == Consistency::Stale
+                    || blocking.is_some_and(|blocking| blocking.waits()) =>
+            {
                 let before = self.home.replace(server);
                 if before.is_some_and(|before| before != server) {
                     stage.hit(Mark::HomeLeft);

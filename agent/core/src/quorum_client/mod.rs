@@ -54,7 +54,7 @@ use lock_waits::LockWait;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
-use lockmesh_protocol::rpc::CallId;
+use lockmesh_protocol::rpc::{CallId, Request};
 use lockmesh_protocol::time::Time;
 use owner::{Effort, Owner, RequestNumber, SharedReadNumber};
 use registrar::Registrar;
@@ -351,10 +351,14 @@ impl QuorumClient {
     fn read(&mut self, token: CallToken, query: Query, consistency: Consistency, blocking: Option<Blocking>) {
         match blocking {
             // No state is older than index 0, so there is nothing to wait for.
-            Some(Blocking { index, wait }) if index.0 > 0 && !self.in_hurry => {
-                self.join_shared_read(token, SharedQuery { query, consistency, index }, wait);
+            Some(Blocking { index, wait }) if index.0 > 0 => {
+                let wanted = SharedQuery { query, consistency, index };
+                match self.in_hurry {
+                    true => self.read_once(token, wanted.request(Duration::ZERO)),
+                    false => self.join_shared_read(token, wanted, wait),
+                }
             }
-            _ => self.read_once(token, query, consistency),
+            _ => self.read_once(token, Request::Read { query, consistency, blocking: None }),
         }
     }
 

@@ -93,7 +93,7 @@ impl PendingRequest {
         match (&self.request, self.effort, self.addressee) {
             (_, Effort::Once, _) => RetryScope::Home,
             (Request::Propose(..), ..) => RetryScope::Leader,
-            (Request::Read { blocking: Some(_), .. }, ..) => RetryScope::Parked,
+            (Request::Read { blocking: Some(blocking), .. }, ..) if blocking.waits() => RetryScope::Parked,
             // What cannot be repeated stays with the server that it was sent to.
             _ if !may_repeat(&self.request) => RetryScope::Own,
             (.., Addressee::Leader) => RetryScope::Leader,
@@ -458,9 +458,10 @@ impl QuorumClient {
 fn addressee(request: &Request) -> Addressee {
     match request {
         Request::Read { query: Query::QueuePosition { .. }, .. } => Addressee::Leader,
-        Request::Read { blocking: Some(_), .. }
-        | Request::Read { consistency: Consistency::Stale, .. }
-        | Request::BackupPart { stale: true, .. } => Addressee::Home,
+        Request::Read { blocking: Some(blocking), .. } if blocking.waits() => Addressee::Home,
+        Request::Read { consistency: Consistency::Stale, .. } | Request::BackupPart { stale: true, .. } => {
+            Addressee::Home
+        }
         _ => Addressee::Leader,
     }
 }

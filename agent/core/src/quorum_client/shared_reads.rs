@@ -33,8 +33,9 @@ impl SharedQuery {
         key
     }
 
-    fn request(&self, wait: Option<Duration>) -> Request {
-        let blocking = wait.map(|wait| Blocking { index: self.index, wait });
+    /// What to ask a server. Whoever waits no longer says what he knows all the same: his index does not go back.
+    pub(super) fn request(&self, wait: Duration) -> Request {
+        let blocking = Some(Blocking { index: self.index, wait });
         Request::Read { query: self.query.clone(), consistency: self.consistency, blocking }
     }
 }
@@ -89,8 +90,7 @@ impl QuorumClient {
     fn begin_shared_read(&mut self, first: CallToken, wanted: SharedQuery, key: Vec<u8>) -> SharedReadNumber {
         self.shared_reads.last += 1;
         let number = SharedReadNumber(self.shared_reads.last);
-        let request = wanted.request(Some(SHARED_READ_WAIT));
-        // Without a deadline: each waiter has its own, and the last one to go ends it.
+        let request = wanted.request(SHARED_READ_WAIT);
         let request = self.begin(Owner::SharedRead(number), request, Effort::Endless);
         self.shared_reads.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();
@@ -101,13 +101,12 @@ impl QuorumClient {
 
     /// A waiter's time is over: it reads what there is.
     pub(super) fn stop_sharing(&mut self, token: CallToken) {
-        let Some(SharedQuery { query, consistency, .. }) = self.leave_shared_read(token) else { return };
-        self.read_once(token, query, consistency);
+        let Some(wanted) = self.leave_shared_read(token) else { return };
+        self.read_once(token, wanted.request(Duration::ZERO));
     }
 
     /// Reads what there is.
-    pub(super) fn read_once(&mut self, token: CallToken, query: Query, consistency: Consistency) {
-        let request = Request::Read { query, consistency, blocking: None };
+    pub(super) fn read_once(&mut self, token: CallToken, request: Request) {
         let number = self.begin(Owner::Caller(token), request, Effort::Held);
         self.callers.insert(token, Caller::Request(number));
     }
@@ -152,7 +151,7 @@ impl QuorumClient {
         let is_news = news.as_ref().map_or(true, |answer| answer.index > read.wanted.index);
         // The server's wait is over, and those of the waiters are not: they are told nothing.
         if !read.is_late && is_over && !is_news {
-            let request = read.wanted.request(Some(SHARED_READ_WAIT));
+            let request = read.wanted.request(SHARED_READ_WAIT);
             return self.renew_shared_read(number, request, Effort::Endless);
         }
         // The first waiter's asking began it. Whoever joined later may have done so when the answer
@@ -177,7 +176,7 @@ impl QuorumClient {
         if !is_fresh && !read.waiters.is_empty() {
             // From here on nobody may join: whoever asks now wants an answer that is younger still.
             read.is_late = true;
-            let request = read.wanted.request(None);
+            let request = read.wanted.request(Duration::ZERO);
             let key = std::mem::take(&mut read.key);
             self.shared_reads.open.remove(&key);
             return self.renew_shared_read(number, request, Effort::Held);

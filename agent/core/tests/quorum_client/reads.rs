@@ -4,6 +4,11 @@ use super::*;
 
 const WAIT: Duration = Duration::from_secs(60);
 
+/// Whether a server is to answer at once somebody who knows all up to index 3.
+fn is_asked_at_once(asked: &Asked) -> bool {
+    matches!(&asked.request, Request::Read { blocking, .. } if *blocking == self::blocking(3, Duration::ZERO))
+}
+
 #[test]
 fn stale_reads_go_home_and_others_to_the_leader() {
     let mut story = Story::at_rest();
@@ -31,7 +36,7 @@ fn readers_of_the_same_news_share_one_call_and_who_joined_late_is_answered_anew(
     assert_eq!(story.heard_answer(first), 7);
     assert!(story.answers.is_empty(), "its answer may have left before they joined");
     let again = story.asked.last().expect("it is asked once more").clone();
-    assert!(matches!(again.request, Request::Read { blocking: None, .. }));
+    assert!(is_asked_at_once(&again));
     story.answer(&again, entries(8));
     for token in late {
         assert_eq!(story.heard_answer(token), 8);
@@ -71,7 +76,7 @@ fn a_reader_whose_time_is_over_reads_what_there_is_and_the_others_wait_on() {
     let shared = story.only();
     story.pass(2 * SECOND);
     let plain = story.asked[1].clone();
-    assert!(matches!(plain.request, Request::Read { blocking: None, .. }));
+    assert!(is_asked_at_once(&plain));
     story.answer(&plain, entries(3));
     assert_eq!(story.heard_answer(short), 3);
     assert_eq!((story.only(), story.cancelled.len()), (shared.clone(), 0));
@@ -101,7 +106,7 @@ fn in_a_hurry_readers_are_answered_with_what_there_is() {
     let after = story.read(Consistency::Default, blocking(3, WAIT));
     for token in [before, after] {
         let asked = story.asked[0].clone();
-        assert!(matches!(asked.request, Request::Read { blocking: None, .. }));
+        assert!(is_asked_at_once(&asked));
         story.answer(&asked, entries(3));
         assert_eq!(story.heard_answer(token), 3);
     }

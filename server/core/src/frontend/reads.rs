@@ -38,6 +38,8 @@ impl Frontend {
         // Rows are built for those only who are answered.
         if let Some(index) = self.core.state().news(&parked.query, parked.known) {
             self.tell_rows(now, &parked.query, (parked.from, index), actions);
+        } else if parked.deadline <= now {
+            self.tell_no_news(now, &parked, actions);
         } else if self.watches.len() >= self.config.max_watches {
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
@@ -75,9 +77,13 @@ impl Frontend {
     /// Those whose time is over are told what there is.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            let least = self.core.state().least_index(&parked.query, parked.known);
-            self.tell_rows(now, &parked.query, (parked.from, least), actions);
+            self.tell_no_news(now, &parked, actions);
         }
+    }
+
+    fn tell_no_news(&self, now: Time, parked: &Parked, actions: &mut Actions) {
+        let least = self.core.state().least_index(&parked.query, parked.known);
+        self.tell_rows(now, &parked.query, (parked.from, least), actions);
     }
 
     /// Looks again at those whom the changes of this turn touched, each once.

@@ -603,18 +603,19 @@ fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
     };
     cluster.run(16 * 60 * SECOND);
     assert_eq!(cluster.servers[&leader].frontend.core().state().tombstones().count(), 0);
-    let list = |known| Request::Read {
+    let list = |known, wait| Request::Read {
         query: Query::Entries("db/".into()),
         consistency: Consistency::Default,
-        blocking: Some(Blocking { index: known, wait: 10 * SECOND }),
+        blocking: Some(Blocking { index: known, wait }),
     };
-    let Response::Answer(answer) = cluster.ask(leader, &agent("a1"), list(known)) else {
-        panic!("no answer")
-    };
+    let news = cluster.ask(leader, &agent("a1"), list(known, 10 * SECOND));
+    let Response::Answer(answer) = news else { panic!("no answer") };
     assert_eq!(answer.index, deleted.index, "nobody can tell any more what he missed");
 
-    let call = cluster.call(leader, &agent("a1"), list(answer.index));
+    let call = cluster.call(leader, &agent("a1"), list(answer.index, 10 * SECOND));
     assert_eq!(cluster.answer(leader, call), None, "now he knows");
+    let at_once = cluster.ask(leader, &agent("a1"), list(answer.index, Duration::ZERO));
+    assert_eq!(at_once, Response::Answer(answer.clone()), "whoever does not wait keeps his index too");
     cluster.run(11 * SECOND);
     let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
     assert_eq!(later.index, answer.index, "no index goes back, or he would begin anew");
