@@ -141,6 +141,8 @@ impl QuorumClient {
             enqueued_at_index,
         };
         let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
+        // The last question is not parked: the wait was stopped, so what there is now is the
+        // answer.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
@@ -185,6 +187,7 @@ impl QuorumClient {
     fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
         match (result, self.lock_waits.get(&token)) {
             (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
+            // Whoever would be told of a grant went meanwhile, so that is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
                 self.leave_queue(token, queued.enqueued_at_index, None);
             }
@@ -222,7 +225,10 @@ impl QuorumClient {
                 Ok((enqueued_at_index, Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }))
             }
             (Ok(_), Some(failure)) => Err(failure),
+            // A position that stays would be granted to nobody: that is worth another attempt.
             (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
+            // The position may stand, and the lock be granted in it, whatever the first failure
+            // was.
             (Err(_), Some(failure)) => {
                 return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
             }
@@ -253,6 +259,8 @@ impl QuorumClient {
         };
         let is_gone = lock_wait.is_gone;
         match granted {
+            // Kept until the caller has heard: an answer that is lost on its way has to be taken
+            // back.
             Some(enqueued_at_index) => lock_wait.stage = WaitStage::Granted { enqueued_at_index },
             None => drop(self.lock_waits.remove(&token)),
         }

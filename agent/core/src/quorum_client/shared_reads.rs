@@ -91,6 +91,7 @@ impl QuorumClient {
         self.shared_reads.last += 1;
         let number = SharedReadNumber(self.shared_reads.last);
         let request = wanted.request(SHARED_READ_WAIT);
+        // Without a deadline: each waiter has its own, and the last one to go ends it.
         let request = self.begin(Owner::SharedRead(number), request, Effort::Endless);
         self.shared_reads.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();

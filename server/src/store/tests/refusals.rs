@@ -2,7 +2,6 @@
 
 use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
 use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, Writing, WritingTable};
-use crate::store::log::LogStore;
 use crate::store::names::{LOG, STATE};
 use crate::store::open;
 use crate::store::rows::{RowKey, encode};
