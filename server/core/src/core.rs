@@ -4,6 +4,7 @@ use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
+use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
@@ -103,6 +104,7 @@ pub struct Core {
     pub(crate) serving: Option<Term>,
     pub(crate) wall: WallTime,
     pub(crate) last_tick: Option<Time>,
+    observer: Observer,
 }
 
 /// Who wants to know what became of a proposal.
@@ -156,6 +158,7 @@ impl Core {
             serving: None,
             wall: WallTime::default(),
             last_tick: None,
+            observer: Observer::default(),
         }
     }
 
@@ -224,6 +227,9 @@ impl Core {
                 self.decide(now, outbox);
             }
             let committed = std::mem::take(&mut self.committed);
+            if let Some(last) = committed.last() {
+                self.observer.committed(now, last.index);
+            }
             for entry in &committed {
                 if self.reads(entry) {
                     self.apply(now, entry, outbox);
@@ -260,6 +266,11 @@ impl Core {
             self.read_index.confirm(round, index);
         }
         self.committed = effects.committed;
+    }
+
+    /// What was measured since this was asked last.
+    pub fn take_observed(&mut self) -> Observed {
+        std::mem::take(&mut self.observer.observed)
     }
 
     /// The replicated state as this server has applied it.
@@ -543,6 +554,7 @@ impl Core {
         match self.engine.propose(batch) {
             Ok(first) => {
                 let (term, indexes) = (self.engine.term(), first.0..);
+                self.observer.proposed(now, self.engine.last_index());
                 self.pending.extend(indexes.zip(proposals).map(|(index, (proposal, origin))| {
                     PendingProposal { index: LogIndex(index), term, proposal: Some(proposal), origin }
                 }));
@@ -685,6 +697,7 @@ impl Core {
         if self.is_serving() {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);
+            self.observer.applied(now, &outbox.changes[news..], &self.state);
         }
         match origin {
             Origin::Client(token, came) => {
@@ -793,6 +806,7 @@ impl Core {
 
     pub(crate) fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
         self.timers.clear();
+        self.observer.step_down();
         for reader in self.read_index.drain() {
             refuse_reader(outbox, &reader);
         }

@@ -21,6 +21,7 @@
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
+//! | [`observed`] | what a server measures of its own work |
 //! | [`fault_injection`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
@@ -34,6 +35,7 @@ mod deadlines;
 pub mod fault_injection;
 pub mod frontend;
 pub mod input;
+pub mod observed;
 pub mod outbox;
 mod proposal;
 pub mod raft;

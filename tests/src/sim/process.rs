@@ -450,6 +450,7 @@ impl Process {
             }
         }
         drop(actions.removed_rows.take());
+        drop(self.frontend.take_observed());
         turn.open_readers.append(&mut actions.open_readers);
         turn.parts.append(&mut actions.parts);
         turn.fetch = actions.fetch.take().or(turn.fetch);

@@ -15,7 +15,7 @@ use super::{Fetching, Health};
 use crate::core::Core;
 use crate::input::CallToken;
 use crate::outbox::{Outbox, not_leader};
-use crate::raft::Progress;
+use crate::raft::{Progress, TICK};
 use crate::raft::engine::MemberChange;
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
@@ -45,6 +45,27 @@ impl Core {
             }
             _ => None,
         }
+    }
+
+    /// For how long this leader has not heard a server; one that it never heard, since it began to lead.
+    pub fn silence_of(&self, now: Time, server: ServerId) -> Duration {
+        self.autopilot.unheard_for(now, server)
+    }
+
+    /// Whether this leader has heard a majority of the voters within this time.
+    pub fn hears_majority(&self, now: Time, within: Duration) -> bool {
+        let is_heard = |id: &&ServerId| **id == self.config.id || self.silence_of(now, **id) <= within;
+        let is_majority = |voters: &[ServerId]| {
+            voters.is_empty() || 2 * voters.iter().filter(is_heard).count() > voters.len()
+        };
+        let members = self.engine.membership();
+        is_majority(&members.voters) && is_majority(&members.voters_outgoing)
+    }
+
+    /// After how long without a word the one at the other end is taken for gone: what an election may wait for, and not
+    /// less than what a busy server may be silent.
+    pub fn longest_silence(&self) -> Duration {
+        (TICK * 2 * self.config.election.ticks as u32).max(RELIABLE_CONTACT)
     }
 
     /// Whether the leader finds a server well: heard lately, not far behind, and not corrupt.

@@ -76,6 +76,8 @@ pub struct CallAnswer {
 pub enum AnswerKind {
     /// A query.
     Read,
+    /// A query that may wait for news.
+    BlockingRead,
     /// A command, a renewal, or an operator's order.
     Write,
     /// Anything else.

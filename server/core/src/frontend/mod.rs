@@ -21,6 +21,8 @@
 //! | `watches.rs` | blocking reads that are parked |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
+//! | `readiness.rs` | whether a server can serve, and why it cannot |
+//! | `figures.rs` | where a server stands, for whoever watches it |
 //!
 //! **Invariants:** every call is answered once, unless it was cancelled; an answer to a command rests on what is
 //! durable; a parked reader is looked at in the turn of the change that touches it; nothing here waits.
@@ -29,7 +31,9 @@ mod actions;
 mod admission;
 mod checkpoints;
 mod event;
+mod figures;
 mod pending;
+mod readiness;
 mod reads;
 mod servers;
 mod watches;
@@ -40,14 +44,18 @@ pub use actions::{
 };
 pub use admission::denied;
 pub use event::{CallRef, Caller, DiskHealth, Event};
+pub use figures::{Figures, FollowerFigures};
+pub use readiness::NotReady;
 
 use crate::core::Core;
 use crate::fault_injection::FaultPoint;
 use crate::input::{CallToken, Input};
+use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::proposal::Proposal;
 use crate::raft::TICK;
 use checkpoints::Checkpoints;
+use figures::{LeaderHistory, Unpersisted};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, ServerId, WallTime};
 use lockmesh_protocol::peer::Peer;
@@ -91,6 +99,8 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
+    unpersisted: Option<Unpersisted>,
+    leaders: LeaderHistory,
     /// The versions of the program that the servers run, as they said when they were met last.
     versions: BTreeMap<ServerId, String>,
     /// Whether this server was removed from the quorum.
@@ -125,6 +135,8 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
+            unpersisted: None,
+            leaders: LeaderHistory::default(),
             versions: BTreeMap::new(),
             removal: Removal::No,
             corrupt,
@@ -143,6 +155,11 @@ impl Frontend {
     pub fn break_rule(&mut self, rule: crate::fault_injection::Rule) {
         self.core.break_rule(rule);
         self.fault_point.break_rule(rule);
+    }
+
+    /// What was measured since this was asked last: the shell asks after every turn.
+    pub fn take_observed(&mut self) -> Observed {
+        self.core.take_observed()
     }
 
     /// The core, to look at.
@@ -189,7 +206,10 @@ impl Frontend {
             Event::Version(server, version) => drop(self.versions.insert(server, version)),
             Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
-            Event::Persisted(number) => self.input(now, Input::Persisted(number)),
+            Event::Persisted(number) => {
+                self.note_persisted(now, number);
+                self.input(now, Input::Persisted(number));
+            }
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Disk(health) => self.notice_disk(health, actions),
@@ -226,7 +246,7 @@ impl Frontend {
     /// at work while this one applies what was committed. Other servers are told at the turn's end, after clients.
     pub fn decide(&mut self, now: Time, actions: &mut Actions) {
         self.core.decide(now, &mut self.outbox);
-        self.hand_on(actions);
+        self.hand_on(now, actions);
     }
 
     /// Ends a turn: all that can happen now happens.
@@ -241,6 +261,7 @@ impl Frontend {
                 self.input(now, input);
             }
         }
+        self.notice_leader();
         self.notice_leader_contact(now);
         self.notice_own_removal(actions);
         self.notice_corruption(actions);
@@ -370,8 +391,11 @@ impl Frontend {
     }
 
     /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes first.
-    fn hand_on(&mut self, actions: &mut Actions) {
+    fn hand_on(&mut self, now: Time, actions: &mut Actions) {
         if self.outbox.install.is_none() {
+            if let Some(last) = self.outbox.writes.last().map(|write| write.number) {
+                self.note_write(now, last);
+            }
             actions.messages.append(&mut self.outbox.messages);
             actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
         }
@@ -381,7 +405,7 @@ impl Frontend {
         if let Some(mark) = self.outbox.install.take() {
             self.install(mark, actions);
         }
-        self.hand_on(actions);
+        self.hand_on(now, actions);
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
         actions.removed_rows.append(outbox.removed.take());

@@ -30,31 +30,35 @@ impl Frontend {
                 }
                 self.answer_or_park(now, parked, actions);
             }
-            _ => self.answer(now, &query, from, actions),
+            _ => self.tell_rows(now, &query, (from, LogIndex(0), AnswerKind::Read), actions),
         }
     }
 
     pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
         // Rows are built for those only who are answered.
         if let Some(index) = self.core.state().news(&parked.query, parked.known) {
-            self.tell_rows(now, &parked.query, (parked.from, index), actions);
+            let to = (parked.from, index, AnswerKind::BlockingRead);
+            self.tell_rows(now, &parked.query, to, actions);
         } else if parked.deadline <= now {
-            self.tell_no_news(now, &parked, actions);
+            // It did not wait: it asked for what there is.
+            self.tell_no_news(now, &parked, AnswerKind::Read, actions);
         } else if self.watches.len() >= self.config.max_watches {
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
-            actions.answer(parked.from, overloaded, AnswerKind::Read);
+            actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
         } else {
             self.watches.park(parked);
         }
     }
 
-    pub(super) fn answer(&self, now: Time, query: &Query, to: CallRef, actions: &mut Actions) {
-        self.tell_rows(now, query, (to, LogIndex(0)), actions);
-    }
-
     /// Answers with what there is, under no older index than this.
-    fn tell_rows(&self, now: Time, query: &Query, (to, least): (CallRef, LogIndex), actions: &mut Actions) {
+    fn tell_rows(
+        &self,
+        now: Time,
+        query: &Query,
+        (to, least, kind): (CallRef, LogIndex, AnswerKind),
+        actions: &mut Actions,
+    ) {
         let (index, listing) = self.core.query_view(now, query, MAX_FRAME_BYTES);
         let index = index.max(least);
         let leader = self.core.leader();
@@ -65,25 +69,25 @@ impl Frontend {
         match listing {
             Listing::Rows(rows) => {
                 let answer = Answer { index, rows, known_leader, last_contact };
-                actions.answer(to, Response::Answer(answer), AnswerKind::Read);
+                actions.answer(to, Response::Answer(answer), kind);
             }
             Listing::View(view) => {
                 actions.long_reads.push((to, LongRead { index, known_leader, last_contact, view }));
             }
-            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), AnswerKind::Read),
+            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
         }
     }
 
     /// Those whose time is over are told what there is.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            self.tell_no_news(now, &parked, actions);
+            self.tell_no_news(now, &parked, AnswerKind::BlockingRead, actions);
         }
     }
 
-    fn tell_no_news(&self, now: Time, parked: &Parked, actions: &mut Actions) {
+    fn tell_no_news(&self, now: Time, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
         let least = self.core.state().least_index(&parked.query, parked.known);
-        self.tell_rows(now, &parked.query, (parked.from, least), actions);
+        self.tell_rows(now, &parked.query, (parked.from, least, kind), actions);
     }
 
     /// Looks again at those whom the changes of this turn touched, each once.
@@ -105,7 +109,7 @@ impl Frontend {
             for parked in self.watches.take_leaders_readers() {
                 let lost = Response::Unavailable(Unavailable::NotLeader { leader: None });
                 let lost = self.with_leader_hint(lost);
-                actions.answer(parked.from, lost, AnswerKind::Read);
+                actions.answer(parked.from, lost, AnswerKind::BlockingRead);
             }
         }
         self.serving = serving;

@@ -126,8 +126,10 @@ impl Frontend {
     /// From now on this server refuses everybody, so that they ask another one, and whoever waits here is told at once. What
     /// becomes of a write on its way is not known.
     fn end_service(&mut self, why: &Unavailable, actions: &mut Actions) {
-        let parked: Vec<_> = self.watches.take_all().into_iter().map(|parked| parked.from).collect();
-        for from in parked.into_iter().chain(self.pending.take_reads()) {
+        for parked in self.watches.take_all() {
+            actions.answer(parked.from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
+        }
+        for from in self.pending.take_reads() {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
         for from in self.pending.take_writes() {

@@ -234,6 +234,7 @@ fn derived_follows(state: &State) -> bool {
     }
     for (key, queue_position, waiter) in state.waiters() {
         derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
+        derived.waiter_count += 1;
     }
     for (name, node) in &state.nodes {
         if !node.id.is_empty() {

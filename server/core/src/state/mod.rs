@@ -127,8 +127,28 @@ impl State {
     }
 
     /// All sessions, in order of their ids.
-    pub fn sessions(&self) -> impl Iterator<Item = &Arc<Session>> {
+    pub fn sessions(&self) -> impl ExactSizeIterator<Item = &Arc<Session>> {
         self.sessions.values()
+    }
+
+    /// Who holds a key.
+    pub fn holder(&self, key: &Key) -> Option<&SessionId> {
+        self.derived.holders.get(key)
+    }
+
+    /// How many keys there are.
+    pub fn key_count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many keys are held.
+    pub fn held_count(&self) -> usize {
+        self.derived.holders.len()
+    }
+
+    /// How many wait for a lock, in all queues.
+    pub fn waiter_count(&self) -> usize {
+        self.derived.waiter_count
     }
 
     /// All keys that a lock-delay closes.

@@ -99,6 +99,8 @@ pub(super) struct Derived {
     pub(super) holders: BTreeMap<Key, SessionId>,
     /// The queues that each session is in, with its queue position in each.
     pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
+    /// How many wait in all queues.
+    pub(super) waiter_count: usize,
     /// The sessions of each node.
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
     /// The sessions that depend on each check.
@@ -325,10 +327,12 @@ impl State {
         if let Some(before) = self.waiter(&key, queue_position).cloned() {
             take_out_of(&mut self.queues, &key, &queue_position);
             take_out_of(&mut self.derived.waiting, &before.session, &key);
+            self.derived.waiter_count -= 1;
         }
         if let Some(waiter) = waiter {
             self.derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
             self.queues.entry(key).or_default().insert(queue_position, waiter);
+            self.derived.waiter_count += 1;
         }
     }
 

@@ -1,0 +1,87 @@
+//! Whether a server can serve now, and why it cannot.
+//!
+//! This is for those who watch a server or wait for it, as at a rolling restart: nothing is refused by it.
+
+use super::Frontend;
+use super::event::DiskHealth;
+use super::servers::Removal;
+use lockmesh_protocol::time::Time;
+use std::fmt;
+use std::time::Duration;
+
+/// After so long without a write becoming durable, where there is one to make, the disk counts as stalled.
+const DISK_STALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a server cannot serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// It was removed from the quorum.
+    Removed,
+    /// A corruption check found its state to be corrupt.
+    Corrupt,
+    /// Its disk was set back.
+    SetBack,
+    /// Its disk refuses writes, for this reason.
+    DiskFailing(String),
+    /// Its disk has not taken a write for this long.
+    DiskStalled(Duration),
+    /// It knows of no leader.
+    NoLeader,
+    /// It leads, and has not heard a majority of the servers lately.
+    NoQuorum,
+    /// It has not heard the leader lately.
+    LeaderSilent,
+}
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Removed => f.write_str("this server was removed from the quorum"),
+            Self::Corrupt => f.write_str("the state of this server is corrupt"),
+            Self::SetBack => f.write_str("the disk of this server was set back"),
+            Self::DiskFailing(reason) => write!(f, "the disk refuses writes: {reason}"),
+            Self::DiskStalled(age) => {
+                write!(f, "the disk has not taken a write for {} s", age.as_secs())
+            }
+            Self::NoLeader => f.write_str("no leader is known"),
+            Self::NoQuorum => {
+                f.write_str("this server leads, but has lost contact with a majority of the servers")
+            }
+            Self::LeaderSilent => f.write_str("the leader has not been heard lately"),
+        }
+    }
+}
+
+impl Frontend {
+    /// Why this server cannot serve now; nothing where it can.
+    pub fn not_ready(&self, now: Time) -> Vec<NotReady> {
+        let mut reasons = Vec::new();
+        if self.removal != Removal::No {
+            reasons.push(NotReady::Removed);
+        }
+        if self.corrupt {
+            reasons.push(NotReady::Corrupt);
+        }
+        if self.core.set_back().is_some() {
+            reasons.push(NotReady::SetBack);
+        }
+        if let DiskHealth::Failing(reason) = &self.disk {
+            reasons.push(NotReady::DiskFailing(reason.clone()));
+        }
+        let unpersisted = self.unpersisted_since().map(|since| now.since(since));
+        reasons.extend(unpersisted.filter(|age| *age >= DISK_STALL_TIMEOUT).map(NotReady::DiskStalled));
+        reasons.extend(self.not_led(now));
+        reasons
+    }
+
+    /// Why nobody leads this server, where that is so.
+    fn not_led(&self, now: Time) -> Option<NotReady> {
+        let silence_allowed = self.core.longest_silence();
+        let Some(leader) = self.core.leader() else { return Some(NotReady::NoLeader) };
+        if leader == self.config.own_record.id {
+            return (!self.core.hears_majority(now, silence_allowed)).then_some(NotReady::NoQuorum);
+        }
+        let is_heard = self.core.last_contact(now, leader).is_some_and(|silence| silence <= silence_allowed);
+        (!is_heard).then_some(NotReady::LeaderSilent)
+    }
+}

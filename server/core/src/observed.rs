@@ -1,0 +1,159 @@
+//! What a server measures of its own work, for whoever watches it: how long commits and waits for locks took, and which
+//! sessions and locks were lost.
+//!
+//! Everything is in the times that the shell gives, and nothing decides by it. It is the leader's view alone: the sums over
+//! all servers count everything once, and a log that is applied again at a start counts nothing again.
+
+use crate::state::State;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::record::{Loss, LossCause};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Why sessions are lost, in the order of [`Losses`], in words for labels.
+pub const LOSS_CAUSES: [&str; 5] =
+    ["destroyed", "ttl_expired", "check_critical", "check_deregistered", "node_deregistered"];
+
+/// What was measured since somebody took it: the shell empties it after every turn.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// From the proposal of a batch of commands to its commit.
+    pub commits: Vec<Duration>,
+    /// From a place in a lock's queue to the grant.
+    pub lock_waits: Vec<Duration>,
+    /// What was lost, by cause in the order of [`LOSS_CAUSES`].
+    pub losses: [Losses; LOSS_CAUSES.len()],
+}
+
+/// Sessions that ended, and what they held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// How many sessions ended.
+    pub sessions: u64,
+    /// How many locks they held.
+    pub locks: u64,
+}
+
+/// Since when what is under way has been so.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    /// The last index of each batch in the log that is not committed, and when it was proposed.
+    proposed: VecDeque<(LogIndex, Time)>,
+    /// The sessions that were seen to begin to wait for a lock, by their position in its queue.
+    waiting: BTreeMap<(Key, LogIndex), (SessionId, Time)>,
+    /// What is to be told.
+    pub(crate) observed: Observed,
+}
+
+impl Observer {
+    /// A batch that ends at this index went into the log.
+    pub(crate) fn proposed(&mut self, now: Time, last: LogIndex) {
+        self.proposed.push_back((last, now));
+    }
+
+    /// Everything up to this index is committed.
+    pub(crate) fn committed(&mut self, now: Time, index: LogIndex) {
+        while self.proposed.front().is_some_and(|(last, _)| *last <= index) {
+            let (_, proposed) = self.proposed.pop_front().expect("the front was just seen");
+            self.observed.commits.push(now.since(proposed));
+        }
+    }
+
+    /// The leader applied a command that changed this; `state` is the one after it.
+    pub(crate) fn applied(&mut self, now: Time, changes: &[Change], state: &State) {
+        for change in changes {
+            match change {
+                Change::Waiter(key, ticket, Some(waiter)) => {
+                    let since = || (waiter.session.clone(), now);
+                    self.waiting.entry((key.clone(), *ticket)).or_insert_with(since);
+                }
+                Change::Waiter(key, ticket, None) => self.left_queue(now, (key.clone(), *ticket), state),
+                Change::Loss(_, Some(loss)) => self.lost(loss),
+                Change::Cleared => self.waiting.clear(),
+                _ => {}
+            }
+        }
+    }
+
+    /// This server no longer leads: what it began to measure ends elsewhere.
+    pub(crate) fn step_down(&mut self) {
+        self.proposed.clear();
+        self.waiting.clear();
+    }
+
+    /// Whoever is granted a lock leaves its queue in the same command; others leave it without the lock.
+    fn left_queue(&mut self, now: Time, place: (Key, LogIndex), state: &State) {
+        let Some((session, since)) = self.waiting.remove(&place) else { return };
+        if state.holder(&place.0) == Some(&session) {
+            self.observed.lock_waits.push(now.since(since));
+        }
+    }
+
+    fn lost(&mut self, loss: &Loss) {
+        let losses = &mut self.observed.losses[number_of(&loss.cause)];
+        losses.sessions += 1;
+        losses.locks += loss.key_count;
+    }
+}
+
+/// The place of a cause in [`LOSS_CAUSES`].
+fn number_of(cause: &LossCause) -> usize {
+    match cause {
+        LossCause::Destroyed => 0,
+        LossCause::TtlExpired => 1,
+        LossCause::CheckCritical(_) => 2,
+        LossCause::CheckDeregistered(_) => 3,
+        LossCause::NodeDeregistered => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::{NodeName, WallTime};
+    use std::sync::Arc;
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000)
+    }
+
+    #[test]
+    fn a_commit_counts_once_a_batch_and_none_that_a_deposed_leader_left() {
+        let mut observer = Observer::default();
+        observer.proposed(at(0), LogIndex(3));
+        observer.proposed(at(2), LogIndex(5));
+        observer.committed(at(4), LogIndex(4));
+        observer.committed(at(7), LogIndex(5));
+        let millis = Duration::from_millis;
+        assert_eq!(observer.observed.commits, [millis(4), millis(5)]);
+        observer.proposed(at(8), LogIndex(6));
+        observer.step_down();
+        observer.committed(at(9), LogIndex(6));
+        assert_eq!(observer.observed.commits.len(), 2);
+    }
+
+    #[test]
+    fn losses_count_by_cause_with_the_locks_that_were_held() {
+        let loss = |cause, key_count| {
+            let loss = Loss {
+                index: LogIndex(1),
+                at: WallTime(0),
+                session: SessionId::from("s".to_owned()),
+                session_name: String::new(),
+                node: NodeName::from("n"),
+                cause,
+                keys: Vec::new(),
+                key_count,
+            };
+            Change::Loss(0, Some(Arc::new(loss)))
+        };
+        let changes = [loss(LossCause::TtlExpired, 2), loss(LossCause::TtlExpired, 0), Change::Loss(0, None)];
+        let mut observer = Observer::default();
+        observer.applied(at(0), &changes, &State::default());
+        let number = LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("it is one of them");
+        assert_eq!(observer.observed.losses[number], Losses { sessions: 2, locks: 2 });
+        assert_eq!(observer.observed.losses.iter().map(|losses| losses.sessions).sum::<u64>(), 2);
+    }
+}
