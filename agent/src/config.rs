@@ -9,7 +9,7 @@ mod value;
 pub use value::FileMode;
 
 use lockmesh_net::config::{
-    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range,
+    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct AgentConfig {
     pub data_dir: PathBuf,
     /// The address that the catalog gives for this node; empty for the one the servers see, which a host with
     /// one address never needs to change.
-    #[serde(with = "value::empty_is_none")]
+    #[serde(with = "empty_is_none")]
     pub advertise: Option<IpAddr>,
     /// How many threads serve applications and the way to the servers. 1 to 256.
     pub threads: usize,
@@ -51,7 +51,7 @@ pub struct AgentConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
-    #[serde(with = "value::empty_is_none")]
+    #[serde(with = "empty_is_none")]
     pub tcp: Option<SocketAddr>,
     /// Whether `tcp` may be reachable from other hosts. There is no access control behind it.
     pub allow_non_loopback: bool,

@@ -27,6 +27,8 @@ pub struct ServerConfig {
     pub node: NodeConfig,
     /// Where agents and other servers reach this one.
     pub rpc: RpcConfig,
+    /// Where it shows its figures and its health.
+    pub http: HttpConfig,
     /// Who it is towards them.
     pub tls: TlsConfig,
     /// How it comes to belong to a quorum.
@@ -68,6 +70,22 @@ pub struct QuorumConfig {
     /// times what a message and its answer take.
     #[serde(with = "duration::text")]
     pub election_timeout: Duration,
+}
+
+/// Where a server shows its figures and its health, to monitoring alone: nothing can be changed there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// The TCP address to listen on, IPv4 or IPv6, as `ip:port`; empty for none. Port 0 takes any free one.
+    #[serde(with = "empty_is_none")]
+    pub listen: Option<SocketAddr>,
+    /// Connections. 1 to 10,000.
+    pub max_connections: usize,
+    /// The longest head of a request in bytes. 8 KiB to 1 MiB.
+    pub max_header_bytes: usize,
+    /// How long a client may take to send a request's head, and how long it may be idle. 1 s to 10 m.
+    #[serde(with = "duration::text")]
+    pub read_timeout: Duration,
 }
 
 /// How log and state are kept on disk.
@@ -135,6 +153,7 @@ impl Default for ServerConfig {
             threads: 1,
             node: NodeConfig::default(),
             rpc: RpcConfig::default(),
+            http: HttpConfig::default(),
             tls: TlsConfig::of_role("server"),
             quorum: QuorumConfig::default(),
             storage: StorageConfig::default(),
@@ -153,6 +172,7 @@ impl ServerConfig {
         check_range("threads", self.threads as u64, 1, 256)?;
         self.node.check()?;
         self.rpc.check()?;
+        self.http.check()?;
         self.tls.check()?;
         self.quorum.check()?;
         let storage = &self.storage;
@@ -204,6 +224,26 @@ impl RpcConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.advertised().map(|_| ())
+    }
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            max_connections: 64,
+            max_header_bytes: 16 << 10,
+            read_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl HttpConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let second = Duration::from_secs(1);
+        check_range("http.max_connections", self.max_connections as u64, 1, 10_000)?;
+        check_range("http.max_header_bytes", self.max_header_bytes as u64, 8 << 10, 1 << 20)?;
+        check_length("http.read_timeout", self.read_timeout, second, second * 600)
     }
 }
 

@@ -12,19 +12,21 @@
 //! is for events, until the frontend wants to be woken.
 
 mod connections;
+mod figures;
 
 use crate::background::yield_to_others;
 use crate::backup::{Backups, Question};
 use crate::bootstrap::{Record, announce};
 use crate::config::StorageConfig;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, Outgoing};
-use crate::metrics;
+use crate::health::Health;
+use crate::metrics::SERVER;
 use crate::peers::{Peers, VERSION};
 use crate::snapshot::{CheckpointSource, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreEvent, StoreHandle};
 use connections::Connections;
+use figures::Publisher;
 use lockmesh_core::Core;
-use lockmesh_core::corruption::Finding;
 use lockmesh_core::frontend::{
     Actions, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig, PartWanted,
     RosterChange, SnapshotFetch, Storage,
@@ -63,6 +65,7 @@ pub(crate) struct DriverParts {
     pub(crate) peers: Arc<Peers>,
     pub(crate) record: Record,
     pub(crate) data_dir: PathBuf,
+    pub(crate) health: Health,
 }
 
 /// The loop with all that it owns.
@@ -86,6 +89,7 @@ pub(crate) struct Driver {
     announcing: Option<JoinHandle<()>>,
     /// Who waits until this server may stop.
     leaving: Option<oneshot::Sender<()>>,
+    publisher: Publisher,
 }
 
 impl Driver {
@@ -101,6 +105,7 @@ impl Driver {
             peers,
             record,
             data_dir,
+            health,
         } = parts;
         let own_version = Event::Version(own_record.id, VERSION.into());
         let config = FrontendConfig {
@@ -127,6 +132,7 @@ impl Driver {
             next: vec![own_version],
             announcing: None,
             leaving: None,
+            publisher: Publisher::new(health),
         }
     }
 
@@ -146,15 +152,17 @@ impl Driver {
             for event in std::mem::take(&mut self.next) {
                 self.handle(event);
             }
-            metrics::TURN_EVENTS.observe(events.len() as f64);
+            SERVER.turn_events.observe(events.len() as f64);
+            SERVER.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
                 running &= self.take(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
             running &= self.carry_out();
-            self.frontend.settle(self.now(), &mut self.actions);
+            self.settle();
             running &= self.carry_out();
+            figures::count(&self.frontend.take_observed());
             self.unwritten.end_turn();
             self.connections.deliver();
             self.speak_to_peers();
@@ -218,11 +226,16 @@ impl Driver {
             return;
         }
         if self.frontend.advance(now, wall_time(), self.unwritten.row_count(), &mut self.actions) {
-            metrics::WATCHES.set(self.frontend.watch_count() as i64);
-            let checks = self.frontend.core().corruption_checks();
-            metrics::CORRUPT.set(i64::from(self.frontend.is_corrupt()));
-            metrics::STATES_DIFFER.set(i64::from(*checks.finding() != Finding::Alike));
-            metrics::LOG_BYTES.set(self.frontend.core().log_status().log_bytes as i64);
+            let (figures, not_ready) = (self.frontend.figures(now), self.frontend.not_ready(now));
+            self.publisher.show(&figures, not_ready, self.started);
+        }
+    }
+
+    fn settle(&mut self) {
+        let (begun, before) = (self.now(), self.frontend.core().log_status().applied_index);
+        self.frontend.settle(begun, &mut self.actions);
+        if self.frontend.core().log_status().applied_index != before {
+            SERVER.applies.observe(self.now().since(begun).as_secs_f64());
         }
     }
 
@@ -232,16 +245,19 @@ impl Driver {
         // Before anything leaves: nobody may remember more of this server than its next hello says.
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
         let alive = self.store_all(&mut actions.storage) && self.can_read();
+        let now = Instant::now();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
             match kind {
-                AnswerKind::Read => metrics::READS.inc(),
-                AnswerKind::Write => metrics::count_response(&response),
+                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.reads.inc(),
+                AnswerKind::Write => SERVER.count_write(&response),
                 AnswerKind::Other => {}
             }
-            self.connections.answer(to, response);
+            if let Some(arrived) = self.connections.answer(to, response) {
+                figures::count_request(kind, now.saturating_duration_since(arrived));
+            }
         }
         for (to, read) in actions.long_reads.drain(..) {
-            metrics::READS.inc();
+            SERVER.reads.inc();
             self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
         }
         let removed = actions.removed_rows.take();

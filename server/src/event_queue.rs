@@ -6,6 +6,7 @@
 //! here.
 
 use crate::bootstrap::BootstrapEvent;
+use crate::metrics::SERVER;
 use crate::snapshot::Fetched;
 use crate::store::StoreEvent;
 use lockmesh_core::frontend::CallRef;
@@ -16,7 +17,8 @@ use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -110,6 +112,8 @@ struct QueueShared {
 #[derive(Debug, Default)]
 struct EventQueue {
     events: VecDeque<DriverEvent>,
+    /// When the oldest of them was posted, or the driver was last here.
+    oldest: Option<Instant>,
     /// How many calls wait, and how many messages of other servers.
     limited: [usize; 2],
     /// Whether a thread waits for the first event.
@@ -170,6 +174,9 @@ impl EventQueue {
             }
             *waiting += 1;
         }
+        if self.events.is_empty() {
+            self.oldest = Some(Instant::now());
+        }
         self.events.push_back(event);
         Ok(())
     }
@@ -180,6 +187,11 @@ impl EventQueue {
         events.extend(self.events.drain(..count));
         for kind in events[before..].iter().filter_map(DriverEvent::limited) {
             self.limited[kind as usize] -= 1;
+        }
+        if let Some(oldest) = self.oldest.take() {
+            let now = Instant::now();
+            SERVER.queue_waits.observe(now.duration_since(oldest).as_secs_f64());
+            self.oldest = (!self.events.is_empty()).then_some(now);
         }
     }
 }
@@ -247,9 +259,19 @@ struct ReplyQueue {
 
 #[derive(Debug, Default)]
 struct Replies {
-    unanswered: HashSet<CallId>,
+    /// Calls with the time of their arrival.
+    unanswered: HashMap<CallId, Instant>,
     queue: Vec<(CallId, Outgoing)>,
     gone: bool,
+}
+
+/// An answer that was queued.
+#[derive(Clone, Copy, Debug)]
+struct Pushed {
+    /// When its call arrived.
+    arrived: Instant,
+    /// Whether the queue was empty before, so that somebody must be woken.
+    is_first: bool,
 }
 
 /// What goes back to a connection.
@@ -302,7 +324,7 @@ impl ReplySink {
 
     /// Answers a call and wakes the connection; a driver uses a [`WakeList`], which wakes once a turn.
     pub fn answer(&self, call: CallId, response: Response) {
-        if self.push(call, response.into()) {
+        if self.push(call, response.into()).is_some_and(|pushed| pushed.is_first) {
             self.0.ready.notify_one();
         }
     }
@@ -317,33 +339,40 @@ impl ReplySink {
         }
     }
 
-    /// Whether the queue was empty before, so that somebody must be woken.
-    fn push(&self, call: CallId, outgoing: Outgoing) -> bool {
+    /// Queues an answer, where it is still wanted.
+    fn push(&self, call: CallId, outgoing: Outgoing) -> Option<Pushed> {
         let mut state = lock(&self.0.state);
-        if state.gone || !state.unanswered.remove(&call) {
-            return false;
+        if state.gone {
+            return None;
         }
+        let arrived = state.unanswered.remove(&call)?;
         state.queue.push((call, outgoing));
-        state.queue.len() == 1
+        Some(Pushed { arrived, is_first: state.queue.len() == 1 })
     }
 
-    /// Notes that a call begins.
-    pub fn begin(&self, call: CallId) -> Begun {
+    /// Notes that a call begins, which arrived at this time.
+    pub fn begin(&self, call: CallId, arrived: Instant) -> Begun {
         let mut state = lock(&self.0.state);
         if state.unanswered.len() + state.queue.len() >= self.0.call_limit {
             return Begun::TooMany;
         }
-        if state.unanswered.insert(call) { Begun::Yes } else { Begun::Duplicate }
+        match state.unanswered.entry(call) {
+            Entry::Vacant(place) => {
+                place.insert(arrived);
+                Begun::Yes
+            }
+            Entry::Occupied(_) => Begun::Duplicate,
+        }
     }
 
     /// Notes that nobody wants the answer; whether the call was still unanswered.
     pub fn cancel(&self, call: CallId) -> bool {
-        lock(&self.0.state).unanswered.remove(&call)
+        lock(&self.0.state).unanswered.remove(&call).is_some()
     }
 
     /// Whether somebody still waits for the answer to this call.
     pub fn awaits(&self, call: CallId) -> bool {
-        lock(&self.0.state).unanswered.contains(&call)
+        lock(&self.0.state).unanswered.contains_key(&call)
     }
 
     /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later answer.
@@ -388,11 +417,19 @@ pub struct WakeList {
 }
 
 impl WakeList {
-    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`].
-    pub fn answer(&mut self, replies: &ReplySink, call: CallId, outgoing: impl Into<Outgoing>) {
-        if replies.push(call, outgoing.into()) {
+    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`]. When the call arrived, where
+    /// its answer is still wanted.
+    pub fn answer(
+        &mut self,
+        replies: &ReplySink,
+        call: CallId,
+        outgoing: impl Into<Outgoing>,
+    ) -> Option<Instant> {
+        let Pushed { arrived, is_first } = replies.push(call, outgoing.into())?;
+        if is_first {
             self.woken.push(replies.clone());
         }
+        Some(arrived)
     }
 
     /// Wakes every connection that has answers: the end of a turn.
@@ -479,7 +516,7 @@ mod tests {
     #[tokio::test]
     async fn answers_go_to_calls_that_began_and_were_not_cancelled() {
         let (sink, mut wakes) = (sink(3), WakeList::default());
-        assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id))), {
+        assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id), Instant::now())), {
             [Begun::Yes, Begun::Yes, Begun::Duplicate, Begun::Yes, Begun::TooMany]
         });
         assert!(sink.cancel(CallId(2)) && !sink.cancel(CallId(2)));
@@ -489,24 +526,24 @@ mod tests {
         wakes.deliver();
         let answered = sink.ready().await.into_iter().map(|(call, _)| call);
         assert!(answered.eq([CallId(1), CallId(3)]));
-        assert_eq!(sink.begin(CallId(1)), Begun::Yes);
+        assert_eq!(sink.begin(CallId(1), Instant::now()), Begun::Yes);
     }
 
     #[tokio::test]
     async fn a_peer_that_does_not_read_waits_until_its_answers_are_taken_or_dropped() {
         let sink = sink(10);
         for id in [1, 2] {
-            sink.begin(CallId(id));
+            sink.begin(CallId(id), Instant::now());
             sink.answer(CallId(id), Response::Done);
         }
         sink.room(3).await;
         let (_, taken) = tokio::join!(sink.room(2), sink.ready());
         assert_eq!(taken.len(), 2);
-        sink.begin(CallId(3));
+        sink.begin(CallId(3), Instant::now());
         sink.answer(CallId(3), Response::Done);
         tokio::join!(sink.room(1), async { sink.close() });
         sink.answer(CallId(3), Response::Done);
-        sink.begin(CallId(4));
+        sink.begin(CallId(4), Instant::now());
         sink.answer(CallId(4), Response::Done);
         sink.room(1).await;
     }

@@ -18,7 +18,9 @@
 //! | [`recover`] | begins anew from one server that survived |
 //! | [`stopped`] | what may be wrong with a stopped server's data folder |
 //! | [`config`] | what a server can be told |
-//! | `metrics` | what is counted |
+//! | [`metrics`] | what is counted and measured |
+//! | `health` | what the driver last said of itself |
+//! | `http` | the port where monitoring reads both |
 
 mod background;
 mod backup;
@@ -26,8 +28,10 @@ pub mod bootstrap;
 pub mod config;
 mod driver;
 pub mod event_queue;
+mod health;
+mod http;
 pub mod inspect;
-mod metrics;
+pub mod metrics;
 pub mod moved;
 pub mod peers;
 pub mod recover;

@@ -4,7 +4,9 @@ use crate::bootstrap::{BootstrapLoop, BootstrapState, Membership, Record};
 use crate::config::ServerConfig;
 use crate::driver::Driver;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, event_queue};
-use crate::metrics;
+use crate::health::{EndGuard, Health};
+use crate::http::HttpPort;
+use crate::metrics::{self, SERVER};
 use crate::peers::{Peers, dial_options};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
@@ -69,6 +71,17 @@ pub enum ServerError {
         /// What the system said.
         error: io::Error,
     },
+    /// The address for figures and health cannot be used.
+    #[error(
+        "cannot listen on {address} (TCP) for figures and health: {error}; choose another `http.listen`, port 0 for any \
+         free one, or \"\" for none"
+    )]
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
     /// No socket could be had to call other servers from.
     #[error("cannot make a socket to call other servers from: {0}")]
     Dial(io::Error),
@@ -98,6 +111,7 @@ pub struct Server {
     driver: JoinHandle<()>,
     ended: watch::Receiver<()>,
     tasks: [AbortHandle; 2],
+    http: Option<HttpPort>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
 
@@ -111,6 +125,8 @@ impl Server {
         let node = NodeName::from(node);
         check_certificate(&config, &node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
+        let health = Health::default();
+        let http = open_http(&config, &health)?;
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Address)?;
         let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
@@ -142,10 +158,11 @@ impl Server {
             seed,
             sender: sender.clone(),
             peers: Arc::clone(&peers),
+            health: health.clone(),
         };
-        let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let counters = Arc::new(RpcCounters::default());
-        metrics::register_rpc(&counters);
+        metrics::show_server(&counters, &sender, &health);
+        let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let rpc = RpcOptions {
             connections: config.limits.connections,
             calls_per_connection: config.limits.calls_per_connection,
@@ -154,15 +171,20 @@ impl Server {
         let service = RpcService::new(sender.clone(), rpc, counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let expiry = expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left));
+        let expiry = expiry::watch(watched, |first| SERVER.certificate_expiry.set(first.ends_at()));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
-        Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, lives })
+        Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, http, lives })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it shows figures and health, if it does.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpPort::address)
     }
 
     /// Whether its driver has ended, which it does by itself only when it must not go on.
@@ -185,7 +207,7 @@ impl Server {
 
     /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the files.
     pub async fn stop(self) {
-        let Self { endpoint, dialling, sender, peers, driver, tasks, .. } = self;
+        let Self { endpoint, dialling, sender, peers, driver, tasks, http, .. } = self;
         let (leave, left) = oneshot::channel();
         // It always gets in; a driver that is gone has nothing to hand over.
         let _ = sender.post(DriverEvent::Leave(leave));
@@ -202,6 +224,10 @@ impl Server {
         let _ = sender.post(DriverEvent::Stop);
         if driver.await.is_err() {
             tracing::error!("the driver did not end well");
+        }
+        if let Some(http) = http {
+            // It waits for a thread.
+            let _ = tokio::task::spawn_blocking(move || http.close()).await;
         }
     }
 }
@@ -240,7 +266,8 @@ fn start_driver(
     start: ServerStart,
     receiver: EventReceiver,
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
-    let (guard, ended) = watch::channel(());
+    let (ended_guard, ended) = watch::channel(());
+    let guard = (EndGuard(start.health.clone()), ended_guard);
     let must_wait = match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,
         BootstrapState::Promised(formation) => formation.servers.len() > 1,
@@ -284,6 +311,11 @@ fn begin(
         Some(record) => start.open(record, receiver).map(Some),
         None => Ok(None),
     }
+}
+
+fn open_http(config: &ServerConfig, health: &Health) -> Result<Option<HttpPort>, ServerError> {
+    let address = config.http.listen.unwrap_or(config.rpc.listen);
+    HttpPort::open(&config.http, health).map_err(|error| ServerError::Http { address, error })
 }
 
 fn listen(

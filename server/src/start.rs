@@ -4,6 +4,7 @@ use crate::bootstrap::{BootstrapState, Membership, Record, RecordError};
 use crate::config::ServerConfig;
 use crate::driver::{Driver, DriverLimits, DriverParts};
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender};
+use crate::health::Health;
 use crate::peers::{Me, Peers};
 use crate::recover::begin_anew;
 use crate::stopped::FolderError;
@@ -30,6 +31,7 @@ pub(crate) struct ServerStart {
     pub(crate) seed: u64,
     pub(crate) sender: EventSender,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) health: Health,
 }
 
 /// Why a member could not begin.
@@ -187,6 +189,7 @@ impl ServerStart {
             peers,
             record,
             data_dir: path,
+            health: self.health,
         }))
     }
 

@@ -28,34 +28,3 @@ impl<'de> Deserialize<'de> for FileMode {
         }
     }
 }
-
-/// An optional value in a file, where every key has a value: the empty text is none.
-pub(super) mod empty_is_none {
-    use super::{Deserialize, Deserializer, Error, Serializer};
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    pub(in super::super) fn serialize<S, T>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error>
-    where
-        S: Serializer,
-        T: Display,
-    {
-        match value {
-            Some(value) => serializer.collect_str(value),
-            None => serializer.serialize_str(""),
-        }
-    }
-
-    pub(in super::super) fn deserialize<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        D: Deserializer<'de>,
-        T: FromStr,
-        T::Err: Display,
-    {
-        let text = String::deserialize(deserializer)?;
-        if text.is_empty() {
-            return Ok(None);
-        }
-        text.parse().map(Some).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
-    }
-}

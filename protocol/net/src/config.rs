@@ -168,3 +168,43 @@ fn is_uuid(text: &str) -> bool {
             _ => c.is_ascii_hexdigit(),
         })
 }
+/// An optional value in a file, where every key has a value: the empty text is none.
+pub mod empty_is_none {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    /// Writes the value, or the empty text.
+    ///
+    /// # Errors
+    /// The serializer's own.
+    pub fn serialize<S, T>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+        T: Display,
+    {
+        match value {
+            Some(value) => serializer.collect_str(value),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    /// Reads the value, or none from the empty text.
+    ///
+    /// # Errors
+    /// The text is neither empty nor such a value.
+    pub fn deserialize<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr,
+        T::Err: Display,
+    {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
+    }
+}
+

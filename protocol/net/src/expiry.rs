@@ -40,6 +40,11 @@ impl CertificateLife {
         }
     }
 
+    /// When it ends, in seconds since 1970.
+    pub fn ends_at(&self) -> f64 {
+        self.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    }
+
     /// The warning that is due at `now`, if one is.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let left = self.seconds_left(now);
@@ -68,9 +73,9 @@ pub(crate) async fn ended(not_after: SystemTime) {
 }
 
 /// Looks at the certificates once an hour, whenever one ends, and whenever they are replaced, until nobody can replace
-/// them any more: tells `gauge` the fewest seconds that one of them still lives, and warns in the log once a day from
-/// 30 days before the end, and at the end.
-pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64)) {
+/// them any more: tells `gauge` of the one that ends first, and warns in the log once a day from 30 days before the end,
+/// and at the end.
+pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(&CertificateLife)) {
     let (mut looks, mut ended) = (0u32, 0);
     loop {
         let (now, known) = (SystemTime::now(), lives.borrow_and_update().clone());
@@ -80,8 +85,8 @@ pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(i64
         if std::mem::replace(&mut ended, have_ended) < have_ended {
             looks = 0;
         }
-        if let Some(least) = known.iter().map(|life| life.seconds_left(now)).min() {
-            gauge(least);
+        if let Some(first) = known.iter().min_by_key(|life| life.not_after) {
+            gauge(first);
         }
         if looks.is_multiple_of(LOOKS_PER_WARNING) {
             for warning in known.iter().filter_map(|life| life.warning(now)) {
@@ -115,13 +120,17 @@ mod tests {
         assert!(life(now).warning(now).unwrap().contains("has ended"));
     }
 
+    fn left(life: &CertificateLife) -> i64 {
+        life.seconds_left(SystemTime::now())
+    }
+
     #[tokio::test]
     async fn the_end_of_a_certificate_is_noticed_when_it_comes() {
         let not_after = SystemTime::now() + Duration::from_millis(1200);
         let life = CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after };
         let (_replace, lives) = tokio::sync::watch::channel(vec![life]);
         let (tell, mut told) = tokio::sync::mpsc::channel(4);
-        let watching = tokio::spawn(watch(lives, move |left| tell.try_send(left).unwrap()));
+        let watching = tokio::spawn(watch(lives, move |life| tell.try_send(left(life)).unwrap()));
         assert_eq!(told.recv().await, Some(1));
         let at_the_end = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
         assert_eq!(at_the_end.expect("it is not looked at once an hour only"), Some(0));
@@ -137,7 +146,7 @@ mod tests {
         };
         let (replace, lives) = tokio::sync::watch::channel(of_days(1));
         let (tell, mut told) = tokio::sync::mpsc::channel(4);
-        let watching = tokio::spawn(watch(lives, move |left| tell.try_send(left / 86_400).unwrap()));
+        let watching = tokio::spawn(watch(lives, move |life| tell.try_send(left(life) / 86_400).unwrap()));
         assert_eq!(told.recv().await, Some(0));
         replace.send_replace(of_days(365));
         assert_eq!(told.recv().await, Some(364));

@@ -6,6 +6,7 @@ use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::CallId;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The connections that have called and stand still.
 #[derive(Debug, Default)]
@@ -32,11 +33,11 @@ impl Connections {
         self.sinks.get(&call.caller).cloned()
     }
 
-    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`].
-    pub(super) fn answer(&mut self, to: CallRef, outgoing: impl Into<Outgoing>) {
-        if let Some(replies) = self.sinks.get(&to.caller) {
-            self.wakes.answer(replies, to.call, outgoing);
-        }
+    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`]. When the call arrived,
+    /// where its answer is still wanted.
+    pub(super) fn answer(&mut self, to: CallRef, outgoing: impl Into<Outgoing>) -> Option<Instant> {
+        let replies = self.sinks.get(&to.caller)?;
+        self.wakes.answer(replies, to.call, outgoing)
     }
 
     /// Wakes every connection that has answers: the end of a turn.

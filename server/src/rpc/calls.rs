@@ -12,6 +12,7 @@ use lockmesh_net::{Connection, LinkError};
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Response, Unavailable};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// A peer that lets so many answers wait is not asked for more calls until it has read some.
 const ANSWERS_IN_LINE: usize = 4096;
@@ -48,7 +49,8 @@ impl Stream {
             one_more(&self.service.counters.call_frames);
             self.service.counters.calls.fetch_add(calls.len() as u64, Ordering::Relaxed);
             let mut duplicate = None;
-            let events = calls.into_iter().filter_map(|call| self.event(call, &mut duplicate));
+            let arrived = Instant::now();
+            let events = calls.into_iter().filter_map(|call| self.event(call, arrived, &mut duplicate));
             let refused = self.service.sender.post_all(events);
             for event in refused {
                 self.shed(event);
@@ -62,7 +64,7 @@ impl Stream {
     }
 
     /// What the driver is told about a call; nothing if it is answered here.
-    fn event(&self, call: Call, duplicate: &mut Option<CallId>) -> Option<DriverEvent> {
+    fn event(&self, call: Call, arrived: Instant, duplicate: &mut Option<CallId>) -> Option<DriverEvent> {
         let (call, request) = match call {
             Call::Begin(call, request) => (call, request),
             Call::Cancel(call) => {
@@ -71,7 +73,7 @@ impl Stream {
                 return self.replies.cancel(call).then_some(DriverEvent::Cancel(from));
             }
         };
-        match self.replies.begin(call) {
+        match self.replies.begin(call, arrived) {
             Begun::Yes => {}
             Begun::TooMany => {
                 one_more(&self.service.counters.overloaded);

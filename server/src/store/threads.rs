@@ -15,10 +15,13 @@ use super::events::{StoreEvent, StoreHealth};
 use super::log::LogStore;
 use super::rows::DirtyRows;
 use crate::background::yield_to_others;
+use crate::metrics::SERVER;
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_protocol::id::LogIndex;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -75,6 +78,7 @@ impl StoreHandle {
             listener: Box::new(listener),
         });
         let checkpoints = Arc::new(checkpoints);
+        let files = [("log", log.file().path()), ("state", checkpoints.file().path())];
         let mut handle =
             Self { shared: Arc::clone(&shared), checkpoints: Arc::clone(&checkpoints), threads: Vec::new() };
         let log_shared = Arc::clone(&shared);
@@ -83,7 +87,7 @@ impl StoreHandle {
         let checkpoint_thread = thread::Builder::new().name("checkpoint writer".to_owned());
         handle.threads.push(checkpoint_thread.spawn(move || {
             yield_to_others();
-            write_checkpoints(&checkpoints, &shared);
+            write_checkpoints(&checkpoints, &shared, &files);
         })?);
         Ok(handle)
     }
@@ -248,7 +252,10 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
             if again {
                 log.file().reopen()?;
             }
-            log.commit(&writes, least_commit)
+            let begun = Instant::now();
+            log.commit(&writes, least_commit)?;
+            SERVER.fsyncs.observe(begun.elapsed().as_secs_f64());
+            Ok(())
         });
         if !written {
             tracing::warn!(
@@ -290,8 +297,9 @@ fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
 }
 
 /// The checkpoint thread: one checkpoint after the other.
-fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared) {
+fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files: &[(&str, PathBuf)]) {
     let _leaving = Leaving(shared, StoreWriter::Checkpoint);
+    show_sizes(files);
     while let Some(mut checkpoint) = next_checkpoint(shared) {
         let begun = Instant::now();
         checkpoint.rows.sort();
@@ -312,6 +320,8 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared) {
         }
         let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
+        SERVER.checkpoints.observe(begun.elapsed().as_secs_f64());
+        show_sizes(files);
         shared.state().queue.checkpointed();
         shared.log_news.notify_one();
         let index = checkpoint.mark.index;
@@ -321,6 +331,15 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared) {
         }
     }
     checkpoints.finish();
+}
+
+/// Shows how long the files are. One that cannot be asked keeps the size that it had.
+fn show_sizes(files: &[(&str, PathBuf)]) {
+    for (file, path) in files {
+        if let Ok(found) = fs::metadata(path) {
+            SERVER.show_database(file, found.len());
+        }
+    }
 }
 
 /// Waits for a checkpoint, and until it may be made. None where there will be no more.

@@ -1,0 +1,95 @@
+//! Shows where the server stands and what its frontend measured: in the metrics, and to those who ask for its health.
+
+use crate::health::{Health, Report};
+use crate::metrics::{SERVER, show_flag};
+use lockmesh_core::frontend::{AnswerKind, Figures, FollowerFigures, NotReady};
+use lockmesh_core::observed::Observed;
+use lockmesh_protocol::id::NodeName;
+use std::time::{Duration, Instant};
+
+/// Shows figures; knows what it showed last.
+pub(super) struct Publisher {
+    health: Health,
+    /// The servers that have series of their own.
+    followers: Vec<NodeName>,
+    leader_changes: u64,
+}
+
+impl Publisher {
+    pub(super) fn new(health: Health) -> Self {
+        Self { health, followers: Vec::new(), leader_changes: 0 }
+    }
+
+    /// Shows where the server stands; the driver's time 0 was at `started`.
+    pub(super) fn show(&mut self, figures: &Figures, not_ready: Vec<NotReady>, started: Instant) {
+        show_levels(figures);
+        self.show_followers(&figures.followers);
+        SERVER.leader_changes.inc_by(figures.leader_changes - self.leader_changes);
+        self.leader_changes = figures.leader_changes;
+        let is_sick =
+            |reason: &NotReady| matches!(reason, NotReady::DiskFailing(_) | NotReady::DiskStalled(_));
+        show_flag(&SERVER.disk_healthy, !not_ready.iter().any(is_sick));
+        show_flag(&SERVER.ready, not_ready.is_empty());
+        let unpersisted_since =
+            figures.unpersisted_since.map(|since| started + Duration::from_micros(since.0));
+        self.health.report(Report { at: Instant::now(), not_ready, unpersisted_since });
+    }
+
+    /// Series of servers that this one does not lead go, so that nobody takes old figures for new ones.
+    fn show_followers(&mut self, followers: &[FollowerFigures]) {
+        let (lag, contact) = (&SERVER.follower_lag, &SERVER.follower_contact);
+        if !self.followers.iter().eq(followers.iter().map(|follower| &follower.node)) {
+            lag.reset();
+            contact.reset();
+            self.followers = followers.iter().map(|follower| follower.node.clone()).collect();
+        }
+        for follower in followers {
+            let label = [follower.node.as_str()];
+            lag.with_label_values(&label).set(follower.lag.cast_signed());
+            contact.with_label_values(&label).set(follower.last_contact.as_secs_f64());
+        }
+    }
+}
+
+fn show_levels(figures: &Figures) {
+    show_flag(&SERVER.is_leader, figures.is_leader);
+    show_flag(&SERVER.leader_known, figures.is_leader_known);
+    show_flag(&SERVER.corrupt, figures.is_corrupt);
+    show_flag(&SERVER.states_differ, figures.states_differ);
+    let levels = [
+        (&SERVER.term, figures.term.0),
+        (&SERVER.last_index, figures.last_index.0),
+        (&SERVER.commit_index, figures.commit_index.0),
+        (&SERVER.applied_index, figures.applied_index.0),
+        (&SERVER.log_bytes, figures.log_bytes as u64),
+        (&SERVER.sessions, figures.sessions as u64),
+        (&SERVER.locks_held, figures.locks_held as u64),
+        (&SERVER.lock_waiters, figures.lock_waiters as u64),
+        (&SERVER.keys, figures.keys as u64),
+        (&SERVER.watches, figures.watches as u64),
+    ];
+    levels.iter().for_each(|(gauge, level)| gauge.set(level.cast_signed()));
+}
+
+/// Counts what a turn brought.
+pub(super) fn count(observed: &Observed) {
+    observed.commits.iter().for_each(|took| SERVER.commits.observe(took.as_secs_f64()));
+    observed.lock_waits.iter().for_each(|took| SERVER.lock_waits.observe(took.as_secs_f64()));
+    for ((losses, sessions), locks) in observed.losses.iter().zip(&SERVER.losses).zip(&SERVER.locks_lost) {
+        if losses.sessions > 0 {
+            sessions.inc_by(losses.sessions);
+            locks.inc_by(losses.locks);
+        }
+    }
+}
+
+/// Counts how long a request took.
+pub(super) fn count_request(kind: AnswerKind, took: Duration) {
+    let number = match kind {
+        AnswerKind::Read => 0,
+        AnswerKind::BlockingRead => 1,
+        AnswerKind::Write => 2,
+        AnswerKind::Other => 3,
+    };
+    SERVER.requests[number].observe(took.as_secs_f64());
+}

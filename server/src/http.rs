@@ -1,0 +1,281 @@
+//! The port where monitoring reads a server's figures and health.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/metrics` | all figures of the process, as Prometheus reads them |
+//! | `/health/live` | 200 as long as the server's driver runs or will run |
+//! | `/health/ready` | 200 while this server can serve, else 503 and why, one reason a line |
+//!
+//! It has a thread of its own, so that it answers while the driver is busy or waits for its disk. **Invariants:** it asks
+//! neither driver nor disk, it only reads what was last said; nothing can be changed through it; connections, the length of a
+//! head and the time that it takes are limited.
+
+use crate::config::HttpConfig;
+use crate::health::Health;
+use crate::metrics;
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+const PATHS: &str = "/metrics, /health/live and /health/ready";
+
+/// How long an accept loop rests after the system could not give it a connection.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
+     as many connections are open as `http.max_connections` allows\n";
+
+/// The port at work. It is closed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct HttpPort {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl HttpPort {
+    /// Listens, where the configuration says so, and answers from now on.
+    pub(crate) fn open(config: &HttpConfig, health: &Health) -> io::Result<Option<Self>> {
+        let Some(address) = config.listen else { return Ok(None) };
+        let listener = StdTcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let port = Port { config: config.clone(), health: health.clone() };
+        let thread = thread::Builder::new().name("http".into());
+        let thread = thread.spawn(move || port.serve(&runtime, listener, stopped))?;
+        tracing::info!(%address, "figures and health are at {PATHS}");
+        Ok(Some(Self { address, stop, thread }))
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes it, and waits for that. Whoever asks right now hears nothing more.
+    pub(crate) fn close(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the HTTP port panicked");
+        }
+    }
+}
+
+/// What the thread has.
+struct Port {
+    config: HttpConfig,
+    health: Health,
+}
+
+impl Port {
+    fn serve(self, runtime: &Runtime, listener: StdTcpListener, stopped: oneshot::Receiver<()>) {
+        runtime.block_on(async {
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return tracing::error!("the HTTP port cannot be served: {error}"),
+            };
+            tokio::select! {
+                () = Arc::new(self).accept(listener) => {}
+                // Nothing is ever sent: the channel closes when the port shall.
+                _ = stopped => {}
+            }
+        });
+    }
+
+    async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let room = Arc::new(Semaphore::new(self.config.max_connections));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match (accepted, Arc::clone(&room).try_acquire_owned()) {
+                    (Ok((socket, _)), Ok(permit)) => {
+                        connections.spawn(Arc::clone(&self).connection(socket, permit));
+                    }
+                    (Ok((socket, _)), Err(_)) => turn_away(socket).await,
+                    (Err(error), _) => {
+                        tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, socket: TcpStream, _permit: OwnedSemaphorePermit) {
+        let answer = service_fn(|request| {
+            let answer = self.answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.config.read_timeout)
+            .max_header_size(self.config.max_header_bytes)
+            .serve_connection(TokioIo::new(socket), answer);
+        // A client that breaks off or talks nonsense is its own affair; hyper has told it what it could.
+        let _ = connection.await;
+    }
+
+    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let path = request.uri().path();
+        if !matches!(path, "/metrics" | "/health/live" | "/health/ready") {
+            return told(StatusCode::NOT_FOUND, format!("there is nothing here: ask for {PATHS}\n"));
+        }
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let words = format!("{} is not taken: {PATHS} take GET and HEAD\n", request.method());
+            let mut refusal = told(StatusCode::METHOD_NOT_ALLOWED, words);
+            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
+        match path {
+            "/metrics" => typed(StatusCode::OK, metrics::text(), metrics::CONTENT_TYPE),
+            "/health/live" if self.health.is_live() => told(StatusCode::OK, "live\n".into()),
+            "/health/live" => told(StatusCode::SERVICE_UNAVAILABLE, "this server has ended\n".into()),
+            _ => self.ready(),
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        let reasons = self.health.not_ready(Instant::now());
+        match reasons.is_empty() {
+            true => told(StatusCode::OK, "ready\n".into()),
+            false => told(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+        }
+    }
+}
+
+/// A client that goes away first is told nothing.
+async fn turn_away(mut socket: TcpStream) {
+    // It fits the socket's buffer, so nobody waits for the client here.
+    let _ = socket.write_all(TOO_MANY.as_bytes()).await;
+    let _ = socket.shutdown().await;
+}
+
+fn told(status: StatusCode, words: String) -> Response<Full<Bytes>> {
+    typed(status, words.into_bytes(), "text/plain; charset=utf-8")
+}
+
+fn typed(status: StatusCode, body: Vec<u8>, kind: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Report;
+    use lockmesh_core::frontend::NotReady;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    fn open(config: &HttpConfig) -> (HttpPort, Health) {
+        let health = Health::default();
+        let port = HttpPort::open(config, &health).expect("a free port").expect("it is not switched off");
+        (port, health)
+    }
+
+    fn ask(port: &HttpPort, request: &str) -> String {
+        let mut socket = TcpStream::connect(port.address()).expect("it listens");
+        socket.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        // One that is cut off is judged by what came before.
+        let _ = socket.read_to_string(&mut answer);
+        answer
+    }
+
+    fn request(port: &HttpPort, method: &str, path: &str) -> String {
+        ask(port, &format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    }
+
+    #[test]
+    fn health_is_told_with_its_reasons() {
+        let (port, health) = open(&HttpConfig::default());
+        assert!(request(&port, "GET", "/health/live").starts_with("HTTP/1.1 200"));
+        assert!(request(&port, "GET", "/health/ready").starts_with("HTTP/1.1 503"), "there is no driver yet");
+        let report =
+            |not_ready| health.report(Report { at: Instant::now(), not_ready, unpersisted_since: None });
+        report(vec![NotReady::DiskFailing("no space".into()), NotReady::NoLeader]);
+        let refused = request(&port, "GET", "/health/ready");
+        assert!(
+            refused.ends_with("\r\n\r\nthe disk refuses writes: no space\nno leader is known\n"),
+            "{refused}"
+        );
+        report(Vec::new());
+        assert!(request(&port, "GET", "/health/ready").starts_with("HTTP/1.1 200"));
+        let head = request(&port, "HEAD", "/health/ready");
+        assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+        health.end();
+        assert!(request(&port, "GET", "/health/live").starts_with("HTTP/1.1 503"));
+        port.close();
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_in_words_and_nonsense_does_no_harm() {
+        let (port, _) = open(&HttpConfig::default());
+        let wrong = request(&port, "GET", "/metric");
+        assert!(wrong.starts_with("HTTP/1.1 404") && wrong.contains(PATHS), "{wrong}");
+        let wrong = request(&port, "POST", "/metrics");
+        assert!(wrong.starts_with("HTTP/1.1 405") && wrong.contains("GET and HEAD"), "{wrong}");
+        assert!(ask(&port, "\u{1}\u{2} nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+        assert!(!ask(&port, &long).starts_with("HTTP/1.1 200"));
+        assert!(request(&port, "GET", "/metrics").contains("# TYPE "));
+        port.close();
+    }
+
+    #[test]
+    fn more_connections_than_allowed_are_turned_away_and_slow_ones_cut() {
+        let config = HttpConfig {
+            max_connections: 1,
+            read_timeout: Duration::from_millis(1),
+            ..HttpConfig::default()
+        };
+        let (port, _) = open(&HttpConfig { read_timeout: Duration::from_secs(3600), ..config.clone() });
+        let mut first = TcpStream::connect(port.address()).expect("it listens");
+        first.write_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+        let mut byte = [0];
+        first.read_exact(&mut byte).expect("it is answered, and the connection stays");
+        assert!(ask(&port, "").contains("http.max_connections"));
+        port.close();
+
+        let (port, _) = open(&config);
+        assert!(
+            !ask(&port, "GET /health/live HT").contains(" 200 "),
+            "it is cut off, or this would wait for ever"
+        );
+        port.close();
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_an_error_and_none_can_be_wanted() {
+        let (port, health) = open(&HttpConfig::default());
+        let taken = HttpConfig { listen: Some(port.address()), ..HttpConfig::default() };
+        let error = HttpPort::open(&taken, &health).expect_err("it is taken");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let none = HttpConfig { listen: None, ..HttpConfig::default() };
+        assert!(HttpPort::open(&none, &health).expect("nothing to do").is_none());
+        let address = port.address();
+        port.close();
+        let again = HttpConfig { listen: Some(address), ..HttpConfig::default() };
+        HttpPort::open(&again, &health).expect("it is free again").expect("it is wanted").close();
+    }
+}

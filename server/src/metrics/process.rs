@@ -1,0 +1,101 @@
+//! Figures of the process itself, under the names that Prometheus has for them, and of its build.
+//!
+//! They are read from the kernel. Where it does not tell, a figure is 0.
+
+use super::reading::{Reading, Readings};
+use super::registered;
+use prometheus::{IntGaugeVec, Opts};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How many units of time the kernel counts a second where it tells of processes: a part of its interface.
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// Which field of `/proc/self/stat` behind the process's name says when it started, in ticks since the boot.
+const START_FIELD: usize = 19;
+
+static SHOWN: LazyLock<()> = LazyLock::new(|| {
+    let readings = vec![
+        Reading::counter("process_cpu_seconds_total", "User and system time of this process", cpu_seconds),
+        Reading::gauge("process_start_time_seconds", "When this process started", start_time()),
+        Reading::gauge("process_max_fds", "The most file descriptors that this process may have", max_fds),
+        Reading::gauge("process_open_fds", "Open file descriptors of this process", open_fds),
+        Reading::gauge("process_resident_memory_bytes", "Resident memory of this process", resident_bytes),
+    ];
+    prometheus::register(Box::new(Readings(readings))).expect("every metric has a name of its own");
+});
+
+static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    let options = Opts::new("lockmesh_build_info", "1, with the build and the role of this process");
+    registered(IntGaugeVec::new(options, &["version", "commit", "role"]))
+});
+
+/// Shows the figures of this process.
+pub fn show() {
+    LazyLock::force(&SHOWN);
+}
+
+/// Shows which build plays a role in this process.
+pub fn show_build(version: &str, commit: &str, role: &str) {
+    BUILD.with_label_values(&[version, commit, role]).set(1);
+}
+
+/// The process's resident memory in bytes.
+pub fn resident_bytes() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")).map(str::trim);
+    kibibytes.and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0
+}
+
+fn cpu_seconds() -> f64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}
+
+/// When the process started. It is worked out once, so that it never seems to have started anew.
+fn start_time() -> impl Fn() -> f64 + Send + Sync + 'static {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let started = started(&stat, &uptime, now).unwrap_or(0.0);
+    move || started
+}
+
+fn started(stat: &str, uptime: &str, now: f64) -> Option<f64> {
+    // The name may hold spaces and brackets; what follows the last bracket holds none.
+    let fields = stat.rsplit_once(") ")?.1;
+    let ticks: f64 = fields.split(' ').nth(START_FIELD)?.parse().ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
+    Some(now - uptime + ticks / TICKS_A_SECOND)
+}
+
+fn max_fds() -> f64 {
+    getrlimit(Resource::Nofile).current.map_or(0.0, |limit| limit as f64)
+}
+
+fn open_fds() -> f64 {
+    fs::read_dir("/proc/self/fd").map_or(0.0, |entries| entries.count() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_of_this_process() {
+        let figures = [resident_bytes(), cpu_seconds(), start_time()(), max_fds(), open_fds()];
+        assert!(figures.iter().all(|figure| *figure > 0.0), "{figures:?}");
+        assert!(open_fds() < max_fds());
+    }
+
+    #[test]
+    fn a_process_starts_so_long_after_the_boot_whatever_its_name_is() {
+        let stat = format!("7 (a) b (c) S {}250 0", "0 ".repeat(START_FIELD - 1));
+        assert_eq!(started(&stat, "100.00 50.00\n", 1_000.0), Some(902.5));
+        assert_eq!(started("", "", 1_000.0), None);
+    }
+}
