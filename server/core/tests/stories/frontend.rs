@@ -47,7 +47,7 @@ pub(crate) struct One {
     pub(crate) is_removed: bool,
     dirty_rows: usize,
     /// What the disk has not taken yet, where it takes nothing.
-    held: Option<Vec<LogWrite>>,
+    pub(crate) held: Option<Vec<LogWrite>>,
     /// Checkpoints that the disk was given and is not done with, where it is slow.
     checkpoints: Option<Vec<SnapshotMeta>>,
     answers: BTreeMap<CallRef, Response>,
@@ -389,7 +389,7 @@ impl Cluster {
         }
     }
 
-    fn session(&mut self) -> SessionId {
+    pub(crate) fn session(&mut self) -> SessionId {
         let id = SessionId::from_random([0x5e; 16]);
         let new = SessionSpec {
             id,
@@ -415,7 +415,7 @@ impl Cluster {
     }
 
     /// Cuts a server off from all others.
-    fn leave_alone(&mut self, id: ServerId) {
+    pub(crate) fn leave_alone(&mut self, id: ServerId) {
         self.down = self.servers.keys().copied().filter(|other| *other != id).collect();
     }
 }

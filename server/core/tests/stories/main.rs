@@ -15,3 +15,4 @@ mod solo;
 mod storm;
 mod upgrade;
 mod virtual_time;
+mod watched;

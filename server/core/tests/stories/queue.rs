@@ -126,3 +126,17 @@ fn a_wait_that_lasts_too_long_is_an_hour_at_most() {
     solo.run(SECOND + 2 * TICK);
     assert_eq!(solo.waiting(), 0);
 }
+
+#[test]
+fn a_wait_counts_where_it_ends_with_the_lock_and_not_where_it_is_given_up() {
+    let (mut solo, [first, second, third]) = held();
+    assert!(matches!(solo.enqueue(&second, 60 * SECOND), Reply::Queued { .. }));
+    assert!(matches!(solo.enqueue(&third, SECOND), Reply::Queued { .. }));
+    solo.run(3 * SECOND);
+    assert_eq!((solo.waiting(), solo.core.take_observed().lock_waits), (1, Vec::new()), "the third gave up");
+    assert_eq!(solo.core.state().waiter_count(), 1);
+    solo.release(&first);
+    let waits = solo.core.take_observed().lock_waits;
+    assert!(matches!(waits[..], [wait] if (3 * SECOND..4 * SECOND).contains(&wait)), "{waits:?}");
+    assert_eq!((solo.core.state().holder(&"job".into()), solo.core.state().held_count()), (Some(&second), 1));
+}
