@@ -23,6 +23,9 @@ use tokio::task::JoinHandle;
 /// The version that the agent gives.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The commit that was built, as the build script found it.
+pub const COMMIT: &str = env!("LOCKMESH_COMMIT");
+
 /// How often a start looks whether the cluster serves.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -88,7 +91,8 @@ impl Agent {
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
-        tokio::spawn(expiry::watch(watched, |left| metrics::CERTIFICATE_SECONDS.set(left)));
+        metrics::show_build(VERSION, COMMIT, "agent");
+        tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
         Ok(Self { upstream, tcp, socket, shutdown, http, checks, lives })
     }
 

@@ -3,13 +3,23 @@
 //! Everything is in the process's one registry, so that a server in the same process shows up too. A counter is there
 //! from the process's start, at zero. **Invariant:** every refusal and every limit that strikes counts somewhere here.
 
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, UpstreamCounters};
+use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
+use lockmesh_server::metrics::reading::Reading;
+use lockmesh_server::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    TextEncoder,
+};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use lockmesh_server::metrics::CONTENT_TYPE;
+pub use lockmesh_server::metrics::process::show_build;
 
 /// Requests answered, by endpoint and status.
 pub static REQUESTS: LazyLock<IntCounterVec> =
@@ -41,10 +51,20 @@ pub static BLOCKED: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries that wait for news"))
 });
 
-/// The way to the quorum: what was counted on it since the start, and how much is under way now.
-static UPSTREAM: LazyLock<IntGaugeVec> = LazyLock::new(|| {
-    let help = "The way to the quorum: totals since the start, and what is under way now";
-    registered(IntGaugeVec::new(Opts::new("lockmesh_upstream", help), &["what"]))
+/// How long requests took, by what they are about, in the order of [`GROUPS`]; those that may wait are apart.
+static REQUEST_SECONDS: LazyLock<[Histogram; GROUPS.len()]> = LazyLock::new(|| {
+    let help = "From a request's head to its answer, without requests that may wait";
+    let options = HistogramOpts::new("lockmesh_http_request_seconds", help).buckets(SHORT_BUCKETS.to_vec());
+    let histograms = registered(HistogramVec::new(options, &["group"]));
+    GROUPS.map(|group| histograms.with_label_values(&[group]))
+});
+
+/// How long requests took that may wait for news or for a lock.
+static WAITING_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
+    let help = "From a request's head to its answer, of requests that may wait for news or a lock";
+    let options =
+        HistogramOpts::new("lockmesh_http_blocking_request_seconds", help).buckets(WAIT_BUCKETS.to_vec());
+    registered(Histogram::with_opts(options))
 });
 
 /// Local checks written to the catalog, by outcome: `ok` or `failed`.
@@ -58,27 +78,76 @@ pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     registered(IntCounter::new("lockmesh_check_expiries_total", help))
 });
 
-/// How long the agent's certificate, or the authority behind it, still lives.
-pub static CERTIFICATE_SECONDS: LazyLock<IntGauge> = LazyLock::new(|| {
-    let help = "Seconds that the agent's certificate, or the authority behind it, still lives";
-    registered(IntGauge::new("lockmesh_agent_certificate_seconds_left", help))
+/// When the agent's certificate, or the authority behind it, ends.
+pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
+    let help = "When the agent's certificate, or the authority behind it, ends";
+    let name = "lockmesh_agent_certificate_expiry_timestamp_seconds";
+    registered(prometheus::Gauge::new(name, help))
 });
 
-static MEMORY: LazyLock<IntGauge> = LazyLock::new(|| {
-    registered(IntGauge::new("process_resident_memory_bytes", "Resident memory of this process in bytes"))
-});
+/// What requests are about: the word behind `/v1/`.
+const GROUPS: [&str; 11] = [
+    "kv", "session", "txn", "catalog", "health", "agent", "status", "operator", "snapshot", "lockmesh",
+    "other",
+];
 
-static OPEN_FILES: LazyLock<IntGauge> =
-    LazyLock::new(|| registered(IntGauge::new("process_open_fds", "Open file descriptors of this process")));
+/// Series that are there before anything happened: alerts on their growth would miss the first time otherwise.
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
+    (
+        &REFUSALS,
+        &[
+            "invalid_session",
+            "missing_session",
+            "session_id_in_use",
+            "missing_node",
+            "missing_check",
+            "critical_check",
+            "queue_full",
+            "catalog",
+            "forgotten",
+            "roster",
+            "restore",
+            "txn",
+        ],
+    ),
+    (
+        &UNAVAILABLE,
+        &[
+            "no_leader",
+            "overloaded",
+            "disk",
+            "denied",
+            "unknown",
+            "too_long",
+            "removed",
+            "not_admitted",
+            "corrupt",
+        ],
+    ),
+    (
+        &LIMITS,
+        &[
+            "accept",
+            "body_read_timeout",
+            "body_size",
+            "checks",
+            "connections",
+            "connections_per_client",
+            "header_read_timeout",
+            "host",
+            "snapshot_size",
+            "txn_operations",
+            "value_size",
+        ],
+    ),
+    (&CHECK_SYNCS, &["ok", "failed"]),
+];
+
+/// Statuses under which every endpoint has a series from the start; others come with their first answer.
+const PRESET_STATUSES: [&str; 2] = ["200", "500"];
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
     registered(IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-fn registered<C: prometheus::core::Collector + Clone + 'static>(metric: prometheus::Result<C>) -> C {
-    let metric = metric.expect("names of metrics are constants of the right form");
-    prometheus::register(Box::new(metric.clone())).expect("every metric has a name of its own");
-    metric
 }
 
 /// Counts a waiting request for as long as it lives.
@@ -99,59 +168,103 @@ impl Drop for BlockedWatcher {
     }
 }
 
-/// Makes every metric of this file visible before it first counts.
-fn touch_all() {
-    for vector in [&REQUESTS, &REFUSALS, &UNAVAILABLE, &LIMITS, &CHECK_SYNCS] {
-        LazyLock::force(vector);
+/// Makes every series of this file visible before it first counts.
+static SHOWN: LazyLock<()> = LazyLock::new(|| {
+    for (vector, values) in PRESET {
+        values.iter().for_each(|value| drop(vector.with_label_values(&[value])));
     }
-    LazyLock::force(&CONNECTIONS);
+    ["unix", "tcp"].iter().for_each(|listener| drop(CONNECTIONS.with_label_values(&[listener])));
     LazyLock::force(&BLOCKED);
-    LazyLock::force(&UPSTREAM);
+    LazyLock::force(&REQUEST_SECONDS);
+    LazyLock::force(&WAITING_SECONDS);
     LazyLock::force(&CHECK_EXPIRIES);
-    MEMORY.set(resident_bytes());
-    OPEN_FILES.set(open_files());
+    LazyLock::force(&CERTIFICATE_EXPIRY);
+    process::show();
+});
+
+/// Shows all that an agent counts, with these endpoints.
+pub fn show<'a>(endpoints: impl Iterator<Item = &'a str>) {
+    LazyLock::force(&SHOWN);
+    for endpoint in endpoints {
+        PRESET_STATUSES.iter().for_each(|status| drop(REQUESTS.with_label_values(&[endpoint, status])));
+    }
 }
 
-/// Shows what the way to the quorum counted; asked for right before metrics are written.
-pub fn note_upstream(upstream: &Upstream) {
-    let set = |what: &str, value: u64| {
-        UPSTREAM.with_label_values(&[what]).set(i64::try_from(value).unwrap_or(i64::MAX));
-    };
-    if let Some(counters) = upstream.counters() {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        set("attempts_total", load(&counters.attempts));
-        set("retries_total", load(&counters.retries));
-        set("call_frames_total", load(&counters.call_frames));
-        set("reply_frames_total", load(&counters.reply_frames));
-        set("reconnects_total", load(&counters.reconnects));
-        set("registrations_total", load(&counters.registrations));
-        set("questions_total", load(&counters.questions));
-        set("leaders_total", load(&counters.leaders));
+/// Counts an answer of an endpoint, and how long it took.
+pub fn count_request(endpoint: &'static str, status: &str, may_wait: bool, took: Duration) {
+    REQUESTS.with_label_values(&[endpoint, status]).inc();
+    let seconds = took.as_secs_f64();
+    match may_wait {
+        true => WAITING_SECONDS.observe(seconds),
+        false => REQUEST_SECONDS[group_of(endpoint)].observe(seconds),
     }
-    let load = upstream.load();
-    set("calls", load.calls as u64);
-    set("shared_reads", load.shared_reads as u64);
-    set("waiters", load.waiters as u64);
+}
+
+/// The place in [`GROUPS`] of an endpoint such as `/v1/kv/`.
+fn group_of(endpoint: &str) -> usize {
+    let rest = endpoint.strip_prefix("/v1/").unwrap_or_default();
+    let word = rest.split_once('/').map_or(rest, |(word, _)| word);
+    GROUPS.iter().position(|group| *group == word).unwrap_or(GROUPS.len() - 1)
+}
+
+/// What the way to the quorum has counted, and what is under way on it.
+fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
+    let (none, load) = (UpstreamCounters::default(), upstream.load());
+    let counters = upstream.counters().unwrap_or(&none);
+    let total = |name: &str, help, counter: &AtomicU64| {
+        let value = counter.load(Ordering::Relaxed) as f64;
+        Reading::counter(&format!("lockmesh_upstream_{name}_total"), help, move || value)
+    };
+    let level = |name: &str, help, value: usize| {
+        Reading::gauge(&format!("lockmesh_upstream_{name}"), help, move || value as f64)
+    };
+    let is_registered = usize::from(upstream.is_registered());
+    let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
+    let readings = [
+        total("attempts", "Calls that were sent to servers for requests", &counters.attempts),
+        total("retries", "Attempts after the first one of a request", &counters.retries),
+        total("call_frames", "Frames of calls that were sent", &counters.call_frames),
+        total("reply_frames", "Frames of answers that arrived", &counters.reply_frames),
+        total("reconnects", "Attempts to connect to a server after the first one", &counters.reconnects),
+        total("registrations", "Registrations of this agent", &counters.registrations),
+        total("status_requests", "Requests of the agent's own for a server's status", &counters.questions),
+        total("leaders_found", "How often a leader was found", &counters.leaders),
+        level("pending_calls", "Calls that wait for an answer of a server", load.calls),
+        level(
+            "shared_reads",
+            "Blocking reads that wait at a server, each for all who ask the same",
+            load.shared_reads,
+        ),
+        level("shared_read_waiters", "Local requests that share them", load.waiters),
+        level("registered", "1 where this agent has registered since it started", is_registered),
+        level("leader_known", "1 where this agent knows who leads", knows_leader),
+    ];
+    readings.iter().flat_map(Reading::families).collect()
+}
+
+fn families(upstream: &Upstream) -> Vec<MetricFamily> {
+    LazyLock::force(&SHOWN);
+    let mut families = prometheus::gather();
+    families.extend(upstream_families(upstream));
+    families
 }
 
 /// All metrics in Prometheus' text format.
-pub fn prometheus_text() -> Vec<u8> {
-    touch_all();
+pub fn prometheus_text(upstream: &Upstream) -> Vec<u8> {
     let mut text = Vec::new();
-    TextEncoder::new().encode(&prometheus::gather(), &mut text).expect("memory takes every byte");
+    TextEncoder::new().encode(&families(upstream), &mut text).expect("memory takes every byte");
     text
 }
 
 /// All metrics in the form of Consul. `timestamp` is when, in words.
-pub fn consul_json(timestamp: String) -> Metrics {
-    touch_all();
+pub fn consul_json(timestamp: String, upstream: &Upstream) -> Metrics {
     let mut metrics = Metrics { timestamp, ..Metrics::default() };
     metrics.gauges.push(Gauge {
         name: "consul.runtime.alloc_bytes".into(),
-        value: resident_bytes() as f64,
+        value: process::resident_bytes(),
         labels: BTreeMap::new(),
     });
-    for family in prometheus::gather() {
+    for family in families(upstream) {
         for metric in family.get_metric() {
             push_metric(&mut metrics, &family, metric);
         }
@@ -181,32 +294,51 @@ fn push_metric(metrics: &mut Metrics, family: &MetricFamily, metric: &Metric) {
     }
 }
 
-/// The process's resident memory; 0 where the kernel does not say.
-fn resident_bytes() -> i64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")).map(str::trim);
-    kibibytes.and_then(|text| text.parse::<i64>().ok()).unwrap_or(0) * 1024
-}
-
-fn open_files() -> i64 {
-    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as i64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::{BoxFuture, Quorum};
+    use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_protocol::rpc::{Response, Unavailable};
+    use std::sync::Arc;
+
+    /// A quorum of which nothing is wanted.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Quorum for Silent {
+        fn call(self: Arc<Self>, _: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn upstream() -> Upstream {
+        Upstream::new(Arc::new(Silent))
+    }
+
+    #[test]
+    fn endpoints_belong_to_what_they_are_about() {
+        let group = |endpoint| GROUPS[group_of(endpoint)];
+        assert_eq!(
+            ["/v1/kv/", "/v1/txn", "/v1/agent/check/pass/", "/health/ready", "unknown"].map(group),
+            ["kv", "txn", "agent", "other", "other"]
+        );
+    }
 
     #[test]
     fn a_count_shows_in_both_dialects() {
         REQUESTS.with_label_values(&["/v1/test-of-metrics", "200"]).inc_by(3);
-        let text = String::from_utf8(prometheus_text()).unwrap();
+        let text = String::from_utf8(prometheus_text(&upstream())).unwrap();
         assert!(
             text.contains("lockmesh_http_requests_total{endpoint=\"/v1/test-of-metrics\",status=\"200\"} 3")
         );
         assert!(text.contains("lockmesh_http_blocked_watchers "));
 
-        let metrics = consul_json("now".into());
+        let metrics = consul_json("now".into(), &upstream());
         let ours = metrics.counters.iter().find(|counter| {
             counter.labels.get("endpoint").is_some_and(|label| label == "/v1/test-of-metrics")
         });
@@ -218,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_the_process_is_a_gauge_without_the_host_s_name() {
-        let metrics = consul_json("now".into());
+        let metrics = consul_json("now".into(), &upstream());
         let memory = metrics.gauges.iter().find(|gauge| gauge.name == "consul.runtime.alloc_bytes");
         assert!(memory.is_some_and(|memory| memory.value > 0.0), "{memory:?}");
     }

@@ -4,6 +4,7 @@ use crate::config::Sources;
 use crate::error::RunError;
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};
+use lockmesh_agent::agent::{COMMIT, VERSION};
 use lockmesh_agent::node::{self, NodeIdentity};
 use lockmesh_net::{Identity, random};
 use lockmesh_server::config::ServerConfig;
@@ -70,6 +71,7 @@ pub(crate) fn start(
     node: &NodeIdentity,
     identity: Identity,
 ) -> Result<Server, RunError> {
+    lockmesh_net::metrics::show_build(VERSION, COMMIT, "server");
     let options = ServerOptions {
         config,
         node: node.name.to_string(),

@@ -10,9 +10,11 @@ use super::endpoint;
 use super::endpoint::table::{ROUTES, Route};
 use super::go::{path, query};
 use super::host;
+use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
+use std::time::Instant;
 
 const DEFAULT_ACL_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
 const NO_SUCH_ENDPOINT: &str = "Invalid URL path: not a recognized HTTP API endpoint\n";
@@ -22,12 +24,13 @@ const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled
 
 /// Answers one request that came over TCP.
 pub(super) async fn respond_over_tcp(api: &Api, request: Request<Body>) -> Response<Body> {
+    let arrived = Instant::now();
     let (head, body) = request.into_parts();
     match host::check(api, &head) {
         Ok(()) => respond(api, Request::from_parts(head, body)).await,
         Err(failure) => {
             let response = failure.into_response();
-            count("host", response.status());
+            metrics::count_request("host", response.status().as_str(), false, arrived.elapsed());
             response
         }
     }
@@ -35,9 +38,11 @@ pub(super) async fn respond_over_tcp(api: &Api, request: Request<Body>) -> Respo
 
 /// Answers one request. Dropping the future cancels whatever it waits for.
 pub async fn respond(api: &Api, request: Request<Body>) -> Response<Body> {
+    let arrived = Instant::now();
     let (head, body) = request.into_parts();
     let (response, name) = answer(api, &head, body).await;
-    count(name, response.status());
+    let may_wait = may_wait(head.uri.query().unwrap_or_default());
+    metrics::count_request(name, response.status().as_str(), may_wait, arrived.elapsed());
     response
 }
 
@@ -144,8 +149,18 @@ fn unknown(path: &str) -> Response<Body> {
     response
 }
 
-fn count(name: &'static str, status: StatusCode) {
-    crate::metrics::REQUESTS.with_label_values(&[name, status.as_str()]).inc();
+/// Whether a request with this query string may wait, for news or for a lock.
+fn may_wait(query: &str) -> bool {
+    let has = |name: &str| {
+        let value = |parameter: &str| parameter.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+        query.split('&').find_map(value).is_some_and(|value| !value.is_empty() && value != "0")
+    };
+    has("index") || (has("acquire") && has("wait"))
+}
+
+/// Every endpoint, as the metrics name them.
+pub(super) fn endpoint_names() -> impl Iterator<Item = &'static str> {
+    endpoint::ROUTES.iter().map(|route| route.path)
 }
 
 #[cfg(test)]
@@ -161,6 +176,14 @@ mod tests {
         assert_eq!(name("/v1/session/list"), Some(("/v1/session/list", String::new())));
         assert_eq!(name("/v1/session/list/x"), None);
         assert_eq!(name("/v1/kvs"), None);
+    }
+
+    #[test]
+    fn a_request_may_wait_where_it_names_an_index_or_a_lock_to_wait_for() {
+        let waiting = ["index=7", "stale&index=7&wait=1s", "acquire=s&wait=10s"];
+        assert!(waiting.iter().all(|query| may_wait(query)));
+        let others = ["", "index=0", "index=", "wait=10s", "acquire=s", "acquire=s&wait=", "myindex=7"];
+        assert!(!others.iter().any(|query| may_wait(query)));
     }
 
     #[test]

@@ -36,6 +36,7 @@ const TOO_MANY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text
 
 /// Serves until `shutdown` holds `true` and the requests under way are done or out of grace.
 pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receiver<bool>) {
+    crate::metrics::show(router::endpoint_names());
     let gate = Arc::new(Gate::new(api, shutdown));
     let mut loops = JoinSet::new();
     for listener in listeners.tcp {

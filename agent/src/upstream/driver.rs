@@ -8,8 +8,8 @@ use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
 use lockmesh_agent_core::quorum_client::{
-    Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, Notice, Outbox,
-    QuorumClient, QuorumClientConfig,
+    Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, NotReady, Notice,
+    Outbox, QuorumClient, QuorumClientConfig,
 };
 use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_net::client::call_once;
@@ -268,6 +268,10 @@ impl Quorum for Driver {
 
     fn is_registered(&self) -> bool {
         self.lock().client.registration().is_some()
+    }
+
+    fn not_ready(&self) -> Vec<NotReady> {
+        self.lock().client.not_ready()
     }
 
     fn counters(&self) -> Option<&UpstreamCounters> {

@@ -24,7 +24,9 @@ pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
 use driver::Driver;
-use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, QuorumClientConfig, unexpected};
+use lockmesh_agent_core::quorum_client::{
+    Answered, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
+};
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
@@ -208,6 +210,11 @@ impl Upstream {
     /// Uses other certificates for the next connection.
     pub fn replace_identity(&self, identity: &Identity) {
         self.0.replace_identity(identity);
+    }
+
+    /// Why this agent cannot have requests answered now, as far as it knows itself; nothing where it can.
+    pub fn not_ready(&self) -> Vec<NotReady> {
+        self.0.not_ready()
     }
 
     /// What was counted, where anything is.

@@ -1,7 +1,7 @@
 //! What the rest of the agent needs of the quorum, whoever plays it.
 
 use super::counters::UpstreamCounters;
-use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall};
+use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::fmt::Debug;
@@ -23,6 +23,11 @@ pub trait Quorum: Debug + Send + Sync {
     /// Whether the agent has registered since it started.
     fn is_registered(&self) -> bool {
         true
+    }
+
+    /// Why this agent cannot have requests answered now; nothing where it can.
+    fn not_ready(&self) -> Vec<NotReady> {
+        Vec::new()
     }
 
     /// What was counted, where anything is.

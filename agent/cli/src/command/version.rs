@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
+use crate::agent::{COMMIT, VERSION};
 use lockmesh_protocol::wire;
 use std::process::ExitCode;
 
@@ -15,11 +16,11 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let version = env!("CARGO_PKG_VERSION");
     if args.json {
-        print_json(&serde_json::json!({ "Version": version, "WireVersion": wire::VERSION }))?;
+        let build = serde_json::json!({ "Version": VERSION, "Commit": COMMIT, "WireVersion": wire::VERSION });
+        print_json(&build)?;
     } else {
-        print_line(&format!("lockmesh {version}, wire version {}", wire::VERSION))?;
+        print_line(&format!("lockmesh {VERSION}, commit {COMMIT}, wire version {}", wire::VERSION))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,13 +41,20 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     };
     let reload = || identities.reload(&server, &agent);
     let say_ready = || {
-        announce(&agent, "");
+        announce(&agent, &monitoring(&server));
         tracing::info!("data is in {}, kept {}", folder.path.display(), folder.kept());
     };
     signals.serve(agent.ready(), say_ready, reload).await;
     agent.stop().await;
     server.stop().await;
     Ok(())
+}
+
+/// Where the server's figures are.
+fn monitoring(server: &lockmesh_server::Server) -> String {
+    let line =
+        |address| format!("  figures and health of the server: http://{address}/metrics, /health/ready\n");
+    server.http_address().map(line).unwrap_or_default()
 }
 
 /// Who server and agent are. Their certificates are the only thing that they read again: there is no configuration.

@@ -138,8 +138,12 @@ mod tests {
 
     /// What a server that is started so makes of it.
     fn log_of(log_format: LogFormat) -> LogConfig {
-        let member =
-            ServerFolder { name: "s1".into(), folder: "/s1".into(), address: ([127, 0, 0, 1], 1).into() };
+        let member = ServerFolder {
+            name: "s1".into(),
+            folder: "/s1".into(),
+            address: ([127, 0, 0, 1], 1).into(),
+            http: None,
+        };
         let arguments = arguments(&member, log_format);
         let set = arguments.iter().skip_while(|argument| *argument != "--set").nth(1);
         let settings = set.map(|set| set.to_str().expect("it is text").to_owned()).into_iter().collect();

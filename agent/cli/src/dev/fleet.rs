@@ -127,6 +127,11 @@ fn guide(children: &[Child], folder: &DevFolder) -> String {
         let (name, address, place) = (&member.name, member.address, member.folder.display());
         let line = format!("  {name}  pid {number:<8} {address:<16}  {place}/{{server.toml,log,data}}");
         writeln!(text, "{line}").expect("a string takes everything");
+        if let Some(http) = member.http {
+            let line =
+                format!("      figures and health: http://{http}/metrics, /health/live, /health/ready");
+            writeln!(text, "{line}").expect("a string takes everything");
+        }
     }
     let Some(Child { member, .. }) = children.first() else { return text };
     let (pid, config) = (member.pid_file(), member.config_file());

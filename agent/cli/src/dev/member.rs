@@ -7,11 +7,12 @@ use crate::data_folder;
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
 use lockmesh_net::{Development, Peer, Role, private};
-use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
+use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The most servers that are looked for in a folder.
@@ -26,12 +27,15 @@ pub(super) struct ServerFolder {
     pub(super) folder: PathBuf,
     /// Where it listens.
     pub(super) address: SocketAddr,
+    /// Where it shows figures and health, where that is known before it starts.
+    pub(super) http: Option<SocketAddr>,
 }
 
 impl ServerFolder {
     fn named(folder: &Path, number: u8) -> Self {
         let name = format!("s{number}");
-        Self { folder: folder.join(&name), name, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self { folder: folder.join(&name), name, address, http: None }
     }
 
     /// What `lockmesh server --config` is given.
@@ -102,12 +106,16 @@ pub(super) fn prepare(
     let is_old =
         |member: &ServerFolder| member.has_data() || (with_data > 0 && member.config_file().exists());
     for member in members.iter_mut().filter(|member| is_old(member)) {
-        member.address = member.read()?.rpc.listen;
+        let config = member.read()?;
+        member.address = config.rpc.listen;
+        member.http = config.http.listen.filter(|address| address.port() != 0);
     }
     let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
     let mut ports = free_addresses(fresh.len(), &old)?.into_iter();
+    let mut http_ports = free_http_addresses(fresh.len(), &old)?.into_iter();
     for member in members.iter_mut().filter(|member| !is_old(member)) {
         member.address = ports.next().expect("there is an address for each");
+        member.http = http_ports.next();
     }
     for member in &members {
         prepare_one(member, &members, (with_data, datacenter), certificates)?;
@@ -138,6 +146,7 @@ fn prepare_one(
             ..NodeConfig::default()
         },
         rpc: RpcConfig { listen: member.address, advertise: String::new() },
+        http: HttpConfig { listen: member.http, ..HttpConfig::default() },
         tls: TlsConfig { ca: files.authorities, certificate: files.certificate, key: files.key },
         quorum: QuorumConfig {
             // Where there is a quorum already, a server more joins it.
@@ -186,6 +195,26 @@ fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr
     Ok(free)
 }
 
+/// TCP ports for figures. They lie below those that the system gives to outgoing connections, so that none of these takes
+/// the port of a server that is down.
+const HTTP_PORTS: Range<u16> = 20_000..32_000;
+
+/// Addresses on loopback for figures that nobody has, and that are none of those which servers have that do not run yet.
+fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, AgentError> {
+    let taken: BTreeSet<SocketAddr> = taken.iter().filter_map(|member| member.http).collect();
+    let [low, high, ..] = random_bytes()?;
+    // Commands that start at the same time begin to look at different places.
+    let first = u16::from_le_bytes([low, high]) % (HTTP_PORTS.end - HTTP_PORTS.start);
+    let ports = HTTP_PORTS.cycle().skip(first.into()).take(HTTP_PORTS.len());
+    let addresses = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let free = addresses.filter(|address| !taken.contains(address) && TcpListener::bind(address).is_ok());
+    let found: Vec<SocketAddr> = free.take(count).collect();
+    match found.len() == count {
+        true => Ok(found),
+        false => Err(AgentError::system("cannot find a free port", io::ErrorKind::AddrInUse.into())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +240,7 @@ mod tests {
         assert_eq!(config.quorum.join, others);
         assert!(config.tls.key.exists() && config.check().is_ok());
         assert_ne!(members[0].address, members[1].address);
+        assert!(config.http.listen == members[1].http && members[0].http != members[1].http);
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! | `routes.rs` | the links, and what each is for: does what the tracker says |
 //! | `links.rs` | the connection to one server, made as long as it is wanted |
 //! | `calls.rs` | calls that wait for an answer on one connection |
+//! | `readiness.rs` | whether the agent can have requests answered, and why it cannot |
 //!
 //! **Invariants:** every local call is answered once, unless it was cancelled; no command is sent
 //! under two request ids once it may have been sent; *unknown* is never told as *not done*; nothing
@@ -37,6 +38,7 @@ mod links;
 mod lock_waits;
 mod outbox;
 mod owner;
+mod readiness;
 mod registrar;
 mod requests;
 mod routes;
@@ -44,6 +46,7 @@ mod shared_reads;
 
 pub use input::{CallToken, ConnectionEnd, ConnectionId, Input, LocalCall};
 pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
+pub use readiness::NotReady;
 
 use crate::admission::Admission;
 use crate::leader_tracker::LeaderTracker;

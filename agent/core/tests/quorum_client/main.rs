@@ -7,8 +7,8 @@ mod requests;
 mod routes;
 
 use lockmesh_agent_core::quorum_client::{
-    Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient,
-    QuorumClientConfig,
+    Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, NotReady, Notice, Outbox,
+    QuorumClient, QuorumClientConfig,
 };
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};

@@ -145,3 +145,20 @@ fn equal_inputs_have_equal_outcomes() {
     };
     assert_eq!(life(), life());
 }
+
+#[test]
+fn an_agent_is_ready_once_it_is_registered_and_as_long_as_it_knows_a_leader() {
+    let mut story = Story::begin();
+    assert_eq!(story.client.not_ready(), [NotReady::NotRegistered, NotReady::NoLeader]);
+    story.pass(5 * SECOND);
+    assert_eq!(story.client.not_ready(), []);
+    SERVERS.into_iter().for_each(|server| story.kill(server));
+    assert_eq!(story.client.not_ready(), [NotReady::NoLeader]);
+    story.tell(Input::Close);
+    assert_eq!(story.client.not_ready().first(), Some(&NotReady::Stopping));
+
+    let mut stranger = Story::begin();
+    stranger.is_stranger = true;
+    stranger.pass(5 * SECOND);
+    assert!(stranger.client.not_ready().contains(&NotReady::NotAdmitted("a stranger".into())));
+}

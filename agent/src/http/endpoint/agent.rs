@@ -4,7 +4,6 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use crate::node::Identity;
-use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -206,15 +205,10 @@ fn shaped_member(
 }
 
 pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    crate::metrics::note_upstream(&call.api.upstream);
+    let upstream = &call.api.upstream;
     match call.params.non_empty("format") {
-        None => Ok(answer::json(&crate::metrics::consul_json(timestamp()), call.layout())),
-        Some("prometheus") => {
-            let mut response = Response::new(Body::from(crate::metrics::prometheus_text()));
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            response.headers_mut().insert(header::CONTENT_TYPE, kind);
-            Ok(response)
-        }
+        None => Ok(answer::json(&crate::metrics::consul_json(timestamp(), upstream), call.layout())),
+        Some("prometheus") => Ok(super::monitoring::metrics(call)),
         Some(other) => Err(Failure::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             format!("there is no metrics format {other:?}: leave ?format out or say prometheus"),

@@ -14,6 +14,7 @@ mod health;
 mod kv;
 mod lockmesh;
 mod misfit;
+mod monitoring;
 mod operator;
 mod snapshot;
 mod status;
@@ -73,5 +74,8 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::Snapshot => Box::pin(snapshot::run(call, body)).await,
         Endpoint::Locks => lockmesh::locks(call).await,
         Endpoint::Losses => lockmesh::losses(call).await,
+        Endpoint::Metrics => Ok(monitoring::metrics(call)),
+        Endpoint::Live => Ok(monitoring::live()),
+        Endpoint::Ready => Ok(Box::pin(monitoring::ready(call)).await),
     }
 }

@@ -4,6 +4,8 @@ use http::Method;
 
 const GET: &[Method] = &[Method::GET];
 const PUT: &[Method] = &[Method::PUT];
+/// What monitoring may use.
+const GET_OR_HEAD: &[Method] = &[Method::GET, Method::HEAD];
 
 /// What answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,9 @@ pub(in crate::http) enum Endpoint {
     Snapshot,
     Locks,
     Losses,
+    Metrics,
+    Live,
+    Ready,
 }
 
 /// An endpoint in the table.
@@ -115,6 +120,9 @@ pub(in crate::http) static ROUTES: &[Route] = &[
     route("/v1/lockmesh/servers", &[Method::GET, Method::PUT], Endpoint::Servers),
     route("/v1/lockmesh/locks", GET, Endpoint::Locks),
     route("/v1/lockmesh/losses", GET, Endpoint::Losses),
+    route("/metrics", GET_OR_HEAD, Endpoint::Metrics),
+    route("/health/live", GET_OR_HEAD, Endpoint::Live),
+    route("/health/ready", GET_OR_HEAD, Endpoint::Ready),
 ];
 
 const fn route(path: &'static str, methods: &'static [Method], endpoint: Endpoint) -> Route {

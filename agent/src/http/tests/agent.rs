@@ -1,6 +1,7 @@
 //! What the agent says of itself, and its own checks.
 
 use super::{NODE_ID, Stand};
+use lockmesh_protocol::rpc::Unavailable;
 use serde_json::json;
 
 #[tokio::test]
@@ -59,6 +60,31 @@ async fn figures_come_in_two_dialects() {
     assert_eq!(stand.get("/v1/agent/version").await.json()["HumanVersion"], "1.2.3");
     let roots = stand.get("/v1/agent/connect/ca/roots").await;
     assert_eq!((roots.json()["Roots"][0]["Active"].as_bool(), roots.index()), (Some(true), 1));
+}
+
+#[tokio::test]
+async fn monitoring_asks_an_agent_as_it_asks_a_server() {
+    let stand = Stand::new();
+    let figures = stand.get("/metrics").await;
+    assert!(figures.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    for series in [
+        "lockmesh_http_refusals_total{reason=\"queue_full\"} 0",
+        "lockmesh_http_request_seconds_count{group=\"txn\"} 0",
+        "lockmesh_upstream_retries_total 0",
+        "lockmesh_upstream_registered 1",
+    ] {
+        assert!(figures.text().contains(series), "{series}\n{}", figures.text());
+    }
+    stand.get("/health/live").await.is(200, "live\n");
+    stand.get("/health/ready").await.is(200, "ready\n");
+    assert_eq!(stand.call("HEAD", "/health/ready", "").await.status, 200);
+    assert_eq!(stand.call("POST", "/health/ready", "").await.status, 405);
+    stand.quorum.status.lock().unwrap().leader = None;
+    stand.get("/health/ready").await.is(503, "the nearest server knows no leader\n");
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    let refused = stand.get("/health/ready").await;
+    assert!(refused.status == 503 && refused.text().starts_with("no server answers: "), "{refused:?}");
+    stand.get("/health/live").await.is(200, "live\n");
 }
 
 #[tokio::test]

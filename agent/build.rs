@@ -1,0 +1,47 @@
+//! Tells the program which commit it is built from: `LOCKMESH_COMMIT` of the environment, else what `.git` says.
+//!
+//! `.git` is read for releases alone. A build for development would otherwise be made anew after every commit, only to say
+//! another name: it says `unknown`, as one outside of a repository does.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// How much of a commit's name is shown.
+const SHOWN: usize = 12;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=LOCKMESH_COMMIT");
+    let told = env::var("LOCKMESH_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let commit = told.or_else(|| if is_release { commit_of(&git_folder()) } else { None });
+    println!("cargo::rustc-env=LOCKMESH_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+}
+
+fn git_folder() -> PathBuf {
+    Path::new(&env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../.git")
+}
+
+/// The commit that is checked out; none where there is no repository.
+fn commit_of(git: &Path) -> Option<String> {
+    let head = watched(&git.join("HEAD"))?;
+    let commit = match head.trim().strip_prefix("ref: ") {
+        None => head.trim().to_owned(),
+        Some(branch) => watched(&git.join(branch)).or_else(|| packed(git, branch))?.trim().to_owned(),
+    };
+    commit.get(..SHOWN).map(str::to_owned)
+}
+
+/// A branch that git has put into its common file.
+fn packed(git: &Path, branch: &str) -> Option<String> {
+    let all = watched(&git.join("packed-refs"))?;
+    let mut lines = all.lines().filter_map(|line| line.split_once(' '));
+    lines.find_map(|(commit, name)| (name == branch).then(|| commit.to_owned()))
+}
+
+/// The text of a file; when it changes, the program is built anew.
+fn watched(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    println!("cargo::rerun-if-changed={}", path.display());
+    Some(text)
+}
