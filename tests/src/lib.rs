@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`binary`] (builds the program that is tested), [`dev`] (runs `lockmesh dev` as a process of its
 //! own), [`fleet`] (the same with several servers), [`process`] (any other command), [`http`] (talks to it byte by byte),
-//! [`dialect`] (what the tests say over and over: make a session, take a lock, read an entry). [`history`] records what
+//! [`dialect`] (what the tests say over and over: make a session, take a lock, read an entry), [`figures`] (reads what
+//! monitoring reads). [`history`] records what
 //! clients ask and are told, and holds it to what was promised; [`cluster`] runs three servers and agents with a network
 //! between them that obeys, and [`chaos`] strikes them under a recorded load. [`tidy`] reads the sources instead, and
 //! [`fuzz`] plays with every decoder; [`service`] is a server's QUIC service with a driver that a test commands. [`hunt`]
@@ -18,6 +19,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod dev;
 pub mod dialect;
+pub mod figures;
 pub mod fleet;
 pub mod fuzz;
 pub mod history;

@@ -17,6 +17,7 @@ mod kill;
 mod kv;
 mod lock_delay;
 mod locks;
+mod monitoring;
 mod operator;
 mod queue;
 mod reload;

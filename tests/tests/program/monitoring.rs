@@ -1,0 +1,215 @@
+//! Figures and health of servers and agents, as monitoring reads them: over HTTP, while servers die and stand still.
+
+use lockmesh_tests::figures::Figures;
+use lockmesh_tests::fleet::{Fleet, freeze, gone, shell, wait_until};
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::{Process, run};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
+
+/// Where a server shows its figures, as the command says in the line behind the one about it.
+fn monitor(dev: &Fleet, server: &str) -> Client {
+    dev.process.says("A server that dies stays dead");
+    let (said, own) = (dev.process.said(), format!("  {server}  pid "));
+    let line = said.lines().skip_while(|line| !line.starts_with(&own)).nth(1).expect("a line about it");
+    let address =
+        line.split_once("http://").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    Client { address: Address::Tcp(address.parse().expect("an address")) }
+}
+
+fn figures(client: &Client) -> Figures {
+    Figures::parse(client.get("/metrics").expect(200).text())
+}
+
+fn is_ready(client: &Client) -> bool {
+    client.get("/health/ready").status == 200
+}
+
+fn restart(folder: &Path, server: &str) -> Process {
+    let config = folder.join(server).join("server.toml");
+    Process::lockmesh(&["server", "--config", config.to_str().expect("text")])
+}
+
+#[test]
+fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "3");
+    let (agent, leader) = (dev.client(), dev.leader());
+    let survivor = SERVERS.into_iter().rev().find(|server| *server != leader).expect("there are three");
+    let watched = monitor(&dev, survivor);
+    SERVERS.into_iter().for_each(|server| wait_until(|| is_ready(&monitor(&dev, server))));
+    wait_until(|| is_ready(&agent));
+    let changes = figures(&watched).value("lockmesh_server_leader_changes_total");
+
+    let lost: Vec<&str> = SERVERS.into_iter().filter(|server| *server != survivor).collect();
+    for server in &lost {
+        let pid = dev.pid(server);
+        assert!(shell(&format!("kill -9 {pid}")));
+        gone(&pid);
+    }
+    wait_until(|| !is_ready(&watched));
+    wait_until(|| watched.get("/health/ready").text() == "no leader is known\n");
+    assert_eq!(watched.get("/health/live").expect(200).text(), "live\n");
+    wait_until(|| figures(&watched).value("lockmesh_server_leader_known") == 0.0);
+    assert_eq!(figures(&watched).value("lockmesh_server_ready"), 0.0);
+    wait_until(|| agent.get("/health/ready").status == 503);
+    agent.get("/health/live").expect(200);
+
+    let back: Vec<Process> = lost.iter().map(|server| restart(folder.path(), server)).collect();
+    wait_until(|| is_ready(&watched) && is_ready(&agent));
+    wait_until(|| figures(&watched).value("lockmesh_server_leader_known") == 1.0);
+    assert!(figures(&watched).value("lockmesh_server_leader_changes_total") > changes);
+    for process in back {
+        process.signal("TERM");
+        assert_eq!(process.ends(), 0);
+    }
+    dev.stop();
+}
+
+#[test]
+fn a_follower_that_stands_still_shows_on_the_leader_as_silence_and_lag() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "3");
+    let leader = dev.leader();
+    let follower = SERVERS.into_iter().find(|server| *server != leader).expect("there are three");
+    let watched = monitor(&dev, &leader);
+    let of_follower = |name: &str| {
+        figures(&watched).value(&format!("lockmesh_server_follower_{name}{{server=\"{follower}\"}}"))
+    };
+    wait_until(|| of_follower("lag_entries") == 0.0);
+    let (pid, client) = (dev.pid(follower), dev.client());
+    freeze(&pid);
+    (0..20).for_each(|number| client.set(&format!("key/{number}"), "written without it"));
+    wait_until(|| of_follower("last_contact_seconds") > 2.0);
+    assert!(of_follower("lag_entries") >= 20.0);
+    assert!(shell(&format!("kill -CONT {pid}")));
+    wait_until(|| of_follower("lag_entries") == 0.0 && of_follower("last_contact_seconds") < 2.0);
+    dev.stop();
+}
+
+#[test]
+fn work_shows_in_the_figures() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "1");
+    let (client, watched) = (dev.client(), monitor(&dev, "s1"));
+    let before = figures(&watched);
+    for series in [
+        "lockmesh_server_losses_total{cause=\"check_critical\"}",
+        "lockmesh_server_locks_lost_total{cause=\"destroyed\"}",
+        "lockmesh_server_writes_total{outcome=\"queued\"}",
+        "lockmesh_server_request_seconds_count{kind=\"blocking\"}",
+        "lockmesh_server_lock_wait_seconds_count",
+        "lockmesh_server_locks_held",
+        "lockmesh_rpc_refused_malformed_total",
+    ] {
+        assert_eq!(before.value(series), 0.0, "{series} is there from the start");
+    }
+    let at_the_start = figures(&client);
+    assert_eq!(at_the_start.value("lockmesh_http_refusals_total{reason=\"queue_full\"}"), 0.0);
+    assert_eq!(at_the_start.value("lockmesh_http_requests_total{endpoint=\"/v1/txn\",status=\"500\"}"), 0.0);
+
+    let session = client.put("/v1/session/create", r#"{"LockDelay":"0s"}"#).expect(200).json();
+    let session = session["ID"].as_str().expect("an id").to_owned();
+    client.put(&format!("/v1/kv/lock?acquire={session}"), "mine").expect(200);
+    wait_until(|| figures(&watched).value("lockmesh_server_locks_held") == 1.0);
+    client.put(&format!("/v1/session/destroy/{session}"), "").expect(200);
+    wait_until(|| figures(&watched).value("lockmesh_server_locks_held") == 0.0);
+    let after = figures(&watched);
+    assert_eq!(after.value("lockmesh_server_losses_total{cause=\"destroyed\"}"), 1.0);
+    assert_eq!(after.value("lockmesh_server_locks_lost_total{cause=\"destroyed\"}"), 1.0);
+    for name in ["commit", "fsync", "apply", "queue_wait"] {
+        let count = format!("lockmesh_server_{name}_seconds_count");
+        assert!(after.value(&count) > before.value(&count), "{name}");
+    }
+    let writes = "lockmesh_server_request_seconds_count{kind=\"write\"}";
+    assert!(after.value(writes) >= before.value(writes) + 3.0);
+    let agent = figures(&client);
+    assert!(agent.value("lockmesh_http_request_seconds_count{group=\"session\"}") >= 2.0);
+    assert!(after.value("process_start_time_seconds") > 1.5e9 && after.value("process_open_fds") > 3.0);
+    dev.stop();
+}
+
+#[test]
+fn nonsense_is_refused_in_words_and_nothing_dies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "1");
+    let watched = monitor(&dev, "s1");
+    assert!(watched.get("/v1/kv/a").expect(404).text().contains("/metrics, /health/live and /health/ready"));
+    assert!(watched.ask("DELETE", "/metrics", b"").expect(405).text().contains("GET and HEAD"));
+    let mut connection = watched.connect().expect("it listens");
+    connection.send(b"\x16\x03\x01 no HTTP at all\r\n\r\n").expect("it reads");
+    assert_eq!(connection.answer(false).expect("an answer").status, 400);
+    watched.get("/metrics").expect(200);
+    dev.client().set("it", "serves");
+    dev.stop();
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_by_the_name_of_its_key() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "1");
+    let Address::Tcp(taken) = monitor(&dev, "s1").address else { panic!("it is a TCP port") };
+    let config = folder.path().join("s1/server.toml");
+    let (data, listen) =
+        (format!("data_dir={}", folder.path().join("other").display()), format!("http.listen={taken}"));
+    let free = "rpc.listen=127.0.0.1:0";
+    let settings = ["--set", &data, "--set", &listen, "--set", free, "--set", "pid_file="];
+    let command = ["server", "--config", config.to_str().expect("text")];
+    let (code, _, said) = run(&[&command[..], &settings[..]].concat());
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("choose another `http.listen`") && said.contains(&taken.to_string()), "{said}");
+    dev.stop();
+}
+
+/// A file of the operators' folder.
+fn deployed(file: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
+    fs::read_to_string(path).expect("it is there")
+}
+
+/// The figures that the page explains, with their kind, by who has them.
+fn explained(role: &str) -> BTreeMap<String, String> {
+    let page = deployed("metrics.md");
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?.to_owned();
+        let (kind, at) = (cells.get(2)?, cells.get(3)?);
+        let is_figure = name.starts_with("lockmesh_") || name.starts_with("process_");
+        (is_figure && (*at == role || *at == "both")).then(|| (name, (*kind).to_owned()))
+    };
+    page.lines().filter_map(row).collect()
+}
+
+/// The words of the alert rules that name figures.
+fn alerted() -> BTreeSet<String> {
+    let rules = deployed("alerts.yml");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = rules.split(|c| !is_part(c));
+    let named = words.filter(|word| word.starts_with("lockmesh_") || word.starts_with("process_"));
+    named.map(|word| word.trim_end_matches("_bucket").to_owned()).collect()
+}
+
+#[test]
+fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "3");
+    let families = |clients: &[Client]| -> BTreeMap<String, String> {
+        clients.iter().flat_map(|client| figures(client).families).collect()
+    };
+    let monitors = SERVERS.map(|server| monitor(&dev, server));
+    // The leader alone has figures of others, from its first turns on.
+    wait_until(|| families(&monitors).contains_key("lockmesh_server_follower_lag_entries"));
+    let (servers, agent) = (families(&monitors), families(&[dev.client()]));
+    assert_eq!(explained("server"), servers);
+    assert_eq!(explained("agent"), agent);
+    let known: BTreeSet<String> = servers.keys().chain(agent.keys()).cloned().collect();
+    let alerted = alerted();
+    assert!(alerted.len() > 10 && alerted.is_subset(&known), "{:?}", alerted.difference(&known));
+    for (name, kind) in servers.iter().chain(&agent) {
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+    }
+    dev.stop();
+}
