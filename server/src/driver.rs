@@ -152,8 +152,8 @@ impl Driver {
             for event in std::mem::take(&mut self.next) {
                 self.handle(event);
             }
-            SERVER.turn_events.observe(events.len() as f64);
-            SERVER.events.inc_by(events.len() as u64);
+            SERVER.times.turn_events.observe(events.len() as f64);
+            SERVER.counts.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
                 running &= self.take(event);
             }
@@ -235,7 +235,7 @@ impl Driver {
         let (begun, before) = (self.now(), self.frontend.core().log_status().applied_index);
         self.frontend.settle(begun, &mut self.actions);
         if self.frontend.core().log_status().applied_index != before {
-            SERVER.applies.observe(self.now().since(begun).as_secs_f64());
+            SERVER.times.applies.observe(self.now().since(begun).as_secs_f64());
         }
     }
 
@@ -248,8 +248,8 @@ impl Driver {
         let now = Instant::now();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
             match kind {
-                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.reads.inc(),
-                AnswerKind::Write => SERVER.count_write(&response),
+                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
+                AnswerKind::Write => SERVER.counts.count_write(&response),
                 AnswerKind::Other => {}
             }
             if let Some(arrived) = self.connections.answer(to, response) {
@@ -257,7 +257,7 @@ impl Driver {
             }
         }
         for (to, read) in actions.long_reads.drain(..) {
-            SERVER.reads.inc();
+            SERVER.counts.reads.inc();
             self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
         }
         let removed = actions.removed_rows.take();

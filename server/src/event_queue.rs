@@ -190,7 +190,7 @@ impl EventQueue {
         }
         if let Some(oldest) = self.oldest.take() {
             let now = Instant::now();
-            SERVER.queue_waits.observe(now.duration_since(oldest).as_secs_f64());
+            SERVER.times.queue_waits.observe(now.duration_since(oldest).as_secs_f64());
             self.oldest = (!self.events.is_empty()).then_some(now);
         }
     }

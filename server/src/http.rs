@@ -249,7 +249,7 @@ mod tests {
             read_timeout: Duration::from_millis(1),
             ..HttpConfig::default()
         };
-        let (port, _) = open(&HttpConfig { read_timeout: Duration::from_secs(3600), ..config.clone() });
+        let (port, _) = open(&HttpConfig { read_timeout: Duration::from_secs(3600), ..config });
         let mut first = TcpStream::connect(port.address()).expect("it listens");
         first.write_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
         let mut byte = [0];

@@ -171,7 +171,7 @@ impl Server {
         let service = RpcService::new(sender.clone(), rpc, counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let expiry = expiry::watch(watched, |first| SERVER.certificate_expiry.set(first.ends_at()));
+        let expiry = expiry::watch(watched, |first| SERVER.levels.certificate_expiry.set(first.ends_at()));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
         Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, http, lives })

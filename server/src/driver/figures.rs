@@ -24,12 +24,11 @@ impl Publisher {
     pub(super) fn show(&mut self, figures: &Figures, not_ready: Vec<NotReady>, started: Instant) {
         show_levels(figures);
         self.show_followers(&figures.followers);
-        SERVER.leader_changes.inc_by(figures.leader_changes - self.leader_changes);
+        SERVER.counts.leader_changes.inc_by(figures.leader_changes - self.leader_changes);
         self.leader_changes = figures.leader_changes;
         let is_sick =
             |reason: &NotReady| matches!(reason, NotReady::DiskFailing(_) | NotReady::DiskStalled(_));
-        show_flag(&SERVER.disk_healthy, !not_ready.iter().any(is_sick));
-        show_flag(&SERVER.ready, not_ready.is_empty());
+        show_flag(&SERVER.levels.disk_healthy, !not_ready.iter().any(is_sick));
         let unpersisted_since =
             figures.unpersisted_since.map(|since| started + Duration::from_micros(since.0));
         self.health.report(Report { at: Instant::now(), not_ready, unpersisted_since });
@@ -37,7 +36,7 @@ impl Publisher {
 
     /// Series of servers that this one does not lead go, so that nobody takes old figures for new ones.
     fn show_followers(&mut self, followers: &[FollowerFigures]) {
-        let (lag, contact) = (&SERVER.follower_lag, &SERVER.follower_contact);
+        let (lag, contact) = (&SERVER.levels.follower_lag, &SERVER.levels.follower_contact);
         if !self.followers.iter().eq(followers.iter().map(|follower| &follower.node)) {
             lag.reset();
             contact.reset();
@@ -52,30 +51,32 @@ impl Publisher {
 }
 
 fn show_levels(figures: &Figures) {
-    show_flag(&SERVER.is_leader, figures.is_leader);
-    show_flag(&SERVER.leader_known, figures.is_leader_known);
-    show_flag(&SERVER.corrupt, figures.is_corrupt);
-    show_flag(&SERVER.states_differ, figures.states_differ);
+    show_flag(&SERVER.levels.is_leader, figures.is_leader);
+    show_flag(&SERVER.levels.leader_known, figures.is_leader_known);
+    show_flag(&SERVER.levels.corrupt, figures.is_corrupt);
+    show_flag(&SERVER.levels.states_differ, figures.states_differ);
     let levels = [
-        (&SERVER.term, figures.term.0),
-        (&SERVER.last_index, figures.last_index.0),
-        (&SERVER.commit_index, figures.commit_index.0),
-        (&SERVER.applied_index, figures.applied_index.0),
-        (&SERVER.log_bytes, figures.log_bytes as u64),
-        (&SERVER.sessions, figures.sessions as u64),
-        (&SERVER.locks_held, figures.locks_held as u64),
-        (&SERVER.lock_waiters, figures.lock_waiters as u64),
-        (&SERVER.keys, figures.keys as u64),
-        (&SERVER.watches, figures.watches as u64),
+        (&SERVER.levels.term, figures.term.0),
+        (&SERVER.levels.last_index, figures.last_index.0),
+        (&SERVER.levels.commit_index, figures.commit_index.0),
+        (&SERVER.levels.applied_index, figures.applied_index.0),
+        (&SERVER.levels.log_bytes, figures.log_bytes as u64),
+        (&SERVER.levels.sessions, figures.sessions as u64),
+        (&SERVER.levels.locks_held, figures.locks_held as u64),
+        (&SERVER.levels.lock_waiters, figures.lock_waiters as u64),
+        (&SERVER.levels.keys, figures.keys as u64),
+        (&SERVER.levels.watches, figures.watches as u64),
     ];
     levels.iter().for_each(|(gauge, level)| gauge.set(level.cast_signed()));
 }
 
 /// Counts what a turn brought.
 pub(super) fn count(observed: &Observed) {
-    observed.commits.iter().for_each(|took| SERVER.commits.observe(took.as_secs_f64()));
-    observed.lock_waits.iter().for_each(|took| SERVER.lock_waits.observe(took.as_secs_f64()));
-    for ((losses, sessions), locks) in observed.losses.iter().zip(&SERVER.losses).zip(&SERVER.locks_lost) {
+    observed.commits.iter().for_each(|took| SERVER.times.commits.observe(took.as_secs_f64()));
+    observed.lock_waits.iter().for_each(|took| SERVER.times.lock_waits.observe(took.as_secs_f64()));
+    for ((losses, sessions), locks) in
+        observed.losses.iter().zip(&SERVER.counts.losses).zip(&SERVER.counts.locks_lost)
+    {
         if losses.sessions > 0 {
             sessions.inc_by(losses.sessions);
             locks.inc_by(losses.locks);
@@ -91,5 +92,5 @@ pub(super) fn count_request(kind: AnswerKind, took: Duration) {
         AnswerKind::Write => 2,
         AnswerKind::Other => 3,
     };
-    SERVER.requests[number].observe(took.as_secs_f64());
+    SERVER.times.requests[number].observe(took.as_secs_f64());
 }

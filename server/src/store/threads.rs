@@ -254,7 +254,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
             }
             let begun = Instant::now();
             log.commit(&writes, least_commit)?;
-            SERVER.fsyncs.observe(begun.elapsed().as_secs_f64());
+            SERVER.times.fsyncs.observe(begun.elapsed().as_secs_f64());
             Ok(())
         });
         if !written {
@@ -320,7 +320,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         }
         let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
-        SERVER.checkpoints.observe(begun.elapsed().as_secs_f64());
+        SERVER.times.checkpoints.observe(begun.elapsed().as_secs_f64());
         show_sizes(files);
         shared.state().queue.checkpointed();
         shared.log_news.notify_one();
@@ -337,7 +337,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
 fn show_sizes(files: &[(&str, PathBuf)]) {
     for (file, path) in files {
         if let Ok(found) = fs::metadata(path) {
-            SERVER.show_database(file, found.len());
+            SERVER.levels.show_database(file, found.len());
         }
     }
 }

@@ -1,0 +1,283 @@
+//! The figures of this process's server; what each is stands in its help.
+
+use super::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
+use lockmesh_core::observed::LOSS_CAUSES;
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts,
+};
+use std::sync::LazyLock;
+
+/// Bounds of how many events a turn takes.
+const TURN_BUCKETS: [f64; 8] = [0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
+
+/// What a request to a server is, in the order of [`Times::requests`].
+const REQUEST_KINDS: [&str; 4] = ["read", "blocking", "write", "other"];
+
+/// What became of commands.
+const OUTCOMES: [&str; 18] = [
+    "done",
+    "false",
+    "lock_delay",
+    "granted",
+    "queued",
+    "txn_failed",
+    "refused",
+    "renewed",
+    "unknown_session",
+    "not_leader",
+    "overloaded",
+    "disk",
+    "denied",
+    "unknown",
+    "too_long",
+    "removed",
+    "not_admitted",
+    "corrupt",
+];
+
+/// The figures of this process's server.
+pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
+    times: Times::registered(),
+    counts: Counts::registered(),
+    levels: Levels::registered(),
+});
+
+/// See the [module](self).
+pub(crate) struct Server {
+    pub(crate) times: Times,
+    pub(crate) counts: Counts,
+    pub(crate) levels: Levels,
+}
+
+/// How long things took, and how many came at once.
+pub(crate) struct Times {
+    /// In the order of [`REQUEST_KINDS`].
+    pub(crate) requests: [Histogram; REQUEST_KINDS.len()],
+    pub(crate) commits: Histogram,
+    pub(crate) fsyncs: Histogram,
+    pub(crate) applies: Histogram,
+    pub(crate) checkpoints: Histogram,
+    pub(crate) queue_waits: Histogram,
+    pub(crate) lock_waits: Histogram,
+    pub(crate) turn_events: Histogram,
+}
+
+/// What only grows.
+pub(crate) struct Counts {
+    pub(crate) events: IntCounter,
+    writes: IntCounterVec,
+    pub(crate) reads: IntCounter,
+    pub(crate) leader_changes: IntCounter,
+    /// In the order of [`LOSS_CAUSES`], as the next.
+    pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
+    pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
+}
+
+/// How things stand.
+pub(crate) struct Levels {
+    pub(crate) term: IntGauge,
+    pub(crate) is_leader: IntGauge,
+    pub(crate) leader_known: IntGauge,
+    pub(crate) last_index: IntGauge,
+    pub(crate) commit_index: IntGauge,
+    pub(crate) applied_index: IntGauge,
+    pub(crate) log_bytes: IntGauge,
+    pub(crate) follower_lag: IntGaugeVec,
+    pub(crate) follower_contact: GaugeVec,
+    pub(crate) sessions: IntGauge,
+    pub(crate) locks_held: IntGauge,
+    pub(crate) lock_waiters: IntGauge,
+    pub(crate) keys: IntGauge,
+    pub(crate) watches: IntGauge,
+    pub(crate) corrupt: IntGauge,
+    pub(crate) states_differ: IntGauge,
+    pub(crate) disk_healthy: IntGauge,
+    database_bytes: IntGaugeVec,
+    pub(crate) certificate_expiry: Gauge,
+}
+
+impl Times {
+    fn registered() -> Self {
+        let requests = histograms("request_seconds", "From a request's arrival to its answer", "kind");
+        Self {
+            requests: REQUEST_KINDS.map(|kind| requests.with_label_values(&[kind])),
+            commits: short(
+                "commit_seconds",
+                "From the proposal of a batch of commands to its commit, on the leader",
+            ),
+            fsyncs: short("fsync_seconds", "One commit of the log to disk"),
+            applies: short("apply_seconds", "Applying what was committed, a batch"),
+            checkpoints: short("checkpoint_seconds", "Writing a checkpoint of the state to disk"),
+            queue_waits: short(
+                "queue_wait_seconds",
+                "How long the oldest event of a turn waited for the driver",
+            ),
+            lock_waits: histogram(
+                "lock_wait_seconds",
+                "From a place in a lock's queue to the grant",
+                &WAIT_BUCKETS,
+            ),
+            turn_events: histogram("turn_events", "Events that one turn of the driver took", &TURN_BUCKETS),
+        }
+    }
+}
+
+impl Counts {
+    fn registered() -> Self {
+        let losses = counters("losses_total", "Sessions that ended while this server led, by cause", "cause");
+        let locks = counters(
+            "locks_lost_total",
+            "Locks that ended with their session, while this server led",
+            "cause",
+        );
+        Self {
+            events: counter("events_total", "Events that the driver took"),
+            writes: preset(counters("writes_total", "Commands answered, by outcome", "outcome"), &OUTCOMES),
+            reads: counter("reads_total", "Queries answered"),
+            leader_changes: counter(
+                "leader_changes_total",
+                "Leaders that this server saw after the first one",
+            ),
+            losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
+            locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),
+        }
+    }
+
+    /// Counts an answer to a command.
+    pub(crate) fn count_write(&self, response: &Response) {
+        self.writes.with_label_values(&[outcome(response)]).inc();
+    }
+}
+
+impl Levels {
+    fn registered() -> Self {
+        let follower = ["server"];
+        let files = labelled("database_bytes", "The size of a database file", ["file"]);
+        ["log", "state"].iter().for_each(|file| drop(files.with_label_values(&[file])));
+        Self {
+            term: gauge("raft_term", "The term of this server"),
+            is_leader: gauge("is_leader", "1 where this server leads and serves"),
+            leader_known: gauge("leader_known", "1 where this server knows who leads"),
+            last_index: gauge("raft_last_index", "The last index of the log, on disk or not"),
+            commit_index: gauge("raft_commit_index", "The last committed index"),
+            applied_index: gauge("raft_applied_index", "The last applied index"),
+            log_bytes: gauge("log_bytes", "Bytes of replicated log kept in memory"),
+            follower_lag: labelled(
+                "follower_lag_entries",
+                "Entries that another server lacks, on the leader",
+                follower,
+            ),
+            follower_contact: seconds_labelled(
+                "follower_last_contact_seconds",
+                "How long ago another server was heard, on the leader",
+                follower,
+            ),
+            sessions: gauge("sessions", "Sessions"),
+            locks_held: gauge("locks_held", "Keys that a session holds"),
+            lock_waiters: gauge("lock_waiters", "Places in the queues of all locks"),
+            keys: gauge("keys", "Keys"),
+            watches: gauge("watches", "Blocking queries that are parked"),
+            corrupt: gauge(
+                "corrupt",
+                "1 where a check found the state of this server to be corrupt: it answers no agent",
+            ),
+            states_differ: gauge(
+                "states_differ",
+                "1 where this leader's newest corruption check found states that differ",
+            ),
+            disk_healthy: gauge(
+                "disk_healthy",
+                "0 where the disk refuses writes, or has taken none for 5 seconds",
+            ),
+            database_bytes: files,
+            certificate_expiry: registered(Gauge::new(
+                "lockmesh_server_certificate_expiry_timestamp_seconds",
+                "When the server's certificate, or the authority behind it, ends",
+            )),
+        }
+    }
+
+    /// Shows the size of a database file, `log` or `state`.
+    pub(crate) fn show_database(&self, file: &str, bytes: u64) {
+        self.database_bytes.with_label_values(&[file]).set(bytes.cast_signed());
+    }
+}
+
+/// Shows whether something is so.
+pub(crate) fn show_flag(gauge: &IntGauge, is_so: bool) {
+    gauge.set(i64::from(is_so));
+}
+
+fn outcome(response: &Response) -> &'static str {
+    match response {
+        Response::Applied(applied) => match &applied.reply {
+            Reply::Flag(false) => "false",
+            Reply::Delayed { .. } => "lock_delay",
+            Reply::Granted { .. } => "granted",
+            Reply::Queued { .. } => "queued",
+            Reply::TxnFailed(_) => "txn_failed",
+            Reply::Refused(_) => "refused",
+            _ => "done",
+        },
+        Response::Renewed(Some(_)) => "renewed",
+        Response::Renewed(None) => "unknown_session",
+        Response::Unavailable(unavailable) => match unavailable {
+            Unavailable::NotLeader { .. } => "not_leader",
+            Unavailable::Overloaded(_) => "overloaded",
+            Unavailable::Disk(_) => "disk",
+            Unavailable::Denied(_) => "denied",
+            Unavailable::Unknown(_) => "unknown",
+            Unavailable::AnswerTooLong { .. } => "too_long",
+            Unavailable::Removed => "removed",
+            Unavailable::NotAdmitted(_) => "not_admitted",
+            Unavailable::Corrupt => "corrupt",
+        },
+        _ => "done",
+    }
+}
+
+fn named(name: &str) -> String {
+    format!("lockmesh_server_{name}")
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    registered(IntCounter::new(named(name), help))
+}
+
+fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
+    registered(IntCounterVec::new(Opts::new(named(name), help), &[label]))
+}
+
+/// The same with these series there from the start.
+fn preset(counters: IntCounterVec, values: &[&str]) -> IntCounterVec {
+    values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
+    counters
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    registered(IntGauge::new(named(name), help))
+}
+
+fn labelled(name: &str, help: &str, labels: [&str; 1]) -> IntGaugeVec {
+    registered(IntGaugeVec::new(Opts::new(named(name), help), &labels))
+}
+
+fn seconds_labelled(name: &str, help: &str, labels: [&str; 1]) -> GaugeVec {
+    registered(GaugeVec::new(Opts::new(named(name), help), &labels))
+}
+
+fn short(name: &str, help: &str) -> Histogram {
+    histogram(name, help, &SHORT_BUCKETS)
+}
+
+fn histogram(name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    registered(Histogram::with_opts(HistogramOpts::new(named(name), help).buckets(buckets.to_vec())))
+}
+
+fn histograms(name: &str, help: &str, label: &str) -> HistogramVec {
+    let options = HistogramOpts::new(named(name), help).buckets(SHORT_BUCKETS.to_vec());
+    registered(HistogramVec::new(options, &[label]))
+}
