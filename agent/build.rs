@@ -32,8 +32,9 @@ fn commit_of(git: &Path) -> Option<String> {
     commit.get(..SHOWN).map(str::to_owned)
 }
 
-/// A branch that git has put into its common file.
+/// A branch that git has put into its common file. Its next commit has a file of its own.
 fn packed(git: &Path, branch: &str) -> Option<String> {
+    println!("cargo::rerun-if-changed={}", git.join("refs/heads").display());
     let all = watched(&git.join("packed-refs"))?;
     let mut lines = all.lines().filter_map(|line| line.split_once(' '));
     lines.find_map(|(commit, name)| (name == branch).then(|| commit.to_owned()))

@@ -125,8 +125,6 @@ impl Server {
         let node = NodeName::from(node);
         check_certificate(&config, &node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
-        let health = Health::default();
-        let http = open_http(&config, &health)?;
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Address)?;
         let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
@@ -140,6 +138,9 @@ impl Server {
         };
 
         let (sender, receiver) = event_queue(config.limits.queued_events);
+        let (counters, health) = (Arc::new(RpcCounters::default()), Health::default());
+        metrics::show_server(&counters, &sender, &health);
+        let http = open_http(&config, &health)?;
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
         let bootstrap_loop = BootstrapLoop {
             folder: config.data_dir.clone(),
@@ -158,10 +159,8 @@ impl Server {
             seed,
             sender: sender.clone(),
             peers: Arc::clone(&peers),
-            health: health.clone(),
+            health,
         };
-        let counters = Arc::new(RpcCounters::default());
-        metrics::show_server(&counters, &sender, &health);
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let rpc = RpcOptions {
             connections: config.limits.connections,
