@@ -200,7 +200,7 @@ pub fn count_request(endpoint: &'static str, status: &str, may_wait: bool, took:
     }
 }
 
-/// The place in [`GROUPS`] of an endpoint such as `/v1/kv/`.
+/// The index in [`GROUPS`] of an endpoint such as `/v1/kv/`.
 fn group_of(endpoint: &str) -> usize {
     let rest = endpoint.strip_prefix("/v1/").unwrap_or_default();
     let word = rest.split_once('/').map_or(rest, |(word, _)| word);

@@ -21,7 +21,7 @@ pub const LOSS_CAUSES: [&str; 5] =
 pub struct Observed {
     /// From the proposal of a batch of commands to its commit.
     pub commits: Vec<Duration>,
-    /// From a place in a lock's queue to the grant.
+    /// From being enqueued for a lock to its grant.
     pub lock_waits: Vec<Duration>,
     /// What was lost, by cause in the order of [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
@@ -84,9 +84,9 @@ impl Observer {
     }
 
     /// Whoever is granted a lock leaves its queue in the same command; others leave it without the lock.
-    fn left_queue(&mut self, now: Time, place: (Key, LogIndex), state: &State) {
-        let Some((session, since)) = self.waiting.remove(&place) else { return };
-        if state.holder(&place.0) == Some(&session) {
+    fn left_queue(&mut self, now: Time, position: (Key, LogIndex), state: &State) {
+        let Some((session, since)) = self.waiting.remove(&position) else { return };
+        if state.holder(&position.0) == Some(&session) {
             self.observed.lock_waits.push(now.since(since));
         }
     }
@@ -98,7 +98,7 @@ impl Observer {
     }
 }
 
-/// The place of a cause in [`LOSS_CAUSES`].
+/// The index of a cause in [`LOSS_CAUSES`].
 fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,

@@ -16,7 +16,7 @@ const TURN_BUCKETS: [f64; 8] = [0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0
 /// What a request to a server is, in the order of [`Times::requests`].
 const REQUEST_KINDS: [&str; 4] = ["read", "blocking", "write", "other"];
 
-/// What became of commands.
+/// What became of commands, in words, in the order of [`Outcome`].
 const OUTCOMES: [&str; 18] = [
     "done",
     "false",
@@ -37,6 +37,29 @@ const OUTCOMES: [&str; 18] = [
     "not_admitted",
     "corrupt",
 ];
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    False,
+    LockDelay,
+    Granted,
+    Queued,
+    TxnFailed,
+    Refused,
+    Renewed,
+    UnknownSession,
+    NotLeader,
+    Overloaded,
+    Disk,
+    Denied,
+    Unknown,
+    TooLong,
+    Removed,
+    NotAdmitted,
+    Corrupt,
+}
 
 /// The figures of this process's server.
 pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
@@ -68,7 +91,8 @@ pub(crate) struct Times {
 /// What only grows.
 pub(crate) struct Counts {
     pub(crate) events: IntCounter,
-    writes: IntCounterVec,
+    /// In the order of [`Outcome`].
+    writes: [IntCounter; OUTCOMES.len()],
     pub(crate) reads: IntCounter,
     pub(crate) leader_changes: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
@@ -117,7 +141,7 @@ impl Times {
             ),
             lock_waits: histogram(
                 "lock_wait_seconds",
-                "From a place in a lock's queue to the grant",
+                "From being enqueued for a lock to its grant",
                 &WAIT_BUCKETS,
             ),
             turn_events: histogram("turn_events", "Events that one turn of the driver took", &TURN_BUCKETS),
@@ -133,9 +157,10 @@ impl Counts {
             "Locks that ended with their session, while this server led",
             "cause",
         );
+        let writes = counters("writes_total", "Commands answered, by outcome", "outcome");
         Self {
             events: counter("events_total", "Events that the driver took"),
-            writes: preset(counters("writes_total", "Commands answered, by outcome", "outcome"), &OUTCOMES),
+            writes: OUTCOMES.map(|outcome| writes.with_label_values(&[outcome])),
             reads: counter("reads_total", "Queries answered"),
             leader_changes: counter(
                 "leader_changes_total",
@@ -148,7 +173,7 @@ impl Counts {
 
     /// Counts an answer to a command.
     pub(crate) fn count_write(&self, response: &Response) {
-        self.writes.with_label_values(&[outcome(response)]).inc();
+        self.writes[outcome(response) as usize].inc();
     }
 }
 
@@ -177,7 +202,7 @@ impl Levels {
             ),
             sessions: gauge("sessions", "Sessions"),
             locks_held: gauge("locks_held", "Keys that a session holds"),
-            lock_waiters: gauge("lock_waiters", "Places in the queues of all locks"),
+            lock_waiters: gauge("lock_waiters", "Waiters in the queues of all locks"),
             keys: gauge("keys", "Keys"),
             watches: gauge("watches", "Blocking queries that are parked"),
             corrupt: gauge(
@@ -211,31 +236,31 @@ pub(crate) fn show_flag(gauge: &IntGauge, is_so: bool) {
     gauge.set(i64::from(is_so));
 }
 
-fn outcome(response: &Response) -> &'static str {
+fn outcome(response: &Response) -> Outcome {
     match response {
         Response::Applied(applied) => match &applied.reply {
-            Reply::Flag(false) => "false",
-            Reply::Delayed { .. } => "lock_delay",
-            Reply::Granted { .. } => "granted",
-            Reply::Queued { .. } => "queued",
-            Reply::TxnFailed(_) => "txn_failed",
-            Reply::Refused(_) => "refused",
-            _ => "done",
+            Reply::Flag(false) => Outcome::False,
+            Reply::Delayed { .. } => Outcome::LockDelay,
+            Reply::Granted { .. } => Outcome::Granted,
+            Reply::Queued { .. } => Outcome::Queued,
+            Reply::TxnFailed(_) => Outcome::TxnFailed,
+            Reply::Refused(_) => Outcome::Refused,
+            _ => Outcome::Done,
         },
-        Response::Renewed(Some(_)) => "renewed",
-        Response::Renewed(None) => "unknown_session",
+        Response::Renewed(Some(_)) => Outcome::Renewed,
+        Response::Renewed(None) => Outcome::UnknownSession,
         Response::Unavailable(unavailable) => match unavailable {
-            Unavailable::NotLeader { .. } => "not_leader",
-            Unavailable::Overloaded(_) => "overloaded",
-            Unavailable::Disk(_) => "disk",
-            Unavailable::Denied(_) => "denied",
-            Unavailable::Unknown(_) => "unknown",
-            Unavailable::AnswerTooLong { .. } => "too_long",
-            Unavailable::Removed => "removed",
-            Unavailable::NotAdmitted(_) => "not_admitted",
-            Unavailable::Corrupt => "corrupt",
+            Unavailable::NotLeader { .. } => Outcome::NotLeader,
+            Unavailable::Overloaded(_) => Outcome::Overloaded,
+            Unavailable::Disk(_) => Outcome::Disk,
+            Unavailable::Denied(_) => Outcome::Denied,
+            Unavailable::Unknown(_) => Outcome::Unknown,
+            Unavailable::AnswerTooLong { .. } => Outcome::TooLong,
+            Unavailable::Removed => Outcome::Removed,
+            Unavailable::NotAdmitted(_) => Outcome::NotAdmitted,
+            Unavailable::Corrupt => Outcome::Corrupt,
         },
-        _ => "done",
+        _ => Outcome::Done,
     }
 }
 
@@ -249,12 +274,6 @@ fn counter(name: &str, help: &str) -> IntCounter {
 
 fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
     registered(IntCounterVec::new(Opts::new(named(name), help), &[label]))
-}
-
-/// The same with these series there from the start.
-fn preset(counters: IntCounterVec, values: &[&str]) -> IntCounterVec {
-    values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
-    counters
 }
 
 fn gauge(name: &str, help: &str) -> IntGauge {
@@ -280,4 +299,20 @@ fn histogram(name: &str, help: &str, buckets: &[f64]) -> Histogram {
 fn histograms(name: &str, help: &str, label: &str) -> HistogramVec {
     let options = HistogramOpts::new(named(name), help).buckets(SHORT_BUCKETS.to_vec());
     registered(HistogramVec::new(options, &[label]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OUTCOMES, Outcome, outcome};
+    use lockmesh_protocol::rpc::{Response, Unavailable};
+
+    #[test]
+    fn outcomes_have_their_own_words() {
+        let word = |unavailable| OUTCOMES[outcome(&Response::Unavailable(unavailable)) as usize];
+        assert_eq!(word(Unavailable::NotLeader { leader: None }), "not_leader");
+        assert_eq!(word(Unavailable::Disk("full".into())), "disk");
+        assert_eq!(word(Unavailable::AnswerTooLong { limit: 1 }), "too_long");
+        assert_eq!(word(Unavailable::Corrupt), "corrupt");
+        assert_eq!(OUTCOMES[Outcome::UnknownSession as usize], "unknown_session");
+    }
 }

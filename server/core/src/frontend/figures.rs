@@ -29,7 +29,7 @@ pub struct Figures {
     pub sessions: usize,
     /// Keys that are held.
     pub locks_held: usize,
-    /// Places in the queues of all locks.
+    /// Waiters in the queues of all locks.
     pub lock_waiters: usize,
     /// Keys.
     pub keys: usize,
