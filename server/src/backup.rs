@@ -46,10 +46,13 @@ struct Open {
 impl Backups {
     /// Begins to serve a backup, with its first question. Its end is posted.
     pub(crate) fn begin(&mut self, source: CheckpointSource, first: Question, sender: EventSender) {
+        // Readers that have ended by themselves are noticed here, so that no list of them grows.
         self.open.retain(|_, open| !open.thread.is_finished());
         self.last_id += 1;
         let id = self.last_id;
         let (orders, received) = mpsc::sync_channel(MAX_QUESTIONS);
+        // Moved into the thread, so that its end is told however it comes, a panic or no thread at
+        // all among them.
         let closed = Closed(sender);
         let serve = move || {
             let _closed = closed;
@@ -72,6 +75,7 @@ impl Backups {
             return answer(&question, CheckpointSource::gone());
         };
         open.last = question.from();
+        // Never waits for the reader: the driver's loop asks.
         match open.orders.try_send(BackupOrder::Answer(question)) {
             Err(mpsc::TrySendError::Full(BackupOrder::Answer(question))) => {
                 answer(&question, refusal("too many questions at once"));
@@ -119,6 +123,7 @@ impl Drop for Closed {
 }
 
 fn serve(id: u64, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOrder>) {
+    // Ends by itself after a silence: readers are few, and an open one keeps old pages of the file.
     while let Ok(order) = orders.recv_timeout(source.timeout()) {
         match order {
             BackupOrder::Answer(Question { number, call, replies }) => {

@@ -144,6 +144,7 @@ impl Driver {
         let mut alarm = pin!(tokio::time::sleep_until(self.instant(wakes_at).into()));
         self.frontend.start(&mut self.actions);
         while running {
+            // What the last turn left to do must not wait for somebody to post something.
             if self.next.is_empty() {
                 self.receiver.arrive(&mut events, EVENTS_PER_TURN, alarm.as_mut()).await;
             } else {
@@ -155,10 +156,12 @@ impl Driver {
             SERVER.times.turn_events.observe(events.len() as f64);
             SERVER.counts.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
+                // The rest of the events is taken all the same: each may free something.
                 running &= self.take(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
+            // The disk begins here, and works while the rest of the turn goes on.
             running &= self.carry_out();
             self.settle();
             running &= self.carry_out();
@@ -183,11 +186,13 @@ impl Driver {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
             }
+            // The reader of a backup is a thread of the shell, which the frontend does not know.
             DriverEvent::Cancel(call) => {
                 self.backups.cancel(call);
                 Event::Cancel(call)
             }
             DriverEvent::Gone { from } => {
+                // First, so that no answer is put into a queue that nobody reads.
                 self.connections.forget(from);
                 self.backups.cancel_all(from);
                 Event::Disconnected(from)
@@ -313,6 +318,7 @@ impl Driver {
         if !self.actions.messages.is_empty() {
             let mut lost = Vec::new();
             self.peers.send(&mut self.actions.messages, &mut lost);
+            // The frontend is told between two turns, never while its actions are carried out.
             self.next.extend(lost.into_iter().map(Event::Unreachable));
         }
         if let Some(roster) = self.actions.roster.take() {
@@ -336,6 +342,7 @@ impl Driver {
                 StoreOrder::Compact(index) => self.store.compact(index),
             }
         }
+        // Together, so that the log's thread is woken once and takes them with one commit.
         writes.is_empty() || self.store.write(writes).is_ok()
     }
 
@@ -355,6 +362,8 @@ impl Driver {
     fn notice_roster(&mut self, change: RosterChange) {
         let state = self.frontend.core().state();
         self.peers.update(state.servers().map(Arc::as_ref), state.last_server());
+        // It tells what the roster may say by now, or an address that is no more; if it is still
+        // needed, it begins anew.
         if let Some(announcing) = self.announcing.take() {
             announcing.abort();
         }
@@ -371,6 +380,8 @@ impl Driver {
                 server = from.0,
                 "cannot fetch a snapshot: the address of the server is not known"
             );
+            // Told as given up: the leader tells of its snapshot again, and the address may be
+            // known by then.
             return self.next.push(Event::SnapshotFetched(None));
         };
         let sender = self.sender.clone();
@@ -407,6 +418,7 @@ impl Driver {
 }
 
 fn wall_time() -> WallTime {
+    // A clock before 1970 must not stop the server: this time is for people only.
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     WallTime(since_1970.as_millis() as u64)
 }

@@ -80,6 +80,8 @@ impl DriverEvent {
     /// What it counts against [`EVENT_QUEUE_LIMIT`] as, if it does.
     fn limited(&self) -> Option<Limited> {
         match self {
+            // Only what others send without end is limited; everything else frees something or
+            // comes seldom.
             Self::Call { .. } => Some(Limited::Call),
             Self::Peer(..) => Some(Limited::Peer),
             _ => None,
@@ -168,6 +170,8 @@ impl EventSender {
 impl EventQueue {
     fn push(&mut self, event: DriverEvent, limit: usize) -> Result<(), DriverEvent> {
         if let Some(kind) = event.limited() {
+            // Each kind has a count of its own: a crowd of agents must not keep the leader's
+            // heartbeats out.
             let waiting = &mut self.limited[kind as usize];
             if *waiting >= limit {
                 return Err(event);
@@ -202,6 +206,8 @@ impl EventReceiver {
     pub async fn arrive(&self, events: &mut Vec<DriverEvent>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
         let mut gave_way = false;
         poll_fn(|context| {
+            // Once for each call: the other tasks of this thread post more, which the same turn
+            // then takes.
             let gives_way = !std::mem::replace(&mut gave_way, true);
             let mut queue = lock(&self.0.queue);
             if !queue.events.is_empty() && gives_way {
@@ -212,6 +218,7 @@ impl EventReceiver {
                 queue.take(events, at_most);
                 return Poll::Ready(());
             }
+            // Noted under the lock, so that no post comes between the look and the wait.
             if !queue.task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
                 queue.task = Some(context.waker().clone());
             }
@@ -234,6 +241,7 @@ impl EventReceiver {
             if left == Duration::ZERO {
                 return;
             }
+            // Under the same lock as the look at the events: no post is missed.
             queue.thread_waits = true;
             let (woken, _) = self.0.news.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
@@ -353,6 +361,7 @@ impl ReplySink {
     /// Notes that a call begins, which arrived at this time.
     pub fn begin(&self, call: CallId, arrived: Instant) -> Begun {
         let mut state = lock(&self.0.state);
+        // Also what is answered and not sent yet: a peer that does not read fills memory just so.
         if state.unanswered.len() + state.queue.len() >= self.0.call_limit {
             return Begun::TooMany;
         }
@@ -380,6 +389,7 @@ impl ReplySink {
         let mut state = lock(&self.0.state);
         *state = Replies { gone: true, ..Replies::default() };
         drop(state);
+        // The task that takes calls may wait here for ever otherwise.
         self.0.room.notify_waiters();
     }
 
@@ -398,6 +408,7 @@ impl ReplySink {
     /// Waits until fewer than `answers` wait to be sent: a peer that does not read must not ask on.
     pub async fn room(&self, answers: usize) {
         loop {
+            // Made before the look: whoever makes room in between must not be missed.
             let room = self.0.room.notified();
             {
                 let state = lock(&self.0.state);

@@ -24,8 +24,10 @@ pub struct Moved {
 /// # Errors
 /// Nothing was changed.
 pub fn moved(folder: &Path) -> Result<Moved, FolderError> {
+    // Looked at before the folder is held, which would make it where it is missing.
     stopped::record(folder)?;
     let held = Store::hold(folder)?;
+    // And again now: a server may have run until a moment ago.
     let mut record = stopped::record(folder)?;
     let BootstrapState::Member(Membership { server, cluster_id, .. }) = record.state.clone() else {
         return Err(FolderError::never_a_member(folder));

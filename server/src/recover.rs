@@ -52,6 +52,7 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     let BootstrapState::Member(membership) = &mut record.state else {
         return Err(FolderError::never_a_member(folder));
     };
+    // Opening would make a new store, and nothing could be recovered any more.
     if !held.has_store()? {
         return Err(FolderError::no_store(folder));
     }
@@ -130,6 +131,8 @@ impl Survivor {
     fn of_log(recovered: Recovered) -> Result<Self, FolderError> {
         let Recovered { hard_state, snapshot: mut mark, entries, mut state, .. } = recovered;
         let mut changes = Vec::new();
+        // The whole log counts, committed or not: what the others knew to be committed may be among
+        // it, and nobody can tell any more.
         for entry in entries.iter().filter(|entry| entry.index > mark.index) {
             if let Some(proposal) = proposal(entry)? {
                 state.apply(entry.index, entry.term, &proposal, &mut changes);
@@ -146,18 +149,23 @@ impl Survivor {
     /// is empty it leads to the checkpoint.
     fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), FolderError> {
         let id = recovery.server.id;
+        // Rows only: an id without a row is never let in again.
         for other in &recovery.removed {
             self.state.load(Change::Server(other.id, None));
         }
+        // Above all that the lost servers, or the original of a copy, may have granted.
         self.state.load(Change::Fence(Fence(self.state.fence().0 + FENCE_JUMP)));
         let base = self.state.index_base() + INDEX_JUMP;
         self.state.load(Change::IndexBase(base));
         // Somebody may know the index of a change that is lost: he must not wait for the next one after it.
         self.state.raise_indexes(LogIndex(self.mark.index.0 + base));
+        // Not by a change through the log, which would need the votes that are lost.
         let mark = SnapshotMeta { membership: Membership::of_voters(&[id]), ..self.mark };
         let mut rows = DirtyRows::default();
         rows.record(Change::Cleared);
         rows.extend(self.state.rows());
+        // Above every term of this log, so that no entry of the new cluster is taken for one of the
+        // old.
         let term = self.hard_state.term.max(mark.term).next();
         let hard_state = HardState { term, vote: ServerId(0), commit: mark.index };
         let (sender, events) = mpsc::sync_channel(16);
@@ -166,6 +174,7 @@ impl Survivor {
             let _ = sender.send(event);
         });
         let store = store.map_err(FolderError::Thread)?;
+        // First the checkpoint and then the reset, as with another server's snapshot.
         store.install(mark.clone(), rows);
         store.write([LogWrite {
             number: 1,
@@ -193,6 +202,7 @@ fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Res
 }
 
 fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, FolderError> {
+    // A change of membership says who voted before: of those only this server is left.
     if entry.kind != EntryKind::Normal || entry.data.is_empty() {
         return Ok(None);
     }

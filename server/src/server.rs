@@ -120,9 +120,11 @@ impl Server {
     /// runtime.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
         let ServerOptions { config, node, node_id, identity, instance_id, seed, socket } = options;
+        // First: while another process holds the folder nothing in it may even be looked at.
         let folder = Store::hold(&config.data_dir)?;
         let record = record(&config, &folder, instance_id)?;
         let node = NodeName::from(node);
+        // Before anything listens: others would refuse this server, and nobody here would say why.
         check_certificate(&config, &node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
@@ -161,6 +163,7 @@ impl Server {
             peers: Arc::clone(&peers),
             health,
         };
+        // Before the service, so that whoever connects is answered by somebody.
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let rpc = RpcOptions {
             connections: config.limits.connections,
@@ -213,6 +216,8 @@ impl Server {
         if !driver.is_finished() && tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
             tracing::warn!("no other server took the leadership over in time: they will elect one");
         }
+        // After the handover, for which messages had to leave; before the goodbye, so that nobody
+        // is dialled again.
         peers.close();
         let goodbye =
             async { tokio::join!(endpoint.close("the server stops"), dialling.close("the server stops")) };
@@ -234,11 +239,14 @@ impl Server {
 /// What the data folder says of the cluster; of an empty one, that it belongs to none.
 fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Result<Record, StartError> {
     if let Some(record) = Record::read(&config.data_dir)? {
+        // A server that was removed must never serve again, also where its log has not heard of it.
         if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
             return Err(StartError::Removed { folder: config.data_dir.clone(), server, cluster_id });
         }
         return Ok(record);
     }
+    // Without the record nobody knows what it promised: to draw a new birth would make it two
+    // servers.
     if folder.has_store()? {
         return Err(StartError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
     }
@@ -267,6 +275,8 @@ fn start_driver(
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (ended_guard, ended) = watch::channel(());
     let guard = (EndGuard(start.health.clone()), ended_guard);
+    // Alone, or as a member, it goes on without others, so its errors can be told to whoever starts
+    // it.
     let must_wait = match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,
         BootstrapState::Promised(formation) => formation.servers.len() > 1,

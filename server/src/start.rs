@@ -173,6 +173,7 @@ impl ServerStart {
             recovered,
         );
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
+        // Before the first hello, which says how far this server has come.
         self.peers.note(core.log_position(), core.peer_memory());
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
@@ -206,6 +207,8 @@ impl ServerStart {
         let folder = &self.config.data_dir;
         let found = self.folder.inspect(options)?;
         let voters = found.map(|found| membership_after(&found.recovered));
+        // By the last membership in the log, committed or not: where others ever voted, the
+        // original may have acknowledged with them what this copy lacks.
         if voters != Some(log::Membership::of_voters(&[membership.server])) {
             let Membership { server, cluster_id, .. } = membership.clone();
             let (folder, files) = (folder.clone(), Box::new(files));
@@ -224,11 +227,13 @@ impl ServerStart {
     /// What a new store begins with.
     fn first_snapshot(&self, record: &Record, membership: &Membership) -> Result<SnapshotMeta, StartError> {
         match &record.state {
+            // Its votes are forgotten with the files, so it must not come back under the same id.
             BootstrapState::Member(_) if !self.folder.has_store()? => Err(StartError::Emptied {
                 folder: self.config.data_dir.clone(),
                 server: membership.server,
                 cluster_id: membership.cluster_id.clone(),
             }),
+            // Every founder begins with the same membership, which no log has to agree on first.
             BootstrapState::Promised(formation) => {
                 let voters: Vec<_> = formation.servers.iter().map(|server| server.id).collect();
                 Ok(Core::bootstrap_snapshot(&voters))

@@ -207,4 +207,3 @@ pub mod empty_is_none {
         text.parse().map(Some).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
     }
 }
-

@@ -60,12 +60,15 @@ impl AutopilotState {
 
     /// This server no longer leads.
     pub(crate) fn step_down(&mut self, outbox: &mut Outbox) {
+        // This server leads no more, which is all that was asked for.
         if let Some((token, _)) = self.transfer.take() {
             outbox.replies.push((token, Response::Done));
         }
         for token in self.waits_for_membership.drain(..) {
             outbox.fail(token, lost_leadership());
         }
+        // When others were heard is true whoever leads, and the next term of this server need not
+        // learn it anew.
         let heard = std::mem::take(&mut self.heard);
         *self = Self { heard, ..Self::default() };
     }

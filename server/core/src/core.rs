@@ -132,6 +132,7 @@ impl Core {
         let unreadable = upgrade::unknown_format(&state, config.format);
         let mut engine =
             Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
+        // No other server can win, so there is no election time-out to wait for.
         if engine.is_alone() {
             engine.campaign();
         }
@@ -190,6 +191,7 @@ impl Core {
             Input::Unreachable(server) => self.engine.unreachable(server),
             Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
             Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
+            // Any age of answer will do, so it needs neither a leader nor a round.
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
             Input::Read(token, _) => self.read(now, Reader::Query(token), outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
@@ -223,6 +225,8 @@ impl Core {
         }
         self.timers.catch_up();
         loop {
+            // The shell may have called [`Core::decide`] already. Going on now would throw away
+            // what that committed and nobody has applied.
             if self.committed.is_empty() {
                 self.decide(now, outbox);
             }
@@ -239,13 +243,20 @@ impl Core {
                     return self.fall_silent(now, outbox);
                 }
             }
+            // After the entries: a leader serves once an entry of its own term is applied
+            // (paper, 5.4.2).
             self.notice_role(now, outbox);
             self.tell_leader();
+            // Last of all: what was just applied may be what a confirmed round waits for.
             self.serve_readers(outbox);
+            // Applying an entry or a new role proposes more: a turn ends when nothing is left to
+            // do.
             if committed.is_empty() && self.batch.is_empty() {
                 break;
             }
         }
+        // The engine did not want it, as where it is past that index. The state in it is large, and
+        // goes.
         self.arrived = None;
         outbox.snapshot_wanted |= self.engine.take_snapshot_wanted();
     }
@@ -255,6 +266,8 @@ impl Core {
         self.begin_reads(now);
         let mut effects = Effects::default();
         self.engine.turn(&mut effects);
+        // Also of a server that was set back: its disk may go on, but nothing is promised of what
+        // it writes.
         outbox.writes.append(&mut effects.writes);
         if self.set_back.is_none() {
             outbox.messages.append(&mut effects.messages);
@@ -313,6 +326,7 @@ impl Core {
 
     /// Whom this server takes for the leader; itself only once it serves.
     pub fn leader(&self) -> Option<ServerId> {
+        // What a server says that was set back rests on nothing: it sends nobody anywhere.
         let leader = self.engine.leader().filter(|_| self.set_back.is_none())?;
         (leader != self.config.id || self.is_serving()).then_some(leader)
     }
@@ -375,11 +389,14 @@ impl Core {
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
         // One that this server is past needs no state: the engine answers how far the log reaches.
         let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
+        // The frontend fetches the snapshot and comes back with [`Input::Install`]. From the bare
+        // message the engine would install a state that is not here.
         let unfetched = is_news.then_some("a snapshot that was not fetched");
         let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
                 self.autopilot.heard(now, sender);
+                // Before the engine sees it, which panics at a commit index that is not in its log.
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
@@ -400,6 +417,9 @@ impl Core {
     /// What a heartbeat says that this server has acknowledged, where it holds less. The engine must never hear it.
     fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
         let known = LogPosition { term: message.term, last_index: message.commit };
+        // A heartbeat's commit is never more than the receiver has acknowledged to this leader, so
+        // it holds that much or has lost it. An older leader counts no more: what it was told may
+        // have been replaced since.
         let is_beyond = message.kind == MessageKind::Heartbeat
             && message.term >= self.engine.term()
             && message.commit > self.engine.last_index();
@@ -414,8 +434,10 @@ impl Core {
         tracing::error!("{set_back}");
         self.set_back = Some(set_back);
         self.serving = None;
+        // What was said in this turn may rest on what this server has forgotten.
         outbox.messages.clear();
         self.step_down(now, outbox);
+        // They are not in the log, so they are certainly not done.
         for (_, origin) in std::mem::take(&mut self.batch) {
             self.fail_proposal(now, origin, not_leader(), outbox);
         }
@@ -424,6 +446,7 @@ impl Core {
     /// What was written is still told; everything else comes to nothing.
     fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
         match input {
+            // The engine must hear of its writes, but what was waiting for them is never sent.
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
             Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
             Input::Read(token, _) => outbox.unreadable.push((token, not_leader())),
@@ -446,6 +469,8 @@ impl Core {
         let compact = self.compaction_index(now, mark.index);
         self.engine.checkpoint_durable(mark);
         self.engine.compact(compact);
+        // Only here may the log on disk shrink: the checkpoint that replaces it is durable
+        // (thesis, 5).
         outbox.compact = Some(compact);
     }
 
@@ -457,6 +482,8 @@ impl Core {
         message: PeerMessage,
         (mark, state): (SnapshotMeta, Box<State>),
     ) {
+        // The engine takes a snapshot only from a leader of its own term, and fetching it may have
+        // outlasted an election. So the message is given the leader and the term of now.
         let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
             return tracing::info!(
                 index = mark.index.0,
@@ -481,10 +508,14 @@ impl Core {
         self.copy_state_of(mark.index);
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
+        // This server proposed them as a leader of the past. They are in the snapshot, or
+        // overtaken: nobody here can tell which.
         while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
             let pending = self.pending.pop_front().expect("the front was just seen");
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
+        // What was applied earlier in this turn is of the state that is gone: written later, it
+        // would spoil the snapshot.
         outbox.changes.clear();
         outbox.checks.clear();
         outbox.install = Some(mark);
@@ -492,10 +523,12 @@ impl Core {
 
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
         self.wall = wall;
+        // First: a server that did not run must not take its own absence for that of others.
         self.move_deadlines_if_late(now);
         self.last_tick = Some(now);
         self.engine.tick();
         self.read_index.retry(now);
+        // Whoever waits would wait for an election; another server may know of a leader by now.
         if self.engine.leader().is_none() {
             self.read_index.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
         } else if !self.engine.is_leader() {
@@ -532,9 +565,13 @@ impl Core {
     }
 
     fn propose(&mut self, now: Time, token: CallToken, proposal: Proposal, outbox: &mut Outbox) {
+        // A follower passes nothing on: the agent goes to the leader itself, under the same request
+        // id.
         if !self.engine.is_leader() {
             return outbox.fail(token, not_leader());
         }
+        // A limit in front of the log: what is refused here costs the others neither disk nor
+        // memory.
         if self.pending.len() + self.batch.len() >= self.config.max_pending_proposals {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
@@ -542,6 +579,8 @@ impl Core {
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }
+        // In front of the request, in the same batch: it finds the lock as it is by the leader's
+        // clock.
         self.end_delays_that_are_over(now, &proposal.command);
         self.batch.push((proposal, Origin::Client(token, now)));
     }
@@ -553,6 +592,8 @@ impl Core {
         }
         match self.engine.propose(batch) {
             Ok(first) => {
+                // The batch has consecutive indexes from here on, in its own order. With the term
+                // they tell later whether it is these entries that were applied.
                 let (term, indexes) = (self.engine.term(), first.0..);
                 self.observer.proposed(now, self.engine.last_index());
                 self.pending.extend(indexes.zip(proposals).map(|(index, (proposal, origin))| {
@@ -560,6 +601,8 @@ impl Core {
                 }));
             }
             Err(_) => {
+                // The engine drops a batch for two reasons, and only one of them goes away by
+                // waiting here.
                 let why = if self.engine.is_leader() && self.autopilot.transfer.is_none() {
                     Unavailable::Overloaded("too many bytes wait for their commit".into())
                 } else {
@@ -578,6 +621,7 @@ impl Core {
         let mut proposals = Vec::with_capacity(self.batch.len());
         for (proposal, origin) in std::mem::take(&mut self.batch) {
             let data = format::encode(&proposal);
+            // In the log it would stop every follower for good: no frame could carry it.
             if data.len() > MAX_PROPOSAL_BYTES {
                 let what =
                     format!("a command of {} bytes, but at most {MAX_PROPOSAL_BYTES} are taken", data.len());
@@ -593,6 +637,7 @@ impl Core {
     fn fail_proposal(&mut self, now: Time, origin: Origin, why: Unavailable, outbox: &mut Outbox) {
         match origin {
             Origin::Client(token, _) => outbox.fail(token, why),
+            // Not at once: what refused it, a full log or a transfer, needs a moment to pass.
             Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
             Origin::Nobody => {}
         }
@@ -628,6 +673,8 @@ impl Core {
     }
 
     fn begin_reads(&mut self, now: Time) {
+        // The engine drops rounds of a leader whose term has no commit yet (thesis, 6.4), and a
+        // lost one is only begun again after its time-out.
         let can_begin = if self.engine.is_leader() {
             self.engine.leads_its_term()
         } else {
@@ -654,6 +701,7 @@ impl Core {
         let pending = self.take_pending(now, entry, outbox);
         let mut is_check = false;
         if entry.kind == EntryKind::Normal {
+            // Empty entries begin a term or settle a membership, and mean nothing to the state.
             if !entry.data.is_empty() {
                 is_check = self.apply_proposal(now, entry, pending, outbox);
             }
@@ -662,7 +710,10 @@ impl Core {
             self.membership_index = entry.index;
             let before = self.engine.membership().all();
             self.engine.applied(entry);
+            // The change is in force, but not settled: its caller waits for one more entry.
             if let Some(PendingProposal { origin: Origin::Client(token, _), .. }) = pending {
+                // Through the same gate as the first answer, so that a retry is never told earlier than
+                // that.
                 self.autopilot.waits_for_membership.push(token);
             }
             self.notice_membership(&before);
@@ -671,6 +722,8 @@ impl Core {
         self.tell_of_membership(outbox);
         if is_check {
             self.corruption.applied(now, entry.index);
+            // With how many changes came before: the checkpoint must be of exactly this index on
+            // every server.
             outbox.checks.push((outbox.changes.len(), self.snapshot_meta()));
         }
     }
@@ -684,6 +737,8 @@ impl Core {
         outbox: &mut Outbox,
     ) -> bool {
         let (proposal, origin) = match pending {
+            // Index and term were compared, so the entry is this very proposal and need not be
+            // decoded.
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
@@ -691,9 +746,11 @@ impl Core {
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
+        // An id is never given again, and what is remembered of one that left would only grow.
         if let Command::ForgetServer(server) = proposal.command {
             self.own.peers.forget(server);
         }
+        // Before it serves it has no deadlines: all start afresh when it begins to.
         if self.is_serving() {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);
@@ -712,11 +769,14 @@ impl Core {
 
     /// The pending proposal that this entry is, after those were failed that it overtook.
     fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<PendingProposal> {
+        // In order of the log: whoever stands before this entry was overtaken by entries of another
+        // leader.
         while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
             let pending = self.pending.pop_front().expect("the front was just seen");
             if (pending.index, pending.term) == (entry.index, entry.term) {
                 return Some(pending);
             }
+            // Said as unknown, the safe side: the client asks again under the same request id.
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
         None
@@ -724,9 +784,11 @@ impl Core {
 
     /// Begins to serve, or stops.
     fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
+        // Not before an entry of its own term is applied: the state may lack what others answered.
         let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
         let leads = may_lead.then(|| self.engine.term());
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
+        // Also where it led and never served: proposals may wait that it took before.
         if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
             let term = self.engine.term().0;
             match self.engine.leader() {
@@ -745,8 +807,12 @@ impl Core {
         self.serving = leads;
         if let Some(term) = leads {
             tracing::info!(term = term.0, "this server leads");
+            // In full, whatever was left: the clocks of two servers are never compared, so a delay
+            // may last longer, never shorter.
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
+            // A leader may have died between its first entry and this one, so each that finds none
+            // says it; only the first counts.
             if self.state.cluster_id().is_empty() {
                 let ClusterStart { cluster_id, servers } = self.config.formation.clone();
                 self.gather_own(Command::Bootstrap { cluster_id, servers });
@@ -807,9 +873,12 @@ impl Core {
     pub(crate) fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
         self.timers.clear();
         self.observer.step_down();
+        // A round that was begun as the leader vanishes with the role; whoever reads is sent to the
+        // next one at once.
         for reader in self.read_index.drain() {
             refuse_reader(outbox, &reader);
         }
+        // They are in the log, and the next leader may commit them or not.
         for pending in std::mem::take(&mut self.pending) {
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }

@@ -52,6 +52,7 @@ impl Report {
     }
 
     fn differs(&self, other: &Self) -> bool {
+        // Two formats sum up the same rows differently: that shows nothing.
         self.format == other.format && self.checksum != other.checksum
     }
 }
@@ -88,8 +89,10 @@ pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Fin
 /// What more than half of the voters hold, each by its own work. The word of one alone is no majority: a quorum of one voter
 /// that is corrupt would condemn whoever joins it.
 fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) -> Option<&'a Report> {
+    // Learners are judged and do not judge; a copy repeats what its giver said.
     let own = || voters.iter().filter_map(|voter| reports.get(voter)).filter(|report| !report.is_copy);
     let votes = |report: &Report| own().filter(|other| other.is_same(report)).count();
+    // Of all voters, not of those who answered: two silent ones may agree with each other.
     reports.values().find(|report| votes(report) > (voters.len() / 2).max(1))
 }
 
@@ -153,6 +156,7 @@ impl CorruptionChecks {
 
     /// A check was applied.
     pub(crate) fn applied(&mut self, now: Time, index: LogIndex) {
+        // On every server, so that whoever leads next goes on with this check.
         self.last = (index, now);
     }
 
@@ -181,6 +185,7 @@ impl CorruptionChecks {
 
 impl Comparison {
     fn of(index: LogIndex, now: Time, former: Option<Self>) -> Self {
+        // A server that was found corrupt stays so until the next comparison shows something else.
         let finding = former.map_or(Finding::Alike, |former| former.finding);
         let reports = BTreeMap::new();
         Self { index, began: now, asked: None, reports, has_news: false, are_all: false, finding }
@@ -190,8 +195,10 @@ impl Comparison {
     fn judge(&mut self, now: Time, voters: &[ServerId], members: &[ServerId]) -> Option<&Finding> {
         self.reports.retain(|server, _| members.contains(server));
         self.are_all = members.iter().all(|member| self.reports.contains_key(member));
+        // A server that is down must not keep the others from being compared.
         let is_over = now.since(self.began) > ANSWER_WINDOW && self.reports.len() > 1;
         let finding = compare(voters, &self.reports);
+        // Alike or undecided can change with the next answer; a majority that agrees cannot.
         let is_sure = self.are_all || is_over || matches!(finding, Finding::Corrupt(_));
         if !is_sure || finding == self.finding {
             return None;
@@ -208,6 +215,7 @@ impl Comparison {
             .values()
             .next()
             .filter(|first| self.are_all && self.reports.values().all(|report| report.is_same(first)));
+        // Where all hold the same there is nobody left who could know better, copies or not.
         let right = majority(voters, &self.reports).or(all);
         let is_right = move |report: &Report| right.is_some_and(|right| report.is_same(right));
         self.reports.iter().filter(move |(_, report)| is_right(report)).map(|(server, _)| *server)

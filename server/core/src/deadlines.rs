@@ -22,12 +22,16 @@ const LEAST_REMAINING: Duration = Duration::from_millis(1);
 impl Core {
     /// When [`crate::Input::Deadline`] is due; none before the next tick where nothing may pass until then.
     pub fn next_deadline(&self) -> Option<Time> {
+        // Otherwise the shell would wake again and again for deadlines that may not pass before the
+        // tick.
         self.timers.next().filter(|_| self.may_pass > 0)
     }
 
     /// Deadlines of a server that was not running move by the time that it missed.
     pub(crate) fn move_deadlines_if_late(&mut self, now: Time) {
         let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        // Renewals that came meanwhile may lie unread: to end their sessions would be this server's
+        // fault.
         if gap > TICK + LATE {
             let gap_ms = gap.as_millis() as u64;
             tracing::warn!(gap_ms, "this server was not running for a while: its deadlines move");
@@ -38,6 +42,8 @@ impl Core {
     /// Between two ticks. One that is late must come first: it may have to move the deadlines.
     pub(crate) fn pass_deadlines_early(&mut self, now: Time, wall: WallTime) {
         self.wall = wall;
+        // Nothing is lost where it is not: the late tick follows, moves the deadlines, and comes
+        // here.
         if self.is_running(now) {
             self.pass_deadlines(now);
         }
@@ -48,6 +54,8 @@ impl Core {
         while self.may_pass > 0
             && let Some(subject) = self.timers.next_due(now)
         {
+            // Each is an entry of the log: a node with very many sessions must not fill it in front
+            // of everybody else.
             self.may_pass -= 1;
             self.decide_about(subject);
         }
@@ -55,11 +63,14 @@ impl Core {
 
     /// Proposes the end of every lock-delay that is over and that a command would run into.
     pub(crate) fn end_delays_that_are_over(&mut self, now: Time, command: &Command) {
+        // Its deadlines may have to move first. Whoever asks is told to wait, which is safe.
         if !self.is_running(now) {
             return;
         }
         for key in locks_of(command) {
             let subject = Subject::LockDelay(key.clone());
+            // Not counted against what may pass: the request itself is bounded, and it pays with an
+            // entry of its own.
             if self.timers.take_due(now, &subject) {
                 self.decide_about(subject);
             }
@@ -77,6 +88,8 @@ impl Core {
 
     /// How long a key is still closed, from `then` on, by a delay that lasts so long in all.
     pub(crate) fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
+        // Where it is not noted yet, or this server does not lead, all of it may be left: the safe
+        // side.
         self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(LEAST_REMAINING)
     }
 
@@ -94,6 +107,8 @@ impl Core {
 
     /// The command that says that a deadline has passed.
     pub(crate) fn end_of(&self, subject: &Subject) -> Option<Command> {
+        // A restore in between may bring other rows under the same ids and indexes; the base tells
+        // them apart.
         let base = self.state.index_base();
         match subject {
             Subject::Session(session) => {

@@ -56,5 +56,6 @@ pub(crate) fn not_leader() -> Unavailable {
 
 /// What is said of proposals that are in the log of a leader that leads no more.
 pub(crate) fn lost_leadership() -> Unavailable {
+    // Not a refusal: the entry may have reached a majority.
     Unavailable::Unknown("leadership lost while committing log".into())
 }

@@ -78,6 +78,8 @@ impl ReadIndex {
 
     /// A round is confirmed at `index`; so are all that began before it.
     pub(crate) fn confirm(&mut self, number: u64, index: LogIndex) {
+        // A later round proves leadership at a later time, which serves all who came before it too
+        // (thesis, 6.4: one round for many reads).
         while self.rounds.front().is_some_and(|round| round.number <= number) {
             let round = self.rounds.pop_front().expect("the front was just seen");
             self.confirmed.push((index, round.readers));
@@ -86,6 +88,7 @@ impl ReadIndex {
 
     /// Those who may look at the state now.
     pub(crate) fn ready(&mut self, applied: LogIndex) -> Vec<Reader> {
+        // Confirmed is not enough: the state must hold what was committed when the round began.
         let (ready, later) =
             std::mem::take(&mut self.confirmed).into_iter().partition(|(at, _)| *at <= applied);
         self.confirmed = later;
@@ -95,6 +98,8 @@ impl ReadIndex {
 
     /// Those who have waited too long for a follower.
     pub(crate) fn overdue(&mut self, now: Time) -> Vec<Reader> {
+        // By arrival, whatever stage they are in: a follower that lags can be stuck in each of
+        // them.
         let is_overdue = |(since, _): &mut Arrived| now.since(*since) >= FOLLOWERS_READER_TIMEOUT;
         let mut overdue: Vec<Arrived> = self.arrived.extract_if(.., is_overdue).collect();
         let rounds = self.rounds.iter_mut().map(|round| &mut round.readers);
@@ -108,6 +113,8 @@ impl ReadIndex {
     /// Lets another round begin where one may have been lost. The newest confirms all: as many are under way as begin in the
     /// time that one takes, and those before it that nobody waits for are forgotten.
     pub(crate) fn retry(&mut self, now: Time) {
+        // A retry has no readers of its own and need not be kept: when it is confirmed, its number
+        // confirms all that are before it.
         self.rounds.retain(|round| !round.readers.is_empty());
         let is_late = |round: &ReadIndexRound| now.since(round.began) >= ROUND_TIMEOUT;
         for round in self.rounds.iter_mut().filter(|round| is_late(round)) {
@@ -118,6 +125,8 @@ impl ReadIndex {
 
     /// Everybody who waits: this server no longer leads.
     pub(crate) fn drain(&mut self) -> Vec<Reader> {
+        // A round of a leader that is none any more may still be confirmed: its number is then
+        // found nowhere.
         let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.readers);
         let confirmed = std::mem::take(&mut self.confirmed).into_iter().flat_map(|(_, readers)| readers);
         let mut all = std::mem::take(&mut self.arrived);

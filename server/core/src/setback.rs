@@ -72,6 +72,8 @@ impl SetBack {
         by: ServerId,
         known: Option<LogPosition>,
     ) -> Option<Self> {
+        // Term before index: in a later term a leader may have taken entries back that were
+        // acknowledged in an earlier one.
         known.filter(|known| holds < *known).map(|known| Self { server, known, by, holds })
     }
 }

@@ -86,6 +86,8 @@ impl Timers {
     /// Starts every deadline afresh: this server begins to lead.
     pub(crate) fn restart(&mut self, now: Time, state: &State) {
         self.clear();
+        // All in full: how much of each was left is known to the clock of another server, and
+        // clocks are never compared.
         for session in state.sessions() {
             self.arm_session(now, session.spec.id, session.spec.ttl);
         }
@@ -95,6 +97,7 @@ impl Timers {
         for (key, queue_position, waiter) in state.waiters() {
             self.arm(Subject::Wait(key.clone(), queue_position), now + waiter.wait);
         }
+        // One bin for all: they only have to live long enough, and nothing is known of their age.
         if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
             self.arm_tombstone(now, newest);
         }
@@ -104,6 +107,8 @@ impl Timers {
     /// nobody is to wait for that: see [`Timers::catch_up`].
     pub(crate) fn note_all(&mut self, now: Time, changes: &[Change]) {
         let are_few = changes.len() <= NOTED_A_TURN;
+        // Also few must queue up behind what waits, or the end of a deadline would be noted before
+        // its beginning.
         let (at_once, before) = (are_few && self.behind.is_empty(), self.behind.len());
         for change in changes {
             match change {
@@ -130,6 +135,7 @@ impl Timers {
     }
 
     fn catch_up_by(&mut self, count: usize) {
+        // Under the time at which it happened: that it is noted late makes no deadline later.
         for (then, news) in self.behind.drain(..self.behind.len().min(count)).collect::<Vec<_>>() {
             match news {
                 DeadlineChange::Change(change) => self.note(then, &change),
@@ -160,6 +166,8 @@ impl Timers {
 
     /// Starts a session's deadline afresh. A session whose end is being decided is left alone.
     pub(crate) fn renew(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
+        // From the proposal of its end until the outcome a renewal must change nothing, here or in
+        // the answer.
         if self.is_deciding(id) {
             return;
         }
@@ -198,11 +206,15 @@ impl Timers {
     /// Takes this subject, if its time has come: then it is being decided.
     pub(crate) fn take_due(&mut self, now: Time, subject: &Subject) -> bool {
         let key = self.deadlines.get(subject).copied();
+        // Nothing is due while renewals may wait to be noted: a session must not end that was
+        // renewed.
         let Some(key) = key.filter(|(deadline, _)| *deadline <= now && self.behind.is_empty()) else {
             return false;
         };
         self.queue.remove(&key);
         self.deadlines.remove(subject);
+        // Kept, since the proposal may come to nothing: then the subject would be forgotten for
+        // good.
         self.deciding.insert(subject.clone(), key.0);
         true
     }
@@ -232,6 +244,8 @@ impl Timers {
 
     fn arm_session(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
         if let Some(ttl) = ttl {
+            // More than one TTL by default, as in Consul: a client renews in time and its answer
+            // may still be late.
             let window = ttl.saturating_mul(self.config.ttl_multiplier.max(1));
             self.arm(Subject::Session(id), now + window);
         }
@@ -241,6 +255,8 @@ impl Timers {
     fn arm_tombstone(&mut self, now: Time, index: LogIndex) {
         let fresh = now + self.config.tombstone_ttl;
         match self.youngest_bin {
+            // Bins keep the deadlines few where very many keys are deleted; a tombstone lives a
+            // little longer for it.
             Some((deadline, last)) if fresh.since(deadline) < self.config.tombstone_granularity => {
                 self.disarm(&Subject::Tombstones(last));
                 let deadline = fresh.max(deadline);
@@ -257,6 +273,8 @@ impl Timers {
     fn arm(&mut self, subject: Subject, deadline: Time) {
         self.armed += 1;
         let key = (deadline, self.armed);
+        // A change of the same subject settles what was being decided, whatever becomes of the
+        // proposal.
         self.decided(&subject);
         if let Some(before) = self.deadlines.insert(subject.clone(), key) {
             self.queue.remove(&before);

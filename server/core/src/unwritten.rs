@@ -70,10 +70,15 @@ impl<R: CheckpointRows> Unwritten<R> {
             Storage::Checkpoint(mark) => Some(self.checkpoint(mark, own, false)),
             Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, own, true)),
             Storage::Install(mark) => {
+                // Changes of the state that is gone, written behind the snapshot, would put its old
+                // rows back.
                 if !self.fault_point.breaks(Rule::InstalledRowsStandAlone) {
                     drop(self.dirty.take());
                 }
+                // The core installs in the turn in which the snapshot came, or never.
                 let mut rows = self.arrived.take().expect("what is installed has arrived in this turn");
+                // Its rows are all the other server's; what this one knows for itself must not be
+                // lost with the old ones.
                 rows.remember(own);
                 Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: true, is_exact: false }))
             }

@@ -88,6 +88,8 @@ impl<R: CheckpointRows> Checkpoint<R> {
         self.rows.absorb(newer.rows);
         self.mark = newer.mark;
         self.installed |= newer.installed;
+        // Whoever wanted the checksum of the older index gets none: it would be that of another
+        // state.
         self.is_exact = newer.is_exact;
     }
 }
@@ -171,11 +173,14 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Queues a write of the log, whether there is room or not.
     pub fn push(&mut self, write: LogWrite) {
+        // The core has numbered this write already, so it cannot be refused: whoever drives the
+        // core waits while the queue is full.
         self.writes.push_back(write);
     }
 
     /// Whether whoever has more writes must wait.
     pub fn is_full(&self) -> bool {
+        // Nobody waits for room in a queue that ends: its writer may be gone.
         self.writes.len() >= MAX_QUEUED_WRITES && !self.closing
     }
 
@@ -186,11 +191,15 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Takes a checkpoint; one that was not begun yet is joined to it, unless it must be exact.
     pub fn hand_over(&mut self, newer: Checkpoint<R>) {
+        // Another server's snapshot replaces the whole state, so nothing older that waits is worth
+        // a checkpoint of its own.
         if newer.installed {
             self.join_waiting();
         }
         let is_full = self.waiting.len() >= MAX_QUEUED_CHECKPOINTS;
         match self.waiting.back_mut() {
+            // Nothing newer is joined to an exact one, unless the disk is so slow that the queue is
+            // full: then memory is worth more than its checksum.
             Some(last) if newer.installed || !last.is_exact || is_full => last.join(newer),
             _ => self.waiting.push_back(newer),
         }
@@ -207,6 +216,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
     pub fn compact(&mut self, up_to: LogIndex) {
+        // What the log loses must be in a checkpoint that survives a crash (thesis, 5).
         let limit = match self.fault_point.breaks(Rule::CompactionStaysBehindTheCheckpoint) {
             true => LogIndex(up_to.0 + 8),
             false => up_to.min(self.durable_checkpoint),
@@ -227,6 +237,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Whether a write resets the log to a checkpoint that is not durable yet.
     fn waits_for_checkpoint(&self, write: &LogWrite) -> bool {
+        // A log that was emptied before the checkpoint is durable would leave neither of the two
+        // after a crash.
         let ahead = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable_checkpoint);
         ahead && !self.fault_point.breaks(Rule::ResetsWaitForTheirCheckpoint)
     }
@@ -235,7 +247,10 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// whether the log holds something that may go.
     pub fn begin_commit(&mut self, most: usize, can_compact: bool) -> Option<LogCommit> {
         let writes = self.take_writes(most);
+        // A checkpoint may wait for a commit index that no write would carry for a while.
         let wants_commit = self.wanted_commit > self.durable_commit;
+        // At the end nobody waits for a compaction: after the next start a later checkpoint makes
+        // it up.
         if writes.is_empty() && !wants_commit && (!can_compact || self.closing) {
             return None;
         }
@@ -246,6 +261,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
     fn take_writes(&mut self, most: usize) -> Vec<LogWrite> {
         let mut taken = Vec::new();
         let mut bytes = 0;
+        // By bytes, so that one commit of huge values does not keep the acknowledgements of all
+        // behind it.
         while bytes < MAX_COMMIT_BYTES && taken.len() < most {
             if self.writes.front().is_some_and(|write| self.waits_for_checkpoint(write)) {
                 break;
@@ -267,18 +284,25 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// The checkpoint that is to be written now; none where there is none, where one is being written, or where it waits
     /// for its commit index.
     pub fn begin_checkpoint(&mut self) -> Option<Checkpoint<R>> {
+        // Each builds on the rows of the one before it, so there is only one at a time.
         if self.writing.is_some() {
             return None;
         }
         if self.begun.is_none() {
             self.begun = self.waiting.pop_front();
+            // An installed one is of another server's log: the reset that follows it brings the
+            // commit index along.
             let applied = self.begun.as_ref().filter(|checkpoint| !checkpoint.installed);
             let wanted = applied.map_or(LogIndex(0), |checkpoint| checkpoint.mark.index);
             self.wanted_commit = self.wanted_commit.max(wanted);
         }
+        // At the next start the engine needs a commit index that reaches what is applied: a
+        // checkpoint ahead of it would stand beside a log that knows less.
         if self.checkpoint_waits() && !self.fault_point.breaks(Rule::CheckpointsWaitForTheirCommit) {
             return None;
         }
+        // It stays in `begun` until here, so that nothing newer is joined to it while its commit
+        // index is awaited.
         let checkpoint = self.begun.take()?;
         self.writing = Some(checkpoint.mark.index);
         Some(checkpoint)
@@ -299,6 +323,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
 
     /// Whether no checkpoint waits to be made or is being made.
     pub fn is_checkpoint_idle(&self) -> bool {
+        // Whoever waits for the last checkpoint must not wait for a writer that is gone.
         let is_idle = self.waiting.is_empty() && self.begun.is_none() && self.writing.is_none();
         is_idle || self.has_ended(StoreWriter::Checkpoint)
     }
@@ -343,6 +368,7 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// A writer has ended, and nobody shall wait for it. Without it the store is of no use.
     pub fn end(&mut self, writer: StoreWriter) {
         self.ended[writer as usize] = true;
+        // The other writer must not go on alone: half a store keeps no promise.
         self.closing = true;
     }
 
@@ -354,8 +380,11 @@ impl<R: CheckpointRows> WriteQueue<R> {
     /// Whether a writer that has nothing under way may end: there will be nothing more for it.
     pub fn may_end(&self, writer: StoreWriter) -> bool {
         match writer {
+            // The last checkpoint may still need a commit index from this writer.
             StoreWriter::Log => self.closing && self.is_checkpoint_idle(),
             StoreWriter::Checkpoint => {
+                // The writer that would make it durable is gone: waiting for it would hang the end
+                // for ever.
                 let commit_never_comes = self.has_ended(StoreWriter::Log) && self.checkpoint_waits();
                 commit_never_comes || (self.closing && self.waiting.is_empty() && self.begun.is_none())
             }

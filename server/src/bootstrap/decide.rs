@@ -79,7 +79,9 @@ impl Bootstrap {
             let other = &met.introduction.server;
             other.address == server.address && other.node.folded() == server.node.folded()
         };
+        // Kept for much longer than it counts as present: a promise that was heard once stays true.
         self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIMEOUT * 30 && !replaced(met));
+        // A limit for what strangers can make this server remember.
         if self.met.len() < MAX_SERVERS {
             self.met.insert(server.instance_id.clone(), Heard { introduction, at: now });
         }
@@ -109,10 +111,12 @@ impl Bootstrap {
     }
 
     fn decide_free(&self, now: Time) -> Decision {
+        // First: with two servers that look alike every count below is wrong.
         if let Some(trouble) = self.confusion(now) {
             return Decision::Trouble(trouble);
         }
         let members: Vec<_> = self.members(now).collect();
+        // In front of founding: whoever hears a member of a cluster founds none.
         if let Some((first, _)) = members.first() {
             if let Some((other, _)) = members.iter().find(|(cluster, _)| cluster != first) {
                 return Decision::Trouble(format!(
@@ -121,9 +125,12 @@ impl Bootstrap {
             }
             return Decision::Join(members.iter().map(|(_, server)| server.address.clone()).collect());
         }
+        // A cluster that was asked may have given this server an id already: to found another one
+        // would make two of it.
         if self.is_joining || self.expect == 0 {
             return Decision::Wait("waiting for a server that belongs to a cluster".into());
         }
+        // A plan that somebody has promised stands, whoever else has come since.
         if let Some(decision) = self.asked_to_promise(now) {
             return decision;
         }
@@ -137,6 +144,8 @@ impl Bootstrap {
             _ => None,
         });
         let (plan, other) = plans.next()?;
+        // By its own configuration this server waits for another number: people must say which is
+        // right.
         Some(if plan.servers.len() != self.expect as usize {
             Decision::Trouble(format!(
                 "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set it alike",
@@ -163,6 +172,7 @@ impl Bootstrap {
     /// Nobody has promised anything yet.
     fn gather(&self, now: Time) -> Decision {
         let mut founders: Vec<&NewServer> = vec![&self.me];
+        // Servers that expect nobody only join: they are no founders.
         for other in self.present(now).filter(|other| other.expect != 0) {
             if other.expect != self.expect {
                 return Decision::Trouble(format!(
@@ -177,6 +187,7 @@ impl Bootstrap {
         founders.sort_by(|a, b| (&a.node_id, &a.instance_id).cmp(&(&b.node_id, &b.instance_id)));
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
+        // Any choice among them would leave one out against its configuration.
         if founders.len() > expect {
             return Decision::Trouble(format!(
                 "{} servers want to found a cluster of {expect}: {names}. Set `quorum.bootstrap_expect` to 0 on those \
@@ -213,6 +224,7 @@ impl Bootstrap {
             match met {
                 Some(Standing::Promised(theirs)) if theirs == plan => {}
                 Some(Standing::Free) | None => missing.push(voter),
+                // One voter has promised another plan and keeps to it, so this one can never begin.
                 Some(_) => {
                     return Decision::Trouble(format!(
                         "this server has promised to found the cluster {}, but node {} has promised another one: stop \
@@ -222,6 +234,7 @@ impl Bootstrap {
                 }
             }
         }
+        // Every voter is bound to this plan now, and to no other: Raft may begin.
         if missing.is_empty() {
             return Decision::Begin(plan.clone());
         }

@@ -59,6 +59,8 @@ impl Discovery {
     /// Looks for servers there from now on.
     pub(super) fn look_at(&mut self, name: &str) {
         let is_me = name == self.introduction.borrow().server.address;
+        // A limit, since others name the addresses: one that lies must not make this server call
+        // everybody.
         if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_PLACES {
             let task = look_up(name.to_owned(), self.sender.clone());
             let task = self.runtime.spawn(task).abort_handle();
@@ -94,6 +96,7 @@ impl Discovery {
 
     /// What is said of this server from now on.
     pub(super) fn say(&self, introduction: Introduction) {
+        // Woken only by news: each of the tasks would introduce this server again at once.
         self.introduction.send_if_modified(|known| {
             let is_new = *known != introduction;
             if is_new {
@@ -118,6 +121,7 @@ async fn look_up(name: String, sender: EventSender) {
     loop {
         match resolve(&name).await {
             Ok(mut addresses) => {
+                // Resolvers give them in another order each time, which is no news.
                 addresses.sort_unstable();
                 log.reset();
                 if addresses != known {
@@ -185,6 +189,7 @@ impl KnownAddress {
             backoff.reset();
             log.reset();
             post(&self.sender, BootstrapEvent::Introduced(other));
+            // At once where this server has something new to say, as a promise: others wait for it.
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
                 _ = self.introduction.changed() => {}

@@ -79,10 +79,12 @@ async fn call_until_done<T>(
 /// Asks the server at an address, and the leader that it names.
 async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Result<Response, String> {
     let mut address = address.to_owned();
+    // A limit, since two servers may name each other while the leadership moves.
     for _ in 0..MAX_HINTS {
         let connected = CallClient::connect_to(endpoint, &address).await;
         let mut client = connected.map_err(|error| error.to_string())?;
         match client.call(request.clone(), TIMEOUT).await.map_err(|error| error.to_string())? {
+            // Not to itself: a server that names its own address is about to learn better.
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
                 address = leader;
             }

@@ -137,6 +137,8 @@ impl Record {
         let path = folder.join(Self::FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
+            // A new data folder: only that it is missing says so, every other error may hide a
+            // promise.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RecordError::Io { doing: "read", path, source }),
         };
@@ -161,6 +163,7 @@ impl Record {
 
     /// What the store's files should be and are, where they are others than this server left: copies.
     pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
+        // Before it was a member nothing was noted, and a crash while the store is made is no copy.
         let pair = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
         (pair.0 != pair.1).then_some(pair)
     }
@@ -180,9 +183,11 @@ impl Record {
         private::make_folder(folder).map_err(FileError::into_source)?;
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
+        // Beside the file and renamed over it: a crash leaves the old one or the new one.
         let temporary = folder.join(Self::NEW_FILE);
         let mut file = private::create_file(&temporary)?;
         file.write_all(text.as_bytes())?;
+        // Before the rename: a name on disk must not stand for contents that are not.
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         File::open(folder)?.sync_all()

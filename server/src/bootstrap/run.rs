@@ -55,6 +55,8 @@ impl BootstrapLoop {
     pub(crate) fn wait(mut self, receiver: &EventReceiver) -> Result<Option<Record>, RecordError> {
         let standing = match &self.record.state {
             BootstrapState::Promised(plan) => Standing::Promised(plan.clone()),
+            // Nothing to find out: a crash came between the record and the store, or the server was
+            // a member before.
             BootstrapState::Admitted(_) | BootstrapState::Member(_) => return Ok(Some(self.record)),
             BootstrapState::Free => Standing::Free,
         };
@@ -64,6 +66,7 @@ impl BootstrapLoop {
             (Arc::clone(&self.endpoint), self.sender.clone(), self.runtime.clone());
         let mut discovery = Discovery::new(endpoint, sender, runtime, introduction);
         self.join.iter().for_each(|name| discovery.look_at(name));
+        // The others of the plan may not be in `quorum.join`, and without them it never begins.
         if let BootstrapState::Promised(plan) = &self.record.state {
             plan.servers.iter().for_each(|server| discovery.look_at(&server.address));
         }
@@ -82,12 +85,14 @@ impl RunningLoop<'_> {
             if self.decide()? {
                 return Ok(true);
             }
+            // After the decision, so that a promise that was just written is told at once.
             self.discovery.say(self.bootstrap.introduction(self.now()));
             receiver.take(&mut events, EVENTS_PER_TURN, Instant::now() + INTERVAL);
             for event in events.drain(..) {
                 match event {
                     DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
                     DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
+                        // Durable before anybody hears of it, and before there is a store.
                         self.keep(BootstrapState::Admitted(joined.into()))?;
                         self.wakes.deliver();
                         return Ok(true);
@@ -114,6 +119,8 @@ impl RunningLoop<'_> {
             match self.bootstrap.decide(self.now()) {
                 Decision::Promise(plan) => {
                     tracing::info!(cluster = plan.cluster_id, "this server promises to found the cluster");
+                    // On disk before it is told: a promise that a crash takes back could be given
+                    // to another plan.
                     self.keep(BootstrapState::Promised(plan.clone()))?;
                     for server in &plan.servers {
                         self.discovery.look_at(&server.address);
@@ -159,6 +166,7 @@ impl RunningLoop<'_> {
 
     fn hear(&mut self, introduction: Introduction) {
         self.discovery.look_at(&introduction.server.address);
+        // So that each founder finds all others, also where it was told of one only.
         introduction.knows.iter().for_each(|address| self.discovery.look_at(address));
         self.bootstrap.hear(self.now(), introduction);
     }
@@ -166,9 +174,13 @@ impl RunningLoop<'_> {
     fn answer(&mut self, call: CallId, request: Request, replies: &ReplySink) {
         let response = match request {
             Request::Introduce(introduction) => {
+                // Whoever calls is heard as whoever is called: one direction is enough where a
+                // firewall lies between.
                 self.hear(introduction);
                 Response::Introduced(self.bootstrap.introduction(self.now()))
             }
+            // Only as long as it has promised nothing: a founder that joins another cluster would
+            // leave its own short of a vote.
             Request::Invite(addresses) if self.bootstrap.is_free() => {
                 tracing::info!(addresses = addresses.join(" "), "an operator named servers to join");
                 addresses.iter().for_each(|address| self.discovery.look_at(address));

@@ -60,12 +60,15 @@ impl PeerLink {
                 Ok((connection, sender, receiver)) => {
                     tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to the other server");
                     log.reset();
+                    // Only now: what was said before the hello would reach a server that may refuse
+                    // this one.
                     self.queue.up();
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
                         reason = hear_the_end(receiver) => reason,
                         _ = address.changed() => "it moved".into(),
                     };
+                    // Before it is closed here: the reason of the other side is lost with it.
                     self.notice_removal(&connection);
                     connection.close(Close::Done, "");
                     reason
@@ -77,6 +80,7 @@ impl PeerLink {
             if log.is_new(&reason) {
                 tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot reach the other server; retrying");
             }
+            // A server that takes connections and drops them at once is not called without a pause.
             if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
             }
@@ -105,6 +109,7 @@ impl PeerLink {
             connection.close(Close::Denied, &reason);
             Err(LinkError::Stranger(reason))
         };
+        // An address can belong to another node by now; its certificate says so.
         if connection.peer().node.folded() != self.node {
             return stranger(format!("{} is there", connection.peer()));
         }
@@ -124,6 +129,7 @@ impl PeerLink {
         };
         match answer.first() {
             Some(answer) if (answer.from, answer.to) == (self.server, self.me) => {
+                // Before a message leaves: a server that lost what it acknowledged must not count.
                 if let Err(set_back) = peers.compare(answer, remembered) {
                     return stranger(set_back.to_string());
                 }
@@ -155,6 +161,7 @@ impl PeerLink {
     }
 
     fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
+        // Told as lost, so that the engine does not wait for an answer to it.
         if let Err(error) = queue.push(message) {
             tracing::error!(server = self.server.0, node = %self.node, %error, "a message to the other server fits no frame");
             self.tell_driver(self.server);

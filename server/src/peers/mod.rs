@@ -137,15 +137,18 @@ impl Peers {
     pub(crate) fn update<'a>(&self, servers: impl Iterator<Item = &'a Server>, last: ServerId) {
         let Some(me) = self.me.get() else { return };
         let mut rows = self.write();
+        // Never back: an id above it would be taken for a newcomer's.
         rows.last = rows.last.max(last);
         let mut gone = std::mem::take(&mut rows.servers);
         for server in servers.filter(|server| server.id != me.id) {
             let node = server.node.folded();
             let known = gone.remove(&server.id);
             let renamed = known.as_ref().filter(|row| row.node != node);
+            // Another node under the same id: its stream belongs to somebody else now.
             renamed.inspect(|row| row.task.abort());
             let known = known.filter(|row| row.node == node);
             let mut row = known.unwrap_or_else(|| self.row(me, server.id, node, &server.address));
+            // Only where the roster itself moved: a hello may have told a newer address since.
             if row.listed != server.address {
                 row.listed.clone_from(&server.address);
                 row.queue.move_to(&server.address);
@@ -207,11 +210,13 @@ impl Peers {
     /// other one wrote its hello: what it acknowledged since is no part of it.
     pub(super) fn compare(&self, hello: &Hello, known: Option<LogPosition>) -> Result<(), SetBack> {
         let Hello { from, to, position, remembers, .. } = hello;
+        // The other one remembers more of this server than it holds: the driver must silence it.
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
             // It always gets in, and the driver may be gone.
             let _ = self.sender.post(DriverEvent::SetBack(*from, set_back.known));
             return Err(set_back);
         }
+        // The other way round the other one has lost something, and is refused here.
         SetBack::find(*from, *position, *to, known).map_or(Ok(()), Err)
     }
 
@@ -226,6 +231,7 @@ impl Peers {
     pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Refused> {
         let me = self.me.get().ok_or(Refused::NotYet)?;
         let denied = |reason: String| Err(Refused::Denied(reason));
+        // First, since ids mean nothing across clusters.
         if hello.cluster_id != me.cluster_id {
             return denied(format!(
                 "it belongs to the cluster {}, this server to {}: to make it join this one, stop it and empty its \
@@ -233,14 +239,19 @@ impl Peers {
                 hello.cluster_id, me.cluster_id
             ));
         }
+        // An address may belong to another server by now; what is meant for that one must not be
+        // counted here.
         if hello.to != me.id {
             return denied(format!("it looks for server {}, but this is server {}", hello.to, me.id));
         }
+        // A copied data folder, or two servers of one configuration.
         if hello.from == me.id {
             return denied(format!("it has the same id as this server, {}", me.id));
         }
         let node = peer.node.folded();
         let mut rows = self.write();
+        // An id above all that is known: this server may lag behind the log that names the
+        // newcomer. Once its row is known, it must be the same node.
         if !rows.servers.contains_key(&hello.from) && hello.from > rows.last {
             let row = self.row(me, hello.from, node.clone(), &hello.address);
             rows.servers.insert(hello.from, RosterRow { listed: String::new(), ..row });
@@ -252,10 +263,13 @@ impl Peers {
                 peer.node, hello.from, row.node
             )),
             Some(row) => {
+                // Before it is let in: nothing that it says may count if its disk was set back.
                 if let Err(set_back) = self.compare(hello, self.remembers(hello.from)) {
                     return denied(set_back.to_string());
                 }
                 row.queue.move_to(&hello.address);
+                // It is there, so a call to it is worth while at once: the next election may depend
+                // on it.
                 row.queue.heard();
                 self.note_version(hello);
                 Ok(self.hello(me, hello.from))
@@ -294,6 +308,7 @@ impl Peers {
 
     fn hello(&self, me: &Me, to: ServerId) -> Hello {
         let positions = self.positions();
+        // Both at once, so that no acknowledgement comes between the two.
         let (position, remembers) = (positions.own, positions.memory.of(to));
         drop(positions);
         let Me { id: from, cluster_id, address } = me.clone();

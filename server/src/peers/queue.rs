@@ -38,6 +38,8 @@ impl PeerQueue {
         let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
         let mut waiting = self.waiting();
         let has_room = waiting.messages.len() < MAX_MESSAGES && waiting.bytes + bytes <= MAX_BYTES;
+        // Old messages are of no use to a server that comes back: the engine begins with what it
+        // has then.
         if waiting.is_down || !has_room {
             return false;
         }
@@ -75,6 +77,8 @@ impl PeerQueue {
 
     /// The other server cannot be reached: what waits is lost, and what comes.
     pub(super) fn down(&self) {
+        // What waits is lost too: the engine is told so, and begins with what it knows when the
+        // server is back.
         *self.waiting() = Queued { is_down: true, ..Queued::default() };
     }
 

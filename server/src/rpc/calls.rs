@@ -40,6 +40,7 @@ impl Stream {
         if let Err(LinkError::Malformed(what)) = ended {
             self.service.cut(&connection, &what);
         }
+        // First: an answer that comes now finds nobody, instead of a queue that grows.
         self.replies.close();
         self.service.forget(self.replies.caller());
     }
@@ -52,9 +53,11 @@ impl Stream {
             let arrived = Instant::now();
             let events = calls.into_iter().filter_map(|call| self.event(call, arrived, &mut duplicate));
             let refused = self.service.sender.post_all(events);
+            // Refused at once and in words: a call that is dropped in silence would be waited for.
             for event in refused {
                 self.shed(event);
             }
+            // After the others of the frame: they are begun, and are freed with the connection.
             if let Some(CallId(id)) = duplicate {
                 return Err(LinkError::Malformed(format!("call {id} twice")));
             }
@@ -78,6 +81,7 @@ impl Stream {
             Begun::TooMany => {
                 one_more(&self.service.counters.overloaded);
                 let reason = "this connection has too many calls that are not answered";
+                // Its id is not noted, so the same call may be asked again later.
                 self.replies.refuse(call, Unavailable::Overloaded(reason.into()));
                 return None;
             }
@@ -146,6 +150,7 @@ impl Stream {
 
     fn encode(&self, queue: &mut FrameQueue, answer: &(CallId, Response)) {
         one_more(&self.service.counters.replies);
+        // Too long for a frame: the caller is told so instead of waiting for ever.
         if queue.push(answer).is_err() {
             one_more(&self.service.counters.too_long);
             queue.push(&(answer.0, too_long(MAX_FRAME_BYTES))).expect("a refusal is short");

@@ -50,6 +50,7 @@ impl LongReads {
             let what = format!("{WAITING_MAX} long listings of this agent wait already");
             return Some(Response::Unavailable(Unavailable::Overloaded(what)));
         }
+        // In order, one at a time: a crowd of listings of one agent does not take all threads.
         self.waiting.push_back((call, read));
         self.begin();
         None
@@ -57,6 +58,7 @@ impl LongReads {
 
     /// The next that is built; never, while there is none. May be called again when it was not waited for to the end.
     pub(super) async fn built(&mut self) -> Built {
+        // Never ready: the loop around it waits for answers of other kinds meanwhile.
         let Some(building) = &mut self.building else { return std::future::pending().await };
         let built = building.await;
         self.building = None;

@@ -32,6 +32,7 @@ impl RpcService {
     pub async fn run(self, endpoint: Arc<Endpoint>) {
         let permits = Arc::new(Semaphore::new(self.options.connections));
         while let Some(arrival) = endpoint.accept().await {
+            // Before the handshake, which is what costs: a crowd must not take the processor too.
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 let limit = self.options.connections;
                 self.counters.full.count_and_warn(|| {
@@ -56,6 +57,7 @@ impl RpcService {
                 tracing::debug!(%remote, peer = %connection.peer(), reason, "disconnected");
                 return;
             }
+            // Whoever hung up first is no stranger, and worth no warning.
             Ok(Err(LinkError::Withdrawn)) => return tracing::debug!(%remote, "{}", LinkError::Withdrawn),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the handshake took too long".into(),
@@ -68,6 +70,8 @@ impl RpcService {
         loop {
             match connection.accept().await {
                 Ok((Purpose::Calls, sender, receiver)) => {
+                    // Counted here and never used again, so that an answer cannot reach another
+                    // connection's call.
                     let caller = Caller(self.last_caller.fetch_add(1, Ordering::Relaxed) + 1);
                     let limit = self.options.calls_per_connection;
                     let replies = ReplySink::new(caller, connection.peer().clone(), limit);
@@ -86,6 +90,8 @@ impl RpcService {
                         raft::RaftStream { service: self.clone(), peers, connection: connection.clone() };
                     tokio::spawn(stream.run(sender, receiver));
                 }
+                // Whoever sends what cannot be understood is cut off: nothing behind it can be
+                // trusted either.
                 Err(LinkError::Malformed(what)) => return self.cut(connection, &what),
                 Err(error) => return error.to_string(),
             }

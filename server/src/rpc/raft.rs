@@ -31,6 +31,8 @@ impl RaftStream {
         let [hello] = hellos.as_slice() else { return self.cut("not one hello") };
         let answer = match self.peers.admit(hello, self.connection.peer()) {
             Ok(answer) => answer,
+            // No reproach: this server forms or joins a quorum still, and the other one comes
+            // again.
             Err(Refused::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
             Err(Refused::Removed) => return self.tell_removed(hello.from),
             Err(Refused::Denied(reason)) => {
@@ -51,11 +53,14 @@ impl RaftStream {
 
     async fn take_messages(&self, from: ServerId, mut receiver: FrameReceiver) -> Result<(), LinkError> {
         let counters = &self.service.counters;
+        // Subscribed before the first look, so that no removal is missed in between.
         let mut departures = self.peers.departures();
         while let Some(PeerFrame(messages)) = self.next_frame(from, &mut receiver, &mut departures).await? {
             one_more(&counters.peer_frames);
             counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
             let events = messages.into_iter().map(|message| DriverEvent::Peer(from, message));
+            // Too many are dropped and not waited for: the engine sends again, and others must be
+            // heard meanwhile.
             let dropped = self.service.sender.post_all(events).len();
             counters.peer_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
@@ -69,6 +74,8 @@ impl RaftStream {
         receiver: &mut FrameReceiver,
         departures: &mut watch::Receiver<()>,
     ) -> Result<Option<PeerFrame>, LinkError> {
+        // Kept across the loop: a frame that is half read must not be lost when somebody else
+        // leaves.
         let mut frame = pin!(receiver.receive());
         loop {
             let frame = tokio::select! {

@@ -126,6 +126,7 @@ impl SnapshotDownload {
 
     /// No answer came: what has arrived stays.
     pub fn lost(&mut self, now: Time, reason: String) -> DownloadStep {
+        // As long as parts come on each connection there is progress, however often one is lost.
         if let Some(at) = self.last_part.take() {
             self.heard = at;
             self.backoff.reset();
@@ -135,11 +136,13 @@ impl SnapshotDownload {
 
     /// What has arrived is of no more use.
     fn begin_anew(&mut self, now: Time, reason: String) -> DownloadStep {
+        // Parts of two readers never fit together: each reads its own moment.
         (self.parts, self.last_part) = (Parts::new(), None);
         self.ask_again(now, reason)
     }
 
     fn ask_again(&mut self, now: Time, reason: String) -> DownloadStep {
+        // The leader tells of its snapshot again, and may have a newer one by then.
         if now.since(self.heard) > GIVE_UP_AFTER {
             return DownloadStep::GiveUp(reason);
         }
@@ -166,6 +169,7 @@ impl Parts {
         if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
             return Err("it is another part than the one that was asked for".into());
         }
+        // Each part by itself, so that what is damaged is not loaded into the state.
         if part.digest != of_part(number, &part.mark, &part.rows) {
             return Err(format!("part {number} has another checksum than it should"));
         }
@@ -175,6 +179,8 @@ impl Parts {
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
             return Err("its parts stand for different things".into());
         }
+        // Into memory and into the rows for the disk at once: the snapshot is passed through only
+        // once.
         for row in self.rows.take(&part.rows)? {
             self.state.load(row.clone());
             self.dirty.record(row);
@@ -189,6 +195,7 @@ impl Parts {
             Some(whole) if whole != of_all(&self.digests) => {
                 Err("the whole has another checksum than it should".into())
             }
+            // The parts arrived as they were read; this shows whether what was read was right.
             Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
                 Err("the state on that server's disk is damaged: it has another checksum than was kept"
                     .into())

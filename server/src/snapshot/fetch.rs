@@ -58,6 +58,8 @@ impl Fetch {
             };
             match step {
                 DownloadStep::Ask => self.tell_progress(&mut told, &download),
+                // On another connection: an answer to the question that was given up may still come
+                // on this one.
                 DownloadStep::AskAgain(after, reason) => {
                     client = None;
                     let parts = download.part_count();

@@ -79,6 +79,7 @@ impl CheckpointSource {
         };
         match answer {
             Ok(Some((part, is_last))) => {
+                // It may be asked for its last part again, so it stays for a while.
                 self.is_finished |= is_last;
                 part
             }

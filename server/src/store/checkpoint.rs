@@ -64,6 +64,8 @@ impl CheckpointStore {
                 Ok(true)
             })
             .map_err(|fault| file.fault(fault))?;
+        // A row that is lost, or comes from elsewhere, may be sound by itself: only the sum of all
+        // shows it.
         if let Some(kept) = checksum_of(&reading).map_err(|fault| file.fault(fault))?
             && kept != sum
         {
@@ -107,6 +109,7 @@ impl CheckpointStore {
                 marks.put(COPY_KEY, &encode(&own.copy_of))?;
             }
             drop(marks);
+            // In the same commit: rows and the index that they stand for never part.
             Self::fill(writing, mark)
         })?;
         Ok(sum)
@@ -139,6 +142,8 @@ impl CheckpointStore {
         let reading = self.file.read()?;
         let fault = |fault| self.file.fault(fault);
         let mark = mark_of(&reading).map_err(fault)?;
+        // A checkpoint of an older build has none, so the one that was counted when it was opened
+        // is told.
         let checksum = checksum_of(&reading).map_err(fault)?.unwrap_or(self.opened_with);
         let RowKey(cluster_id_key) = rows::cluster_id_key();
         let cluster_id = match reading.get(ROWS, &cluster_id_key).map_err(fault)? {
@@ -313,6 +318,7 @@ impl Backup {
             })
             .map_err(|fault| self.fault(fault))?;
         let last = next.is_none();
+        // A part may be asked for again; only a new one says where the next begins.
         if self.starts.len() == number as usize + 1 {
             self.starts.push(next);
         }

@@ -49,6 +49,8 @@ impl Folder {
     pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
         let fault = |doing| move |source| StoreError::Io { path: path.to_path_buf(), doing, source };
         private::make_folder(path).map_err(|error| fault("cannot make the folder")(error.into_source()))?;
+        // A folder of an older version, or one made by hand, may be open to everybody: it holds all
+        // values.
         private::close(path, false, kind)
             .map_err(|error| fault("cannot take other users' access from the folder")(error.into_source()))?;
         let lock_path = path.join(LOCK_FILE);
@@ -58,6 +60,8 @@ impl Folder {
             .write(true)
             .open(&lock_path)
             .map_err(fault("cannot open the lock file in the folder"))?;
+        // Before anything in it is read: two servers on one folder would both believe that they own
+        // the log.
         take_lock(path, &lock)?;
         Ok(Self { path: path.to_path_buf(), _held: lock })
     }
@@ -214,6 +218,7 @@ impl Disk for Folder {
     }
 
     fn sync(&self) -> io::Result<()> {
+        // Renames are durable only when the folder itself is synced.
         File::open(&self.path)?.sync_all()
     }
 }

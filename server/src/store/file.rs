@@ -120,6 +120,8 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        // Before redb closes the file, which would write a table of free space that it trusts
+        // blindly later.
         self.guard.shut();
     }
 }
@@ -207,6 +209,7 @@ impl RedbFile {
         let open = self.opened()?;
         let opened =
             open.as_ref().ok_or_else(|| self.fault(StoreFault::Io(io::Error::other("not open yet"))))?;
+        // redb repeats only that there was an error; the guard knows which.
         commit(&opened.database, change).map_err(|fault| match (fault, opened.guard.last_error()) {
             (StoreFault::Io(_), Some(error)) => self.fault(StoreFault::Io(io::Error::other(error))),
             (fault, _) => self.fault(fault),
@@ -225,12 +228,14 @@ impl RedbFile {
     /// Opens the file anew after an error: redb takes nothing more until then.
     pub(super) fn reopen(&self) -> Result<(), StoreError> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        // A sync that failed may have lost what reading still shows.
         let rewrite = open.as_ref().is_none_or(|opened| opened.guard.sync_failed());
         // Closed first: the file's lock admits one opener.
         *open = None;
         let opened = self.open_held(rewrite)?.ok_or_else(|| {
             self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
         })?;
+        // At once: this file was found to be ours when it was opened first.
         opened.guard.release().map_err(io_error(&self.path(), "cannot repair the file"))?;
         *open = Some(opened);
         Ok(())
@@ -283,6 +288,8 @@ impl RedbFile {
         let told = Rc::clone(&rolled_back);
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
+        // redb says by its progress whether it went back to the older commit: worth a word, since a
+        // power cut explains it.
         builder.set_repair_callback(move |repair| told.set(told.get() || is_roll_back(repair.progress())));
         let opened = Opened::new(&builder, guard).map_err(|error| self.refused(error))?;
         let took_ms = begun.elapsed().as_millis();

@@ -71,14 +71,19 @@ impl Guard {
                 HeldWrite::SetLength(length) => self.0.file.set_len(*length),
                 HeldWrite::Sync => self.sync_file(),
             };
+            // The first refusal ends it: what follows in order must not come before what is
+            // missing.
             self.noted(done)?;
         }
+        // Only when all of it is through: until then reading must go on through what is held.
         *held = None;
         Ok(())
     }
 
     /// Lets nothing through from now on: the file stays as the last commit left it.
     pub(super) fn shut(&self) {
+        // What was held already stays held: a file that was never released is not touched now
+        // either.
         self.held().get_or_insert_default();
     }
 
@@ -116,6 +121,8 @@ impl Guard {
     fn sync_file(&self) -> io::Result<()> {
         let done = self.0.file.sync_data();
         if done.is_err() {
+            // Remembered for good: that a later sync succeeds says nothing of what the first one
+            // lost.
             self.0.sync_failed.store(true, Ordering::Release);
         }
         done
@@ -151,6 +158,8 @@ impl StorageBackend for Guard {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let held = self.held();
         match held.as_deref() {
+            // Some([])|Without the lock: most reads are of a file that holds nothing back, and many
+            // at once.
             None | Some([]) => {
                 drop(held);
                 self.noted(self.0.file.read(offset, out))
@@ -168,6 +177,7 @@ impl StorageBackend for Guard {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        // Noted in its place: on release the file is synced where redb meant it to be.
         if let Some(operations) = &mut *self.held() {
             operations.push(HeldWrite::Sync);
             return Ok(());

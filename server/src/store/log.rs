@@ -94,6 +94,7 @@ impl LogStore {
                     return Ok(true);
                 }
                 let LogBatch(batch) = format::decode(value)?;
+                // Each row against the one before: that one is missing shows in no row by itself.
                 rows.push_back(checked_row(key, &batch, entries.last())?);
                 entries.extend(batch);
                 Ok(true)
@@ -101,6 +102,7 @@ impl LogStore {
             .map_err(|fault| file.fault(fault))?;
         drop(reading);
         let head = head.ok_or_else(|| file.damaged("it has no hard state"))?;
+        // A gap between base and rows would be taken for entries that never were.
         if let Some(row) = rows.front().filter(|row| row.first != head.base.0.next()) {
             let reason =
                 format!("it was compacted at index {}, but goes on at index {}", head.base.0, row.first);
@@ -112,12 +114,14 @@ impl LogStore {
 
     /// From now on the number of each commit is noted: the log is trusted.
     pub(super) fn tell(&mut self, mut told: ToldFile) {
+        // At once, since the file may be missing or older after a power cut.
         told.tell(self.head.commit_number);
         self.told = Some(told);
     }
 
     /// Goes on without commits that were told as durable, up to the number `told`: numbers go on behind it.
     pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
+        // Above what was told, or the next start would find the log short again.
         self.head.commit_number = told;
         self.carry_out(CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() })
     }
@@ -138,6 +142,8 @@ impl LogStore {
     /// Where entries do not follow the log or would replace what was compacted: the engine has lost its way.
     pub(super) fn commit(&mut self, writes: &[LogWrite], least_commit: LogIndex) -> Result<(), StoreError> {
         let plan = self.plan(writes, least_commit)?;
+        // A commit costs a sync, also where it changes nothing, as for a commit index that is there
+        // already.
         let nothing = CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() };
         if plan != nothing {
             self.carry_out(plan)?;
@@ -150,7 +156,10 @@ impl LogStore {
         plan.head.commit_number = self.head.commit_number + 1;
         let rows = &self.rows;
         self.file.write(|writing| plan.write(rows, writing))?;
+        // Only after the commit: where it failed, the same plan is worked out again from what was
+        // there.
         self.adopt(plan);
+        // After the commit and before anybody is told: the file never names what is not durable.
         if let Some(told) = &mut self.told {
             told.tell(self.head.commit_number);
         }
@@ -184,9 +193,13 @@ impl LogStore {
         let mut keep = self.rows.len();
         let mut replaced_from: Option<LogIndex> = None;
         let mut tail: Vec<LogEntry> = Vec::new();
+        // All writes at once: an entry that a later write replaces is never written.
         for write in writes {
+            // Whatever lies before it in this commit is of the log that the checkpoint replaces.
             if let Some(mark) = &write.reset {
                 head.base = (mark.index, mark.term);
+                // The checkpoint is of committed entries, so its index is too; the engine may not
+                // have said so yet.
                 head.hard_state.commit = head.hard_state.commit.max(mark.index);
                 (keep, replaced_from) = (0, None);
                 tail.clear();
@@ -202,6 +215,7 @@ impl LogStore {
                 head.hard_state = HardState { commit, ..hard_state };
             }
         }
+        // A checkpoint waits for this index to be durable, with whichever write.
         head.hard_state.commit = head.hard_state.commit.max(least_commit);
         let mut trimmed = None;
         if let Some(from) = replaced_from {
@@ -216,6 +230,8 @@ impl LogStore {
         // A row that is trimmed in this commit is not cut off in it.
         let whole = keep - usize::from(trimmed.is_some());
         while compact < COMPACT_ROWS.min(whole) && self.rows[compact].last <= self.compact_to {
+            // With the rows, in one commit: the term of the last compacted entry is what the next
+            // append is checked against (paper, 5.3).
             head.base = (self.rows[compact].last, self.rows[compact].last_term);
             compact += 1;
         }
@@ -227,6 +243,7 @@ impl LogStore {
         let Some(row) = keep.checked_sub(1).map(|last| self.rows[last]).filter(|row| row.last >= from) else {
             return Ok(None);
         };
+        // Only when a new leader replaces the end of the log (paper, 5.3), so it may cost a read.
         let reading = self.file.read()?;
         let bytes = reading.get(ROWS, &key(row.first)).map_err(|fault| self.file.fault(fault))?;
         let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log has gone"))?;
@@ -253,6 +270,8 @@ impl LogHead {
     /// What is left of it where the log begins anew behind a checkpoint: the term and the vote.
     pub(super) fn begun_anew(self, base: (LogIndex, Term)) -> Self {
         let HardState { term, vote, .. } = self.hard_state;
+        // Term and vote stay, whatever became of the log: a vote that is forgotten could be given
+        // twice (paper, 5.2).
         let hard_state = match term < base.1 {
             // Nobody was voted for in a term that was never seen.
             true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
@@ -320,6 +339,7 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
         return Err(damaged(format!("index {expected} is missing in the log")));
     }
     for entry in batch {
+        // Terms never fall along a log (paper, 5.3): one that does is of another log.
         if entry.index != expected || entry.term < term {
             return Err(damaged(format!("the log's entry at index {expected} is another one")));
         }

@@ -47,13 +47,18 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     match (exists(LOG)?, exists(STATE)?) {
         (true, true) => {}
         (false, false) => create(&*disk, options)?,
+        // The checkpoint is renamed first, so a crash in between leaves this and the log under its
+        // new name.
         (false, true) => finish_creation(&disk, options.cache_bytes)?,
+        // No crash of ours leaves this; and the log alone is not enough, since it was compacted
+        // behind the checkpoint.
         (true, false) => {
             return Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) });
         }
     }
     let Pair { mut log, checkpoints, mut entries, mark, state, reset, pair, lost } =
         Pair::load(&disk, options.server, options.cache_bytes)?;
+    // Before the first write: a log that is refused keeps every byte.
     if let Some(told) = lost.filter(|_| !options.accept_loss) {
         return Err(StoreError::Lost { path: log.file().path(), found: log.head().commit_number, told });
     }
@@ -69,7 +74,10 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         );
         log.accept_loss(told)?;
     }
+    // Only a log that is trusted may say how far it is.
     log.tell(ToldFile::new(Arc::clone(&disk), pair));
+    // Left by a crash between the checkpoint of another server's snapshot and the reset of the log
+    // that follows it.
     if reset {
         tracing::warn!(
             index = mark.index.0,
@@ -78,6 +86,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         log.reset((mark.index, mark.term))?;
         entries.clear();
     } else {
+        // Mostly this changes nothing, since a checkpoint waits for its commit index. The engine
+        // relies on it, so it is made sure of.
         log.commit(&[], mark.index)?;
     }
     let LogHead { hard_state, base, .. } = log.head();
@@ -173,9 +183,11 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     RedbFile::create(disk, NEW_STATE, &identity(Kind::State, pair), |writing| {
         CheckpointStore::fill(writing, mark)
     })?;
+    // What the checkpoint stands for counts as committed: every founder begins with the same.
     let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
     let head = LogHead { hard_state, base: (mark.index, mark.term), commit_number: 1 };
     RedbFile::create(disk, NEW_LOG, &identity(Kind::Log, pair), |writing| LogStore::fill(writing, &head))?;
+    // Both files whole before either has its name.
     sync(disk)?;
     rename(disk, NEW_STATE, STATE)?;
     rename(disk, NEW_LOG, LOG)?;
@@ -189,15 +201,18 @@ fn finish_creation(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<(), Store
     let log = RedbFile::open(Arc::clone(disk), NEW_LOG, cache_bytes)?.ok_or_else(missing)?;
     let checkpoints = open_file(disk, STATE, NEW_LOG, cache_bytes)?;
     let (log_identity, state_identity) = (log.identity()?, checkpoints.identity()?);
+    // A draft of another attempt is no log of this checkpoint.
     if log_identity.kind != Kind::Log || log_identity.pair != state_identity.pair {
         return Err(missing());
     }
+    // Closed before the rename: the next step opens it under its own name, and the lock admits one.
     drop((log, checkpoints));
     rename(&**disk, NEW_LOG, LOG)
 }
 
 fn rename(disk: &dyn Disk, from: &str, to: &str) -> Result<(), StoreError> {
     disk.rename(from, to).map_err(io_error(&disk.path(from), "cannot rename the file"))?;
+    // A name is durable only with its folder.
     sync(disk)
 }
 
@@ -227,9 +242,11 @@ fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Resul
         }
     }
     let pair = log_identity.pair;
+    // Two files of different stores may both be sound, and lead to nothing together.
     if pair != state_identity.pair {
         return Err(StoreError::Mismatched { log: log.path(), checkpoints: checkpoints.path() });
     }
+    // Another server's votes and acknowledgements say nothing of what this one gave.
     match [(log, log_identity), (checkpoints, state_identity)].into_iter().find(|(_, id)| id.server != server)
     {
         Some((file, id)) => {
@@ -248,9 +265,12 @@ fn check_fit(
     (log, checkpoints): (PathBuf, PathBuf),
 ) -> Result<bool, StoreError> {
     let (base, base_term) = head.base;
+    // Entries between the two are gone: no state can be made of what is left.
     if mark.index < base {
         return Err(StoreError::gap(log, checkpoints, mark, head.base));
     }
+    // The same index in the same term is the same entry, with all before it (paper, 5.3): then the
+    // log leads there.
     Ok(term_at(entries, (base, base_term), mark.index) != Some(mark.term))
 }
 

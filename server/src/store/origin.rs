@@ -36,6 +36,7 @@ impl Origin {
         let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME | StatxFlags::INO)?;
         let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         let birth = found.stx_btime;
+        // Some file systems say that they keep it, and give zero.
         Ok(match has_birth && birth.tv_sec != 0 {
             true => Self::Made(birth.tv_sec, birth.tv_nsec),
             false => Self::Inode(found.stx_ino),

@@ -262,6 +262,8 @@ impl CheckpointRows for DirtyRows {
     /// Very many are taken as they are, which costs nothing here and now.
     fn record_all(&mut self, changes: Vec<Change>) {
         let are_many = changes.len() > SORTED_AT_ONCE || !self.unsorted.is_empty();
+        // Beyond a limit they are sorted here after all, or they would take more memory than the
+        // state.
         if are_many && self.unsorted_len < UNSORTED_MAX {
             self.unsorted_len += changes.len();
             self.unsorted.extend((!changes.is_empty()).then_some(changes));
@@ -287,7 +289,9 @@ impl CheckpointRows for DirtyRows {
     }
 
     fn absorb(&mut self, mut later: Self) {
+        // Before the two are joined: what is not sorted has no number among the others yet.
         later.sort();
+        // The later one knows more; what the server knew before is only kept where it says nothing.
         later.own = later.own.or(self.own.take());
         if later.cleared {
             *self = later;
@@ -295,6 +299,8 @@ impl CheckpointRows for DirtyRows {
         }
         self.own = later.own;
         self.sort();
+        // Numbers go on behind the earlier ones, so that a tree deleted later still outranks a row
+        // set before it.
         let before = self.taken;
         self.taken += later.taken;
         self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
@@ -334,11 +340,14 @@ impl DirtyRows {
 
     fn put(&mut self, row: DirtyRow) {
         if row.is_present() {
+            // New only if the checkpoint does not hold it, as it would where it was removed and set
+            // again within one checkpoint.
             let is_new = row.is_new && !self.rows.contains(&row);
             self.rows.replace(DirtyRow { is_new, ..row });
             return;
         }
         let before = self.rows.take(&row);
+        // A row that came and went between two checkpoints need not be heard of.
         let is_in_checkpoint = !self.cleared && !before.is_some_and(|before| before.is_new);
         if is_in_checkpoint {
             self.rows.insert(DirtyRow { is_new: false, ..row });

@@ -99,7 +99,10 @@ impl StoreHandle {
     pub fn write(&self, writes: impl IntoIterator<Item = LogWrite>) -> Result<(), StoreError> {
         let mut state = self.shared.state();
         for write in writes {
+            // The driver waits here, and with it everybody whose events it does not take: that is
+            // the backpressure of the disk.
             while state.queue.is_full() {
+                // The log's thread may not know yet of what fills the queue.
                 self.shared.log_news.notify_one();
                 state.waits_for_room = true;
                 state = wait(&self.shared.room, state);
@@ -110,6 +113,7 @@ impl StoreHandle {
             state.queue.push(write);
         }
         drop(state);
+        // Once for all of them, and not under the lock that the thread needs.
         self.shared.log_news.notify_one();
         Ok(())
     }
@@ -193,6 +197,7 @@ impl StoreShared {
             tracing::error!(%error, "the disk refuses; trying again");
             let mut state = self.state();
             let (backoff, is_news) = state.queue.refused(writer, error.to_string());
+            // Before the pause, so that a leader can step down while the disk still refuses.
             self.tell_health(state, is_news);
             if !self.pause(writer, backoff) {
                 return false;
@@ -211,6 +216,7 @@ impl StoreShared {
             StoreWriter::Log => &self.log_news,
             StoreWriter::Checkpoint => &self.checkpoint_news,
         };
+        // Woken at once where the store is closed, whatever is left of the pause.
         let waited = news.wait_timeout_while(self.state(), backoff, |state| !state.queue.is_closing());
         !waited.unwrap_or_else(PoisonError::into_inner).0.queue.is_closing()
     }
@@ -218,6 +224,7 @@ impl StoreShared {
     /// Tells the listener where the health of the whole has changed.
     fn tell_health(&self, state: MutexGuard<'_, WriterState>, is_news: bool) {
         let now = health(&state.queue);
+        // The listener is never called under the lock that the driver and both threads need.
         drop(state);
         if is_news {
             (self.listener)(StoreEvent::Health(now));
@@ -249,6 +256,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
     let _leaving = Leaving(shared, StoreWriter::Log);
     while let Some(LogCommit { writes, least_commit }) = next_commit(&mut log, shared) {
         let written = shared.retry_until_written(StoreWriter::Log, |again| {
+            // After an error redb takes nothing more, and what it wrote before may be there or not.
             if again {
                 log.file().reopen()?;
             }
@@ -262,9 +270,12 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
                 writes = writes.len(),
                 "closed while the disk refused: these writes are not durable"
             );
+            // Without the last commit: the file is in doubt, and the next start looks at it with
+            // suspicion.
             return;
         }
         let mut state = shared.state();
+        // Asked before the commit index moves: afterwards the same checkpoint waits no more.
         let checkpoint_waits = state.queue.checkpoint_waits();
         let last = state.queue.committed(log.head().hard_state.commit);
         drop(state);
@@ -302,6 +313,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
     show_sizes(files);
     while let Some(mut checkpoint) = next_checkpoint(shared) {
         let begun = Instant::now();
+        // Here and not in the driver, whose turn must be short.
         checkpoint.rows.sort();
         let mut sum = Checksum::default();
         let written = shared.retry_until_written(StoreWriter::Checkpoint, |again| {
@@ -312,6 +324,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
             let rest = || {
                 shared.pause(StoreWriter::Checkpoint, PORTION_INTERVAL);
             };
+            // The sum of the attempt that succeeds: a failed one may have counted half of it.
             sum = checkpoints.write(&checkpoint.mark, &checkpoint.rows, rest)?;
             Ok(())
         });
@@ -322,7 +335,10 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
         SERVER.times.checkpoints.observe(begun.elapsed().as_secs_f64());
         show_sizes(files);
+        // Before the driver is told, so that a compaction that follows finds the checkpoint
+        // durable.
         shared.state().queue.checkpointed();
+        // A reset may wait for exactly this checkpoint.
         shared.log_news.notify_one();
         let index = checkpoint.mark.index;
         (shared.listener)(StoreEvent::Checkpointed(checkpoint.mark));
@@ -352,6 +368,7 @@ fn next_checkpoint(shared: &StoreShared) -> Option<Checkpoint> {
         if state.queue.may_end(StoreWriter::Checkpoint) {
             return None;
         }
+        // The log's thread may be asleep, and would not know that a commit index is wanted.
         if state.queue.checkpoint_waits() {
             shared.log_news.notify_one();
         }

@@ -15,8 +15,8 @@ use super::{Fetching, Health};
 use crate::core::Core;
 use crate::input::CallToken;
 use crate::outbox::{Outbox, not_leader};
-use crate::raft::{Progress, TICK};
 use crate::raft::engine::MemberChange;
+use crate::raft::{Progress, TICK};
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
@@ -40,6 +40,8 @@ impl Core {
     pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
         match self.engine.leader() {
             _ if server == self.config.id => Some(Duration::ZERO),
+            // A follower hears its leader only; that the others are silent towards it says nothing
+            // of them.
             Some(leader) if leader == self.config.id || leader == server => {
                 self.autopilot.last_heard(now, server)
             }
@@ -71,6 +73,7 @@ impl Core {
     /// Whether the leader finds a server well: heard lately, not far behind, and not corrupt.
     pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
+        // A corrupt one may follow perfectly: it is its state that must not be relied on.
         let is_corrupt = self.corruption.is_corrupt(server);
         !is_corrupt
             && self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
@@ -84,6 +87,8 @@ impl Core {
     /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or a moment behind.
     fn is_reliable(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
+        // A strict threshold makes health flap with every pause of a disk; a vote or a transfer
+        // must not hang on that.
         let last_heard_allowed = autopilot.last_contact_threshold.max(RELIABLE_CONTACT);
         self.keeps_up(now, server, last_heard_allowed, autopilot.max_trailing_logs.max(RELIABLE_TRAILING))
     }
@@ -121,10 +126,14 @@ impl Core {
             self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
         let is_well = |id: &ServerId| self.is_reliable(now, *id) && !self.corruption.is_corrupt(*id);
         let well = others.iter().copied().filter(is_well);
+        // The one that has least to catch up with: until it has, nothing can be written
+        // (thesis, 3.10).
         let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
         match to.or(most_advanced) {
             _ if !self.is_serving() => outbox.fail(ticket, not_leader()),
             Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
+            // The engine would call off the first one in silence, and its caller would wait for the
+            // time-out.
             Some(_) if self.autopilot.transfer.is_some() => {
                 outbox.deny(ticket, "another transfer is under way");
             }
@@ -194,6 +203,7 @@ impl Core {
             if !self.may_change_membership() {
                 return outbox.deny(ticket, "another change of the membership is under way: try again");
             }
+            // Left by a leader that died between the end of the membership and the row's.
             self.autopilot.leaving.insert(server);
             self.forget_who_left();
         }
@@ -227,13 +237,20 @@ impl Core {
         let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
         let is_there = |id: &&ServerId| self.keeps_up(now, **id, autopilot.last_contact_threshold, trailing);
         let well = rest.iter().filter(is_there).count();
+        // More than half of those who remain, not of those who are there now: from the change on
+        // they alone decide.
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
 
     /// A new leader waits anew for a word of everybody, and forgets rows whose servers never became members.
     pub(crate) fn start_autopilot(&mut self, now: Time) {
         let members = self.engine.membership().all();
+        // Whoever was silent before may have spoken to the leader before: that is held against
+        // nobody.
         self.autopilot.led_since = now;
+        // A leader may have died between the row and the membership of a server, and nobody else
+        // would clear the row away. A server that still wants to join asks again, and gets a new
+        // id.
         let strangers = self.state.servers().map(|server| server.id).filter(|id| !members.contains(id));
         self.autopilot.leaving = strangers.collect();
         self.forget_who_left();
@@ -268,12 +285,16 @@ impl Core {
         self.settle_membership();
         self.notice_health(now);
         self.notice_who_is_ready(now);
+        // While the leadership moves, the engine drops proposals: the change would only come to
+        // nothing.
         if self.may_change_membership()
             && self.autopilot.transfer.is_none()
             && let Some(change) = self.wanted_change(now)
         {
             let (action, server) = change.described();
             tracing::info!(action, server = server.0, node = self.node_of(server), "changing the membership");
+            // Before the newcomer counts: those that are dead now are the ones that it makes up
+            // for.
             if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
                 self.note_replaced(now);
             }
@@ -299,10 +320,16 @@ impl Core {
             let Some(snapshot) = snapshot else { continue };
             // It has it already: a late refusal of what it had not yet took the engine back. It will not say so again.
             if snapshot <= matched {
+                // "Failure" makes the engine probe again from what the server has, which is all
+                // that is wanted.
                 self.engine.snapshot_failed(server);
                 continue;
             }
+            // The first one told counts: as long as the server fetches, it may get that one, and
+            // needs the log from there.
             let fetching = self.autopilot.fetching.entry(server).or_insert(Fetching { snapshot, told: now });
+            // The message or the answer may be lost, and the engine sends nothing else until it
+            // hears of one.
             if now.since(fetching.told) > SNAPSHOT_TIMEOUT {
                 fetching.told = now;
                 self.engine.snapshot_failed(server);
@@ -321,6 +348,8 @@ impl Core {
         let needed = |id: ServerId| {
             let Progress { matched, snapshot } = self.progress(id).unwrap_or_default();
             let fetching = self.autopilot.fetching.get(&id).map(|fetching| fetching.snapshot).or(snapshot);
+            // Of a dead one nothing is kept beyond what is kept for all: when it comes back it
+            // fetches a newer snapshot.
             let is_there =
                 self.autopilot.last_heard(now, id).is_some_and(|last_heard| last_heard <= DEAD_AFTER);
             match fetching.filter(|_| is_there) {
@@ -329,6 +358,8 @@ impl Core {
             }
         };
         let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
+        // Never past the snapshot itself: what is neither in it nor in the log would be lost
+        // (thesis, 5).
         others.map(needed).fold(snapshot, LogIndex::min)
     }
 
@@ -349,6 +380,8 @@ impl Core {
             if self.is_reliable(now, learner) {
                 self.autopilot.ready.entry(learner).or_insert(now);
             } else {
+                // One bad moment begins the time anew: a server that comes and goes must not get a
+                // vote.
                 self.autopilot.ready.remove(&learner);
             }
         }
@@ -364,7 +397,10 @@ impl Core {
                 .get(id)
                 .is_some_and(|since| now.since(*since) >= autopilot.server_stabilization_time)
         };
+        // Votes first: with one more the quorum can better do without whoever goes.
         if let Some(learner) = members.learners.iter().find(is_stable) {
+            // The same node under a new id: both as voters would count a disk that is gone, and one
+            // failure less would be borne.
             let former = members
                 .voters
                 .iter()
@@ -401,6 +437,8 @@ impl Core {
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
             self.autopilot.replaced.remove(gone);
             self.autopilot.ready.remove(gone);
+            // Only the leader proposes the end of rows; another one finds them when it begins to
+            // lead.
             if self.is_serving() {
                 self.autopilot.leaving.insert(*gone);
             }
@@ -412,6 +450,7 @@ impl Core {
 
     /// Whether no membership but this one can count again, whatever fails.
     pub fn is_membership_settled(&self) -> bool {
+        // Both: a joint membership has another one to come, whatever is applied behind it.
         !self.engine.membership().is_joint()
             && self.autopilot.settled_by.is_some_and(|index| index <= self.applied.0)
     }
@@ -424,6 +463,8 @@ impl Core {
     /// Proposes the entry that settles the membership. It may come to nothing, as while the leadership is to move, so
     /// it is tried again at the next tick.
     fn settle_membership(&mut self) {
+        // An empty entry will do. What counts is that a majority has it on disk, and with it the
+        // commit of the change.
         if self.is_serving() && !self.engine.membership().is_joint() && self.autopilot.settled_by.is_none() {
             self.autopilot.settled_by = self.engine.propose(vec![Bytes::new()]).ok();
         }

@@ -54,9 +54,12 @@ impl Core {
         if !std::mem::take(&mut comparison.has_news) && !asks {
             return;
         }
+        // Its own checkpoint may come later than the answers of others: it is one report among
+        // them.
         comparison.reports.extend(checks.own.get(&last).map(|checksum| (me, report(*checksum, is_copy))));
         let membership = self.engine.membership();
         let members = membership.all();
+        // In a joint membership there are two majorities, and both may think themselves right.
         if !membership.is_joint() {
             if let Some(finding) = comparison.judge(now, &membership.voters, &members) {
                 tell_people(&self.state, last, finding);
@@ -84,12 +87,14 @@ impl Core {
 
     /// A snapshot took the place of this server's state: what was summed up before is of another one.
     pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
+        // Until a check has confirmed it: the state is as good as its giver's.
         self.own.copy_of = snapshot;
         self.corruption.own.clear();
     }
 
     /// A check has shown that this server's state is right.
     fn state_confirmed(&mut self, check: LogIndex) {
+        // A confirmation of an earlier check is of the state that the snapshot replaced.
         if self.own.copy_of <= check {
             self.own.copy_of = LogIndex(0);
         }
@@ -98,6 +103,7 @@ impl Core {
     /// Takes a message of the check; whether it was one.
     pub(crate) fn corruption_message(&mut self, message: &PeerMessage, outbox: &mut Outbox) -> bool {
         let (from, index) = (message.from, message.index);
+        // A leader of the past may have compared with another membership: its word counts no more.
         let is_of_leader = self.engine.leader() == Some(from);
         match message.kind {
             MessageKind::Checksum if is_of_leader => {
@@ -122,6 +128,7 @@ impl Core {
                     self.corruption.found_corrupt = Some(index);
                 }
             }
+            // They are of the check all the same: the engine must not see them.
             MessageKind::Checksum | MessageKind::Corrupt => {}
             _ => return false,
         }

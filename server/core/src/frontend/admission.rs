@@ -15,6 +15,8 @@ pub(super) const MAX_TXN_OPERATIONS: usize = 128;
 /// that could be repeated unnoticed is never taken.
 pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
     let (role, wanted) = match request {
+        // The one command without a request id: an agent has none before it is registered, and
+        // registering again only begins a new generation.
         Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
         Request::Propose(None, _) => return Some("a command needs a request id: register first".into()),
         Request::AddServer(server) => (Some(Role::Server), &server.node),
@@ -46,12 +48,16 @@ impl Frontend {
         request: Option<&RequestId>,
         command: &Command,
     ) -> Option<Unavailable> {
+        // An agent that could end sessions or lock-delays would need no lock.
         if is_of_the_leader(command) {
             return Some(Unavailable::Denied("only the leader itself may decide this".into()));
         }
+        // In the log it would keep every server busy at once.
         if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
             return Some(too_many_operations());
         }
+        // Request ids count for one agent: whoever used another one's could take its answers or
+        // have it refused.
         if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
             && agent.node.folded() != peer.node.folded()
         {
@@ -59,15 +65,19 @@ impl Frontend {
                 format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
             return Some(Unavailable::Denied(why));
         }
+        // Last, since the others are refused for good and this one is worth a retry.
         self.disk_refusal()
     }
 
     /// A leader whose disk refuses can have nothing decided: where others could lead, they are asked instead.
     fn disk_refusal(&self) -> Option<Unavailable> {
         match &self.disk {
+            // The agent goes on asking until another server leads, which this one sees to with its
+            // next tick.
             DiskHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
                 Some(Unavailable::NotLeader { leader: None })
             }
+            // Alone it is of no use to look elsewhere: the reason is told instead.
             DiskHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
             _ => None,
         }

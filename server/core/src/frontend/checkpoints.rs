@@ -70,6 +70,8 @@ impl Frontend {
     pub(super) fn record(&mut self, now: Time, outbox: &mut Outbox, actions: &mut Actions) {
         let mut changes = std::mem::take(&mut outbox.changes);
         let mut recorded = 0;
+        // A check's checksum is of one index: what was applied behind it must not be in the same
+        // checkpoint.
         for (before, mark) in outbox.checks.drain(..) {
             let later = changes.split_off(before - recorded);
             recorded = before;
@@ -85,12 +87,14 @@ impl Frontend {
 
     /// A follower needs a snapshot: as soon as no checkpoint is on its way, a new one is begun.
     pub(super) fn checkpoint_for_follower(&mut self, now: Time, actions: &mut Actions) {
+        // Kept until one begins: the one on its way may be older than what is needed.
         self.checkpoints.wanted_by_follower = true;
         self.checkpoint(now, actions);
     }
 
     /// Begins a checkpoint, unless one is on its way.
     fn checkpoint(&mut self, now: Time, actions: &mut Actions) {
+        // One after the other, so that a slow disk joins the work instead of piling it up.
         if self.checkpoints.under_way.is_some() {
             return;
         }
@@ -103,6 +107,7 @@ impl Frontend {
 
     /// A backup is of a checkpoint that holds everything applied up to now.
     pub(super) fn want_backup(&mut self, now: Time, from: CallRef, actions: &mut Actions) {
+        // Of what is applied now: an operator's own writes from before are in the backup.
         let index = self.core.snapshot_meta().index;
         self.want_reader(now, WaitingReader { index, from, reader: CheckpointReader::Backup }, actions);
     }
@@ -117,6 +122,7 @@ impl Frontend {
         let refusal = if self.checkpoints.open_readers + self.checkpoints.waiting.len() >= MAX_READERS {
             Some(Unavailable::Overloaded("too many backups are being read".into()))
         } else if waiting.index > self.core.snapshot_meta().index {
+            // It would have to wait for the log; the server that announced it holds it already.
             Some(Unavailable::Denied("this server has no snapshot that is so new".into()))
         } else {
             None
@@ -138,8 +144,11 @@ impl Frontend {
         let index = mark.index;
         self.input(now, Input::CheckpointDurable(mark));
         self.checkpoints.durable = index;
+        // A newer one may have been handed over since, as at a corruption check: then that one is
+        // awaited.
         self.checkpoints.under_way = self.checkpoints.under_way.filter(|under_way| *under_way > index);
         self.open_readers(actions);
+        // What came while it was written needs a newer one, and nobody would ask for it otherwise.
         if self.checkpoints.wanted_by_follower || !self.checkpoints.waiting.is_empty() {
             self.checkpoint(now, actions);
         }
@@ -183,6 +192,8 @@ impl Frontend {
             // The leader has not heard that this server is there already: the answer to the last snapshot was lost.
             return self.input(now, Input::Peer(from, message));
         }
+        // The download that runs goes on: a snapshot is of committed entries only, so an older one
+        // is good too.
         if self.checkpoints.fetching.replace((from, message)).is_none() {
             actions.fetch = Some(SnapshotFetch { from, least });
         }
@@ -191,6 +202,7 @@ impl Frontend {
     /// The snapshot is here, or was given up.
     pub(super) fn snapshot_fetched(&mut self, now: Time, fetched: Option<(SnapshotMeta, Box<State>)>) {
         let Some((from, message)) = self.checkpoints.fetching.take() else { return };
+        // Where it was given up the leader tells of its snapshot again, and the fetch begins anew.
         if let Some((mark, state)) = fetched {
             self.input(now, Input::Install(from, message, mark, state));
         }

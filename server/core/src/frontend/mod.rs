@@ -125,6 +125,7 @@ impl Frontend {
     /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
     pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.snapshot_meta().index;
+        // Before the log is replayed: see `notice_own_removal`.
         let was_member = core.membership().contains(config.own_record.id);
         let corrupt = config.corrupt;
         Self {
@@ -237,6 +238,8 @@ impl Frontend {
         self.core.pause_corruption_checks(self.versions_differ());
         self.input(now, Input::Tick(wall));
         self.step_down_if_unfit(now);
+        // Only with a tick: a wait that is a few milliseconds longer hurts nobody, and costs no
+        // wake-up of its own.
         self.answer_due(now, actions);
         self.checkpoint_if_due(now, dirty_rows, actions);
         true
@@ -272,16 +275,21 @@ impl Frontend {
     }
 
     fn call(&mut self, now: Time, from: CallRef, peer: &Peer, request: Request, actions: &mut Actions) {
+        // Before anything is looked at: a certificate without the right learns nothing of the
+        // state.
         if let Some(reason) = denied(peer, &request) {
             let denied = Response::Unavailable(Unavailable::Denied(reason));
             return actions.answer(from, denied, AnswerKind::Other);
         }
+        // An introduction is answered all the same: servers that look for a quorum must hear that
+        // there is one.
         if let Some(why) = self.out_of_service().filter(|_| !matches!(request, Request::Introduce(_))) {
             return actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
         }
         match request {
             Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),
             Request::Read { query, consistency, blocking } => {
+                // Before a round of the quorum is spent on it.
                 if let Some(why) = admission::read_refusal(&query) {
                     return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
                 }
@@ -351,6 +359,7 @@ impl Frontend {
         command: Command,
         actions: &mut Actions,
     ) {
+        // Here it is certainly not done; behind this the answer may be unknown.
         if let Some(why) = self.proposal_refusal(peer, request.as_ref(), &command) {
             return actions.answer(from, Response::Unavailable(why), AnswerKind::Write);
         }
@@ -371,7 +380,9 @@ impl Frontend {
 
     /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is not known.
     fn notice_disk(&mut self, health: DiskHealth, actions: &mut Actions) {
+        // Reads and the leader's own steps go on: they need no disk of this server.
         if let DiskHealth::Failing(reason) = &health {
+            // Their entries may be with a majority already, whatever this disk does.
             let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
             for from in self.pending.take_writes() {
                 actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Write);
@@ -384,6 +395,7 @@ impl Frontend {
     /// nobody: another server shall lead.
     fn step_down_if_unfit(&mut self, now: Time) {
         let is_unfit = self.corrupt || self.disk != DiskHealth::Good;
+        // Each tick again: a transfer may fail, and alone there is nobody to hand over to.
         if is_unfit && self.core.is_serving() && self.has_other_voters() {
             let token = self.pending.insert(Pending::StepDown);
             self.input(now, Input::TransferLeader(token, None));
@@ -392,6 +404,8 @@ impl Frontend {
 
     /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes first.
     fn hand_on(&mut self, now: Time, actions: &mut Actions) {
+        // The checkpoint of the snapshot must be in the store's hands before the log's reset that
+        // rests on it: see `carry_out`.
         if self.outbox.install.is_none() {
             if let Some(last) = self.outbox.writes.last().map(|write| write.number) {
                 self.note_write(now, last);
@@ -402,6 +416,7 @@ impl Frontend {
     }
 
     fn carry_out(&mut self, now: Time, actions: &mut Actions) {
+        // First: what follows in this outbox is of the state that the snapshot brought.
         if let Some(mark) = self.outbox.install.take() {
             self.install(mark, actions);
         }
@@ -445,6 +460,7 @@ impl Frontend {
             Some(Pending::Call(from, _)) => {
                 actions.answer(from, self.with_leader_hint(response), AnswerKind::Write);
             }
+            // Whatever came of the transfer: a server that stops tries once, and then goes.
             Some(Pending::Leave) => actions.may_leave = true,
             Some(Pending::StepDown) | None => {}
         }

@@ -71,8 +71,10 @@ impl PendingCalls {
             u32::try_from(self.slots.len() - 1).expect("calls are limited far below that")
         });
         let slot = &mut self.slots[index as usize];
+        // With each use another token: an answer that comes late for the former call finds nobody.
         slot.uses = slot.uses.wrapping_add(1);
         let token = CallToken(u64::from(slot.uses) << 32 | u64::from(index));
+        // Only these are searched for when a caller gives up; writes, the many, cost no second map.
         if let Pending::Call(from, kind) = &pending
             && kind.begins_something()
         {

@@ -22,12 +22,15 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         match blocking {
+            // Index 0 asks for what there is now, as Consul has it.
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let deadline = now + wait.min(LONGEST_WAIT);
                 let parked = Parked { from, query, consistency, known: index, deadline };
                 if self.fault_point.breaks(Rule::ParkedReadsAreLookedAtFirst) {
                     return self.watches.park(parked);
                 }
+                // Looked at first: the change may have come between the caller's last answer and
+                // this call.
                 self.answer_or_park(now, parked, actions);
             }
             _ => self.tell_rows(now, &query, (from, LogIndex(0), AnswerKind::Read), actions),
@@ -43,6 +46,7 @@ impl Frontend {
             // It did not wait: it asked for what there is.
             self.tell_no_news(now, &parked, AnswerKind::Read, actions);
         } else if self.watches.len() >= self.config.max_watches {
+            // A limit for memory: each parked reader is kept until its wait is over, whoever asks.
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
             actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
@@ -60,6 +64,8 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         let (index, listing) = self.core.query_view(now, query, MAX_FRAME_BYTES);
+        // Never less than what woke the reader, or it would ask again with the same index and be
+        // answered again.
         let index = index.max(least);
         let leader = self.core.leader();
         let known_leader = leader.is_some();
@@ -106,6 +112,7 @@ impl Frontend {
     pub(super) fn notice_role(&mut self, actions: &mut Actions) {
         let serving = self.core.is_serving();
         if self.serving && !serving {
+            // They asked for the leader's word, and this server's may be late from now on.
             for parked in self.watches.take_leaders_readers() {
                 let lost = Response::Unavailable(Unavailable::NotLeader { leader: None });
                 let lost = self.with_leader_hint(lost);

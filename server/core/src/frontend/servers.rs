@@ -38,9 +38,13 @@ pub(super) fn is_of_roster(change: &Change) -> bool {
 impl Frontend {
     /// A message of another server. One that was removed is not heard: its id was given, and has no row any more.
     pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
+        // Its log may still say that it votes; the others have forgotten it, and must not be
+        // disturbed.
         if self.removal == Removal::Settled {
             return;
         }
+        // Its term may be higher, since it stood for election in vain: heard, it would depose a
+        // leader (thesis, 4.2.3).
         if self.was_removed(sender) {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
@@ -80,6 +84,7 @@ impl Frontend {
 
     /// This server was removed, and no failure can bring back a membership in which it counts.
     pub(super) fn leave_for_good(&mut self, actions: &mut Actions) {
+        // Others tell it again whenever they drop what it says.
         if self.removal == Removal::Settled {
             return;
         }
@@ -89,6 +94,7 @@ impl Frontend {
              joins as a new server"
         );
         self.removal = Removal::Settled;
+        // Kept on disk, since its own log may never hear of it.
         actions.removed = true;
         self.end_service(&Unavailable::Removed, actions);
     }
@@ -114,6 +120,7 @@ impl Frontend {
     /// Whether a member runs, or may run, another version of the program than this server.
     pub(super) fn versions_differ(&self) -> bool {
         let own = self.versions.get(&self.config.own_record.id);
+        // A member that has not told its version may run any.
         self.core.membership().each().any(|member| self.versions.get(&member) != own)
     }
 
@@ -132,6 +139,7 @@ impl Frontend {
         for from in self.pending.take_reads() {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
+        // They may be in the log and be committed by the others.
         for from in self.pending.take_writes() {
             let unknown = Unavailable::Unknown(format!("before it heard what became of the request: {why}"));
             actions.answer(from, Response::Unavailable(unknown), AnswerKind::Write);
@@ -145,6 +153,7 @@ impl Frontend {
             return;
         }
         let last = state.last_server();
+        // Ids above the last are of servers that join while this one replays the log.
         self.versions.retain(|id, _| *id > last || state.server(*id).is_some());
         let me = &self.config.own_record;
         let has_moved = state.server(me.id).is_some_and(|row| **row != *me);
@@ -164,11 +173,14 @@ impl Frontend {
             let not_yet = Response::Unavailable(Unavailable::NotLeader { leader: None });
             return actions.answer(from, not_yet, AnswerKind::Other);
         }
+        // Only one that is well counts: an emptied server comes back under its old name, with a new
+        // birth.
         let alive = state.servers().find(|row| {
             row.node.folded() == node
                 && row.instance_id != server.instance_id
                 && self.core.is_healthy(now, row.id)
         });
+        // Only the leader knows who is well; a follower lets the core refuse.
         if let (true, Some(alive)) = (self.core.is_serving(), alive) {
             let why = format!(
                 "node {} is here already, as server {} at {}, and alive: a node name belongs to one server",
@@ -192,6 +204,8 @@ impl Frontend {
         let is_it = |row: &Arc<Server>| {
             row.instance_id == server.instance_id && row.node.folded() == peer.node.folded()
         };
+        // The birth tells a server from one that took its folder's place; a follower's roster may
+        // be old, and the core refuses there.
         if self.core.is_serving() && !self.core.state().server(server.id).is_some_and(is_it) {
             let why = format!("server {} of this quorum is another one", server.id);
             let denied = Response::Unavailable(Unavailable::Denied(why));

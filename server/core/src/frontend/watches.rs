@@ -87,12 +87,14 @@ impl Watches {
 
     /// Remembers whom a change touches.
     pub(super) fn touch(&mut self, change: &Change) {
+        // Most turns of a busy leader have changes and no readers.
         if self.parked.is_empty() {
             return;
         }
         match change {
             Change::Entry(key, _) => self.touch_key(key),
             Change::TreeDeleted(prefix) => self.touch_tree(prefix),
+            // Listings of locks show delays; the key itself is not changed by one.
             Change::LockDelay(key, _) => self.touch_prefixes(key),
             Change::Waiter(key, queue_position, _) => {
                 return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
@@ -104,6 +106,7 @@ impl Watches {
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
             Change::Cleared => self.touch_all(),
+            // What moves the index of no query wakes nobody.
             _ => return,
         }
         self.touch_topic(&Topic::Everything);
@@ -146,6 +149,7 @@ impl Watches {
     pub(super) fn take_leaders_readers(&mut self) -> Vec<Parked> {
         let of_leader =
             |(id, parked): (&WatchId, &Parked)| (parked.consistency != Consistency::Stale).then_some(*id);
+        // Stale readers stay: any server may answer them, whoever leads.
         let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
@@ -172,6 +176,7 @@ impl Watches {
     /// Whoever waits for a key or a prefix that is under this one, or for a prefix that this one is under.
     fn touch_tree(&mut self, prefix: &Key) {
         self.touch_prefixes(prefix);
+        // Topics are sorted by kind and name, so all under the prefix follow each other.
         for first in [Topic::Key(prefix.clone()), Topic::Prefix(prefix.clone())] {
             let range = self.topics.range(&first..);
             let under = range.take_while(|(topic, _)| topic.is_under(&first));
@@ -181,9 +186,12 @@ impl Watches {
 
     fn touch_prefixes(&mut self, key: &Key) {
         let text = key.as_str();
+        // By length, so that a change costs as many look-ups as there are lengths, not as many as
+        // there are readers.
         let lengths: Vec<usize> =
             self.prefix_lengths.range(..=text.len()).map(|(length, _)| *length).collect();
         for length in lengths {
+            // None where a character lies across that length: then no watched prefix ends there.
             if let Some(prefix) = text.get(..length) {
                 self.touch_topic(&Topic::Prefix(prefix.into()));
             }

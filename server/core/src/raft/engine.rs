@@ -145,15 +145,24 @@ impl Engine {
             id: id.0,
             election_tick: election.ticks,
             heartbeat_tick: election.heartbeat_ticks,
+            // The state is the checkpoint's, so the engine hands out every entry behind it again.
+            // Less than that would skip what is compacted without a word.
             applied: snapshot.index.0,
             max_size_per_msg: MAX_MESSAGE_BYTES,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
             max_committed_size_per_ready: MAX_COMMITTED_BYTES,
             max_inflight_msgs: MAX_MESSAGES_ON_THE_WAY,
+            // A leader that is cut off steps down by itself, and its clients look for another one
+            // (thesis, 6.2).
             check_quorum: true,
+            // A server that comes back raises no term while the others have a leader (thesis, 9.6).
             pre_vote: true,
+            // Never by lease: with clocks that drift a deposed leader would answer from the past.
             read_only_option: ReadOnlyOption::Safe,
+            // Joined entries may end elsewhere than the message says: see the contract at the top.
             batch_append: false,
+            // An empty message tells followers of a commit at once: blocking reads that they serve
+            // wake with it, not with the next append.
             skip_bcast_commit: false,
             ..raft::Config::default()
         };
@@ -192,6 +201,8 @@ impl Engine {
 
     /// Whether this leader has applied an entry of its own term: before that it must not answer reads.
     pub(crate) fn leads_its_term(&self) -> bool {
+        // Until then its commit index may be older than what was answered (paper, 5.4.2;
+        // thesis, 6.4).
         self.is_leader() && self.node.raft.apply_to_current_term()
     }
 
@@ -234,6 +245,7 @@ impl Engine {
     /// Whether one vote, this server's, decides everything.
     pub(crate) fn is_alone(&self) -> bool {
         let members = &self.membership;
+        // While a joint change is under way, the voters before it must agree too (paper, 6).
         members.voters == [ServerId(self.node.raft.id)] && members.voters_outgoing.is_empty()
     }
 
@@ -248,15 +260,19 @@ impl Engine {
             return;
         }
         let log = &self.node.raft.raft_log;
+        // Its own vote makes it the leader at once, and the engine insists that a new leader's log
+        // is on disk as far as it goes.
         if self.is_alone() && !self.is_leader() && log.persisted < log.last_index() {
             return;
         }
+        // The engine may have begun a term since the last tick, and drawn a time-out of its own.
         self.draw_election_timeout();
         self.node.tick();
     }
 
     /// Takes a message that [`PeerMessage::fault`] found nothing wrong with.
     pub(crate) fn step(&mut self, message: PeerMessage) {
+        // That message makes a server stand at once, without a tick: on a state that it may forget.
         if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
             return;
         }
@@ -268,6 +284,8 @@ impl Engine {
 
     /// Appends a batch of proposals. They have consecutive indexes that end at the log's last one.
     pub(crate) fn propose(&mut self, batch: Vec<Bytes>) -> Result<LogIndex, Dropped> {
+        // A follower's engine would pass the proposal on and say yes, and nobody here would know
+        // its index.
         if !self.is_leader() {
             return Err(Dropped);
         }
@@ -278,12 +296,15 @@ impl Engine {
         let entries: Vec<_> =
             batch.into_iter().map(|data| eraftpb::Entry { data, ..Default::default() }).collect();
         message.set_entries(entries.into());
+        // All of the batch or nothing is in the log, so whoever is told of a refusal may ask again.
         self.node.step(message).map_err(|_| Dropped)?;
         Ok(LogIndex(self.last_index().0 - count + 1))
     }
 
     /// Begins a read round; a follower asks its leader for one.
     pub(crate) fn begin_read(&mut self, round: u64) {
+        // No two rounds may look alike, of this process, of those before it or of other servers:
+        // the engine makes equal ones one.
         let context = [self.node.raft.id, self.life, round].map(u64::to_be_bytes).concat();
         self.node.read_index(context);
     }
@@ -314,6 +335,8 @@ impl Engine {
     }
 
     pub(crate) fn has_pending_membership(&self) -> bool {
+        // The engine takes a second change as an empty entry and says yes, so it must be asked
+        // before. In a joint membership the entry that ends it is still to come.
         self.node.raft.has_pending_conf() || self.membership.is_joint()
     }
 
@@ -332,6 +355,8 @@ impl Engine {
             step
         });
         let mut change = eraftpb::ConfChangeV2::default();
+        // A joint membership also for one step, which ends by itself: one way for all changes, and
+        // one to test (paper, 6).
         change.set_transition(eraftpb::ConfChangeTransition::Implicit);
         change.set_changes(steps.collect::<Vec<_>>().into());
         self.node.propose_conf_change(Vec::new(), change).map_err(|_| Dropped)?;
@@ -342,15 +367,19 @@ impl Engine {
     pub(crate) fn persisted(&mut self, write: u64, effects: &mut Effects) {
         let mut messages = Vec::new();
         let mut highest = None;
+        // Commits are told in order, and the last write of one speaks for all before it.
         while self.waiting.front().is_some_and(|turn| turn.write <= write) {
             let turn = self.waiting.pop_front().expect("the front was just seen");
             highest = Some(turn.number);
             self.durable_vote = turn.vote.unwrap_or(self.durable_vote);
             messages.extend(turn.messages);
         }
+        // Before the messages leave: what they bring about must meet an engine that counts this
+        // write.
         if let Some(number) = self.fault_point.told(highest) {
             self.node.on_persist_ready(number);
         }
+        // Only now can no crash bring the old log back, so only now does time go on.
         if let Some((_, index)) = self.installing.take_if(|(number, _)| *number <= write) {
             self.node.advance_apply_to(index.0);
         }
@@ -359,10 +388,14 @@ impl Engine {
 
     /// The entry at `index` was applied; a membership change takes effect now.
     pub(crate) fn applied(&mut self, entry: &LogEntry) {
+        // First the change, then the applied index: the other way round the engine stays in the
+        // joint membership for ever.
         if self.change_membership(entry) {
             self.step_down_if_removed();
         }
         self.node.advance_apply_to(entry.index.0);
+        // The end of a joint membership is the engine's own proposal, and waits for the next
+        // heartbeat otherwise.
         if entry.kind != EntryKind::Normal && self.is_leader() {
             self.node.ping();
         }
@@ -401,19 +434,27 @@ impl Engine {
     /// Asks the engine until it has nothing more to say.
     pub(crate) fn turn(&mut self, effects: &mut Effects) {
         while self.node.has_ready() {
+            // From here to `advance_append_async` nothing of the engine may be called but its
+            // storage.
             let mut ready = self.node.ready();
             let number = ready.number();
             let entries: Vec<_> = ready.take_entries().into_iter().map(entry_of).collect();
             let hard_state = ready.hs().map(hard_state_of);
             let reset = (!ready.snapshot().is_empty()).then(|| snapshot_meta_of(ready.snapshot()));
+            // The snapshot before the entries that come behind it, and both before the engine goes
+            // on: what it cannot see in its storage it would number again.
             if let Some(mark) = &reset {
                 self.install(mark, number, effects);
             }
             self.node.mut_store().append(&entries);
             self.node.mut_store().hard_state = hard_state.unwrap_or(self.node.store().hard_state);
+            // Never more than what is on disk here: the engine caps them at what it was told is
+            // durable.
             effects.committed.extend(ready.take_committed_entries().into_iter().map(entry_of));
             let ours = [self.node.raft.id, self.life];
             effects.reads.extend(ready.take_read_states().iter().filter_map(|read| read_of(read, ours)));
+            // A leader's appends may leave while its own disk works (thesis, 10.2.1); votes and
+            // acknowledgements must wait.
             let messages = (outgoing(ready.take_messages()), outgoing(ready.take_persisted_messages()));
             let must_sync = ready.must_sync();
             self.node.advance_append_async(ready);
@@ -445,6 +486,8 @@ impl Engine {
             effects.messages.append(&mut after);
         }
         let newest = self.node.store().hard_state;
+        // A server that is alone wins, appends and sends in one turn. If it crashed before its vote
+        // was on disk, nobody would remember that this term had a leader.
         if (newest.term, newest.vote) == self.durable_vote {
             // That somebody is here says nothing of its log, so it need not wait for the log.
             at_once
@@ -453,6 +496,8 @@ impl Engine {
         } else {
             after.extend(at_once);
         }
+        // A commit index may be lost: it is learned again. So it waits for a write that must be
+        // made anyhow.
         self.lazy_hard_state = hard_state.or(self.lazy_hard_state);
         let vote = hard_state.map(|state| (state.term, state.vote));
         if must_sync {
@@ -460,6 +505,8 @@ impl Engine {
             effects.writes.push(LogWrite { hard_state, ..write });
             self.waiting.push_back(UnpersistedTurn { number, write: number, messages: after, vote });
         } else if let Some(last) = self.waiting.back() {
+            // That this turn writes nothing does not mean that its answers may go: they may
+            // acknowledge entries of an older one that is still on its way to the disk.
             let write = last.write;
             self.waiting.push_back(UnpersistedTurn { number, write, messages: after, vote });
         } else {
@@ -474,6 +521,8 @@ impl Engine {
         if self.fault_point.breaks(Rule::RemovedLeaderSteps) {
             return;
         }
+        // The engine itself would lead on after its own removal, and panic in the end
+        // (thesis, 4.2.2).
         if self.is_leader() && self.node.raft.prs().get(id).is_none() {
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, 0);
@@ -483,6 +532,8 @@ impl Engine {
     /// Takes the place of the engine's own draw, which it repeats also where term and role stay what they were.
     fn draw_election_timeout(&mut self) {
         let now = (self.node.raft.term, self.node.raft.state);
+        // Once for each term and role, as the paper has it (5.2); a draw at each tick would favour
+        // short ones.
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
             let draw = self.random.number() as usize % (self.election_ticks - 1);
@@ -540,6 +591,8 @@ impl Storage for MemoryLog {
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
         match self.snapshot_for(ServerId(to), LogIndex(request_index)) {
             Some(mark) => Ok(to_engine_snapshot(mark)),
+            // The engine asks again with a later message; the checkpoint that is needed has been
+            // ordered.
             None => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
         }
     }

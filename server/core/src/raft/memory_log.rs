@@ -46,6 +46,8 @@ impl MemoryLog {
 
     /// The term at an index, for the base and everything behind it.
     pub(crate) fn term(&self, index: LogIndex) -> Option<Term> {
+        // The engine asks for it when it looks whether a follower's log fits to the first entry
+        // (paper, 5.3).
         if index == self.base.0 {
             return Some(self.base.1);
         }
@@ -67,6 +69,8 @@ impl MemoryLog {
             .enumerate()
             .take_while(move |(offset, entry)| {
                 bytes += size(entry) as u64;
+                // An entry longer than the limit must be sent all the same, or its follower would
+                // stand still.
                 *offset == 0 || bytes <= max_bytes
             })
             .map(|(_, entry)| entry)
@@ -77,6 +81,7 @@ impl MemoryLog {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.base.0, "an entry behind the compaction index cannot be replaced");
         assert!(first.index <= self.last_index().next(), "the log has no gaps");
+        // A new leader's entries take the place of those that were never committed (paper, 5.3).
         while self.last_index() >= first.index {
             let gone = self.entries.pop_back().expect("the log reaches this index");
             self.bytes -= size(&gone);
@@ -115,6 +120,8 @@ impl MemoryLog {
     /// The snapshot that a server can be given: one that leads to the log, reaches the index and names the server.
     pub(crate) fn snapshot_for(&self, server: ServerId, index: LogIndex) -> Option<&SnapshotMeta> {
         let snapshot = Some(&self.snapshot).filter(|snapshot| {
+            // One that ends before the log begins would leave a gap, and one that does not name the
+            // server would be ignored by it.
             snapshot.index >= index.max(self.base.0)
                 && snapshot.index.0 > 0
                 && snapshot.membership.contains(server)

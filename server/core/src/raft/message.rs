@@ -86,6 +86,8 @@ impl PeerMessage {
     pub fn certain_position(&self) -> Option<LogPosition> {
         let last_index = match self.kind {
             MessageKind::AppendResponse if !self.reject => self.index,
+            // Each shows that the sender has this term on disk. A leader's entries may leave before
+            // they are on its own disk, so they show no more.
             MessageKind::RequestVote | MessageKind::Append | MessageKind::Heartbeat => LogIndex(0),
             MessageKind::RequestVoteResponse if !self.reject => LogIndex(0),
             _ => return None,
@@ -117,13 +119,19 @@ impl PeerMessage {
     /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the engine.
     pub fn fault(&self, sender: ServerId, receiver: ServerId) -> Option<&'static str> {
         let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
+        // Otherwise one server could vote in another one's name.
         if self.from != sender {
             Some("it names another sender than its certificate")
         } else if self.to != receiver {
+            // Another server may be at this address by now: what is meant for one must not count
+            // for the other.
             Some("it is meant for another server")
         } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
+            // The engine takes the first entry without looking, and panics where there is none.
             Some("a read round without its context")
         } else if self.kind == MessageKind::Append && !follows(self.index, &self.entries) {
+            // The log in memory takes entries only where they fit, and stops the server where they
+            // do not.
             Some("entries that do not follow what they are said to follow")
         } else if (self.kind == MessageKind::Snapshot) != self.snapshot.is_some() {
             Some("a snapshot without its mark, or a mark without a snapshot")

@@ -13,6 +13,7 @@ use std::sync::Arc;
 impl Step<'_> {
     /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is forgotten.
     pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
+        // The node's part can fail half-way, so it is tried first; what follows cannot.
         let outcome = self.attempt(|step| step.register_agent_node(registration)).map_err(Refusal::Catalog);
         reply_or_refusal(outcome.map(|()| self.begin_life(registration)))
     }
@@ -39,6 +40,8 @@ impl Step<'_> {
             self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
         let agent = Agent { number, generation, node: registration.node.name.clone(), node_id };
         self.set(Change::Agent(number, Some(Arc::new(agent))));
+        // Ids count anew with each generation; a kept reply of the former one would answer the
+        // wrong command.
         self.forget_all(number);
         Reply::Agent { number, generation }
     }

@@ -55,6 +55,7 @@ impl Step<'_> {
     fn store_check(&mut self, key: CheckKey, mut check: Check) {
         (check.create_index, check.modify_index) = (self.index, self.index);
         if let Some(existing) = self.state.checks.get(&key) {
+            // Compared under the old indexes: what is the same moves none.
             (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
             if check == **existing {
                 return;

@@ -70,6 +70,7 @@ impl Step<'_> {
         new: &NewEntry,
         lock: Lock,
     ) -> Arc<Entry> {
+        // As Consul does: a repeated write moves no index and wakes nobody.
         if let Some(entry) = &existing
             && (entry.lock.index, entry.lock.session) == (lock.index, lock.session)
             && entry.flags == new.flags

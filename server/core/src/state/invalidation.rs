@@ -51,6 +51,8 @@ impl Step<'_> {
     /// Ends many. Losses that the last ones would push out of the history again are only counted.
     fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
+        // Of a node with very many sessions most losses would be written only to be pushed out by
+        // the same command.
         let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
         for (number, id) in (first..).zip(sessions.iter().copied()) {
             let ended = self.end_unrecorded(id).expect("a session that something hangs on lives");
@@ -65,10 +67,12 @@ impl Step<'_> {
         let held: Vec<Key> = self.state.derived.held.get(&id).into_iter().flatten().cloned().collect();
         self.set(Change::Session(id, None));
         self.touch(Table::Sessions);
+        // A queue must not grant its lock to a session that has ended.
         self.leave_all_queues(id);
         let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
         for key in &held {
             let fence = self.free_key(key, &session);
+            // The count tells of the rest; a loss with every key could be as long as the state.
             if named.len() < LOSS_KEYS_KEPT {
                 named.push((key.clone(), fence));
             }

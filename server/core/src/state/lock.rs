@@ -36,6 +36,7 @@ impl AcquireOutcome {
 impl Step<'_> {
     /// Takes the lock of a key. The holder itself may repeat it: that is how it changes the value.
     pub(super) fn acquire(&mut self, new: &NewEntry, session: SessionId) -> Result<AcquireOutcome, Refusal> {
+        // As in Consul, which looks at the delay before it looks at the session.
         if let Some(delay) = self.state.delays.get(&new.key) {
             return Ok(AcquireOutcome::Delayed(delay.duration));
         }
@@ -47,6 +48,7 @@ impl Step<'_> {
             Some(holder) if holder != session => return Ok(AcquireOutcome::Held),
             Some(_) => {
                 self.make_known(existing.as_ref());
+                // Neither fence nor lock index moves: the holder's sequencer stays good.
                 return Ok(AcquireOutcome::Granted(self.set_entry(new)));
             }
             None => self.grant(&new.key, existing.as_ref(), session, None),
@@ -100,6 +102,8 @@ impl Step<'_> {
         granted_for: Option<LogIndex>,
     ) -> Lock {
         self.leave_queue(key, session);
+        // One counter for all keys, so that a token is never given twice, also where a key is
+        // deleted and made again.
         let fence = Fence(self.state.fence.0 + 1);
         self.set(Change::Fence(fence));
         let index = lock_of(existing).index + 1;

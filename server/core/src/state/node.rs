@@ -35,6 +35,7 @@ impl Step<'_> {
         if !self.state.nodes.contains_key(&folded) {
             return;
         }
+        // First: no session may be left without the node and the checks that it hangs on.
         self.end_sessions_of_node(&folded);
         let services: Vec<ServiceKey> = self.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
         for key in services {
@@ -65,6 +66,7 @@ impl Step<'_> {
         (stored.create_index, stored.modify_index) = (self.index, self.index);
         if let Some(existing) = existing {
             stored.create_index = existing.create_index;
+            // A registration without an UUID does not take away the one that is known.
             if stored.id.is_empty() {
                 stored.id.clone_from(&existing.id);
             }
@@ -106,6 +108,8 @@ impl State {
 
     /// The index of a node with its services; an unknown node's is that of the last deletion of any.
     pub(super) fn node_index(&self, folded: &NodeName) -> LogIndex {
+        // Whoever waits for a node that is gone is woken by the next deletion, and not by every
+        // change.
         self.node_indexes.get(folded).copied().unwrap_or_else(|| self.table_index(Table::NodeDeletions))
     }
 }

@@ -184,6 +184,7 @@ impl<R: TreeRow> Pages<R> {
             Ok(slot) => {
                 let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[slot].1, row);
                 page.least_bytes = page.least_bytes + bytes - old.least_bytes(&key);
+                // Only where the newest row itself got older must the page be searched.
                 if index >= page.newest {
                     page.newest = index;
                 } else if old.index() == page.newest {
@@ -318,12 +319,14 @@ fn join_sparse<R: TreeRow>(pages: &mut Vec<Page<R>>, at: usize) {
     if len >= SPARSE_ROWS {
         return;
     }
+    // With room to spare, or the next insert would cut the page again.
     let fits =
         |other: usize| pages.get(other).is_some_and(|page| page.rows.len() + len <= PAGE_ROWS - SPARSE_ROWS);
     let before = at.checked_sub(1).filter(|before| fits(*before));
     let Some(left) = before.or(fits(at + 1).then_some(at)) else { return };
     let right = pages.remove(left + 1);
     let page = &mut pages[left];
+    // A view may still hold the page: then its rows are copied, else moved.
     Arc::make_mut(&mut page.rows).extend(Arc::unwrap_or_clone(right.rows));
     page.newest = page.newest.max(right.newest);
     page.least_bytes += right.least_bytes;

@@ -43,6 +43,7 @@ impl Step<'_> {
         let existing = self.entry(&new.key);
         match lock_of(existing.as_ref()).session {
             Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
+            // Free, and nobody waits, since a lock that somebody waits for is never left free.
             None if !is_delayed => {
                 let lock = self.grant(&new.key, existing.as_ref(), session, Some(self.index));
                 return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)).reply());
@@ -61,6 +62,7 @@ impl Step<'_> {
         if self.stop_waiting(key, session, enqueued_at_index) {
             return Reply::Succeeded(true);
         }
+        // It may have been granted in the entry before this one, to a client that hung up already.
         match self.entry(key) {
             Some(entry)
                 if entry.lock.session == Some(session)
@@ -135,6 +137,7 @@ impl Step<'_> {
                 self.freed.insert(key.clone());
             }
             Change::TreeDeleted(prefix) => {
+                // Keys that are absent have queues too, while a delay closes them.
                 let keys = under(&self.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
                 self.freed.extend(keys);
             }
@@ -144,6 +147,7 @@ impl Step<'_> {
 
     /// Grants every lock that this command freed to the first who waits for it.
     pub(super) fn grant_freed(&mut self) {
+        // In the order of the keys, so that fences are given alike on every server.
         for key in std::mem::take(&mut self.freed) {
             let existing = self.entry(&key);
             let is_held = lock_of(existing.as_ref()).session.is_some();
@@ -168,6 +172,7 @@ impl Step<'_> {
         }
         match self.state.queues.get(key) {
             Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
+            // An entry's index is larger than all before it, so whoever comes later stands behind.
             _ => Ok(self.index),
         }
     }

@@ -18,6 +18,7 @@ pub const REPLIES_KEPT: usize = 4_096;
 impl Step<'_> {
     /// Answers a proposal: carries it out if it is new.
     pub(super) fn answer(mut self, proposal: &Proposal) -> Arc<Applied> {
+        // The leader's own commands and registrations: to do one of them twice does no harm.
         let Some(request) = &proposal.request else {
             let reply = self.execute(&proposal.command);
             return Arc::new(Applied { index: self.index, reply });
@@ -25,8 +26,11 @@ impl Step<'_> {
         if !self.is_of_present_life(request) {
             return self.forgotten();
         }
+        // Also where the command is a repeated one: what the agent will never ask again holds in
+        // any case.
         self.forget_below(request.agent, request.lowest);
         let replies = self.state.replies.get(&request.agent);
+        // Its reply is forgotten, so whether it was done cannot be told: it must not be done again.
         if replies.is_some_and(|replies| request.sequence < replies.lowest) {
             return self.forgotten();
         }
@@ -35,6 +39,7 @@ impl Step<'_> {
         }
         let reply = self.execute(&proposal.command);
         let applied = Arc::new(Applied { index: self.index, reply });
+        // With the command, in one entry: no crash can come between the deed and its reply.
         self.keep(request, applied.clone());
         applied
     }
@@ -53,6 +58,7 @@ impl Step<'_> {
 
     fn is_of_present_life(&self, request: &RequestId) -> bool {
         let agent = self.state.agents.get(&request.agent);
+        // An agent that says less than its own request is not to be believed.
         request.lowest <= request.sequence
             && agent.is_some_and(|agent| agent.generation == request.generation)
     }
@@ -99,6 +105,7 @@ impl Step<'_> {
     fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {
         self.set(Change::Reply(request.agent, request.sequence, Some(applied)));
         let kept = &self.state.replies[&request.agent].kept;
+        // A limit for memory. What is pushed out is refused from now on, never taken for new.
         if kept.len() > REPLIES_KEPT
             && let Some((oldest, _)) = kept.first_key_value()
         {
@@ -109,6 +116,7 @@ impl Step<'_> {
 
     fn forget_below(&mut self, agent: AgentNumber, lowest: u64) {
         let replies = self.state.replies.get(&agent);
+        // Commands arrive out of order: a late one knows less of what is done with.
         if lowest <= replies.map_or(0, |replies| replies.lowest) {
             return;
         }

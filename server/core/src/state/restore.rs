@@ -50,6 +50,8 @@ impl Step<'_> {
     }
 
     fn begin_restore(&mut self, id: u64) {
+        // One restore at a time: a newer one takes the place of what was gathered, or dead parts
+        // would stay for ever.
         for (other, number) in self.state.restore_parts.keys().copied().collect::<Vec<_>>() {
             self.set(Change::RestorePart(other, number, None));
         }
@@ -61,6 +63,8 @@ impl Step<'_> {
         if number >= RESTORE_PARTS_MAX {
             return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
         }
+        // A backup comes from outside: a row that clears or deletes would be carried out when it is
+        // loaded.
         if !rows.iter().all(is_row) {
             return Err(format!("part {number} holds something that is not a row"));
         }
@@ -77,9 +81,12 @@ impl Step<'_> {
         self.index = self.index.next().max(newest.next());
         backup.raise_indexes(self.index);
         let ours = std::mem::take(self.state);
+        // First of the changes: store, timers and readers drop all before they learn what there is
+        // now.
         self.set(Change::Cleared);
         self.keep_ours(&ours, &backup);
         backup.rows().filter(is_data).for_each(|row| self.set(row));
+        // Each table has changed for whoever waits, also where the backup has no row of it.
         for table in TABLES {
             self.touch(table);
         }
@@ -89,9 +96,12 @@ impl Step<'_> {
 
     fn keep_ours(&mut self, ours: &State, backup: &State) {
         let is_of_this_cluster = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
+        // Another cluster may have gone on granting after its backup, and nobody here knows how
+        // far.
         let theirs = backup.fence.0 + if is_of_this_cluster { 0 } else { FENCE_JUMP };
         self.set(Change::ClusterId(ours.cluster_id.clone()));
         self.set(Change::IndexBase(self.index.0 - self.log_index.0));
+        // The larger of both: a token must be above all that were ever given, here or there.
         self.set(Change::Fence(ours.fence.max(Fence(theirs))));
         ours.rows().filter(is_ours).for_each(|row| self.set(row));
     }
@@ -154,6 +164,7 @@ impl State {
         if newest > LogIndex(NUMBER_MAX) || backup.fence > Fence(NUMBER_MAX) {
             return Err("its indexes or fencing tokens are larger than any that was ever given".into());
         }
+        // Before anything of ours is touched: a backup is a file, and files can be wrong.
         backup.check().map_err(|violation| format!("it contradicts itself: {violation}"))?;
         Ok(backup)
     }

@@ -17,12 +17,14 @@ pub const SERVERS_MAX: usize = 64;
 impl Step<'_> {
     /// The first command of a cluster's life.
     pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server]) -> Reply {
+        // Each new leader that finds no cluster says it; only the first one counts.
         if self.state.cluster_id.is_empty() {
             self.set(Change::ClusterId(cluster_id.into()));
             self.set(Change::Format(format::FIRST));
             for server in servers {
                 self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
             }
+            // Ids that were given at the bootstrap must not be given again.
             if let Some(last) = servers.iter().map(|server| server.id).max() {
                 self.set(Change::LastServer(last));
             }
@@ -48,6 +50,7 @@ impl Step<'_> {
         if self.state.servers.len() >= SERVERS_MAX {
             return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
         }
+        // From a counter that never goes back, since an id without a row counts as removed.
         let id = self.state.last_server.next();
         self.set(Change::LastServer(id));
         self.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));

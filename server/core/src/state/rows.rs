@@ -338,6 +338,7 @@ impl State {
 
     fn load_node(&mut self, name: NodeName, node: Option<Arc<Node>>) {
         if let Some(before) = self.nodes.remove(&name)
+            // Its UUID may belong to another name by now.
             && self.derived.node_ids.get(&before.id) == Some(&name)
         {
             self.derived.node_ids.remove(&before.id);
@@ -363,6 +364,7 @@ impl State {
     fn change_replies(&mut self, agent: AgentNumber, change: impl FnOnce(&mut KeptReplies)) {
         let replies = self.replies.entry(agent).or_default();
         change(replies);
+        // No empty map stays, or a state that is rebuilt from its rows would differ from this one.
         if replies.lowest == 0 && replies.kept.is_empty() {
             self.replies.remove(&agent);
         }

@@ -40,6 +40,8 @@ impl Step<'_> {
         let checks =
             self.state.checks_of(&folded).filter(|(_, check)| is_same_id(&check.service_id, &service.id));
         let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
+        // Checks first, and with them the sessions: a check of a service that is gone may not be
+        // left.
         for check in &checks {
             self.delete_check_at(check);
         }

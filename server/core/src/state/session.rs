@@ -44,6 +44,7 @@ impl Step<'_> {
         for id in new.all_checks() {
             match self.state.checks.get(&CheckKey::new(&new.node, id)) {
                 None => return Err(Refusal::MissingCheck(id.clone())),
+                // It would begin with the reason for its end.
                 Some(check) if check.status == CheckStatus::Critical => {
                     return Err(Refusal::CriticalCheck(id.clone()));
                 }

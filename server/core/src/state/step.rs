@@ -45,6 +45,7 @@ impl<'a> Step<'a> {
         at: WallTime,
         (changes, removed): (&'a mut Vec<Change>, &'a mut Removed),
     ) -> Self {
+        // Of the base before this command: a restore moves it, and says so itself.
         let index = LogIndex(log_index.0 + state.index_base);
         let freed = BTreeSet::new();
         Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
@@ -53,6 +54,8 @@ impl<'a> Step<'a> {
     /// Carries out a command that is new, and grants every lock that it freed and somebody waits for.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
         let reply = self.carry_out(command);
+        // After all else: nobody is granted a lock that the same command takes or a session that it
+        // ends.
         self.grant_freed();
         reply
     }
@@ -98,6 +101,7 @@ impl<'a> Step<'a> {
         debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
         self.note_freed(&change);
         match &change {
+            // Given away instead of freed: to free very many rows would keep the loop.
             Change::TreeDeleted(prefix) => self.removed.push(self.state.take_tree(prefix)),
             change => self.state.load(change.clone()),
         }
@@ -106,6 +110,7 @@ impl<'a> Step<'a> {
 
     /// Notes that this command changed a table.
     pub(super) fn touch(&mut self, table: Table) {
+        // Once for each command, so that a huge one does not list the same row again and again.
         if self.state.table_index(table) != self.index {
             self.set(Change::TableIndex(table, self.index));
         }
@@ -119,6 +124,7 @@ impl<'a> Step<'a> {
         let outcome = work(self);
         let undo = self.undo.take().unwrap_or_default();
         if outcome.is_err() {
+            // Backwards: a later change may be of a row that an earlier one set.
             undo.into_iter().rev().for_each(|undo| self.state.undo(undo));
             self.changes.truncate(listed);
         }

@@ -50,8 +50,10 @@ impl State {
         if prefix.is_empty() {
             return self.keys_index();
         }
+        // Both: when the newest key goes, its tombstone speaks for the prefix.
         let changed = self.entries.newest_under(prefix);
         let deleted = self.tombstones.newest_under(prefix);
+        // A prefix that never had a key: whatever is written next is newer than this.
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
     }
 

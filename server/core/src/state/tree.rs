@@ -33,6 +33,7 @@ impl Step<'_> {
 impl State {
     /// Removes every entry and tombstone under a prefix, with what follows from them.
     pub(super) fn take_tree(&mut self, prefix: &Key) -> Tree {
+        // One by one, but only those that are held; all the rest goes by page.
         for (key, session) in self.holders_under(prefix) {
             take_out(&mut self.derived.held, &session, &key);
             self.derived.holders.remove(&key);
@@ -50,6 +51,7 @@ impl State {
     /// Undoes the delete of a tree, when everything later is undone.
     pub(super) fn bring_tree_back(&mut self, before: TreeBefore) {
         let TreeBefore { tree, held } = before;
+        // The pages as they were: everything later was undone before, so nothing is lost with them.
         (self.entries, self.tombstones) = (tree.entries, tree.tombstones);
         held.into_iter().for_each(|(key, session)| self.note_holder(key, session));
     }

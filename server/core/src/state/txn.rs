@@ -11,6 +11,7 @@ use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 
 impl Step<'_> {
     pub(super) fn txn(&mut self, ops: &[TxnOp]) -> Reply {
+        // All failures are told, so all operations are tried; and none of the successes may stay.
         let outcome = self.state.look_over(ops).and_then(|()| {
             self.attempt(|step| {
                 run(ops, |op| if op.is_write() { step.write(op) } else { step.state.read(op) })
@@ -66,6 +67,7 @@ impl State {
         }
         match &op.verb {
             KvVerb::Unknown(word) => Err(format!("unknown KV operation: {word}")),
+            // Told before anything is tried, as Consul does.
             KvVerb::Lock if self.delays.contains_key(&op.key) => {
                 Err(format!("failed to lock key {:?} due to lock delay", op.key))
             }

@@ -62,6 +62,8 @@ impl State {
         let (prefix, wanted) = match query {
             Query::Entries(prefix) => (prefix, WantedRows::Entries),
             Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
+            // A transaction's rows cannot be built elsewhere, so only its length is looked at
+            // first.
             Query::Txn(ops) if self.least_bytes_of_trees(ops) > limit => {
                 return (self.index_of(query), Listing::TooLong);
             }
@@ -73,6 +75,7 @@ impl State {
         let (count, bytes) = self.entries.size_under(prefix.as_str());
         let listing = match wanted {
             WantedRows::Entries if bytes > limit => Listing::TooLong,
+            // To hand very few to another thread costs more than to build them.
             _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
             wanted => Listing::View(View { entries: self.entries.clone(), prefix: prefix.clone(), wanted }),
         };
