@@ -6,8 +6,8 @@
 use crate::upstream::{Upstream, UpstreamCounters};
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
-use lockmesh_server::metrics::reading::Reading;
-use lockmesh_server::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
+use lockmesh_net::metrics::reading::Reading;
+use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -18,8 +18,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use lockmesh_server::metrics::CONTENT_TYPE;
-pub use lockmesh_server::metrics::process::show_build;
+pub use lockmesh_net::metrics::CONTENT_TYPE;
+pub use lockmesh_net::metrics::process::show_build;
 
 /// Requests answered, by endpoint and status.
 pub static REQUESTS: LazyLock<IntCounterVec> =

@@ -5,7 +5,7 @@
 //! `deploy/config/server.toml`; a test holds that file equal to [`ServerConfig::default`].
 
 use lockmesh_net::config::{
-    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range,
+    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
 use serde::{Deserialize, Serialize};

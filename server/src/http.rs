@@ -12,7 +12,6 @@
 
 use crate::config::HttpConfig;
 use crate::health::Health;
-use crate::metrics;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -145,7 +144,9 @@ impl Port {
             return refusal;
         }
         match path {
-            "/metrics" => typed(StatusCode::OK, metrics::text(), metrics::CONTENT_TYPE),
+            "/metrics" => {
+                typed(StatusCode::OK, lockmesh_net::metrics::text(), lockmesh_net::metrics::CONTENT_TYPE)
+            }
             "/health/live" if self.health.is_live() => told(StatusCode::OK, "live\n".into()),
             "/health/live" => told(StatusCode::SERVICE_UNAVAILABLE, "this server has ended\n".into()),
             _ => self.ready(),

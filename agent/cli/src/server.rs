@@ -71,7 +71,7 @@ pub(crate) fn start(
     node: &NodeIdentity,
     identity: Identity,
 ) -> Result<Server, RunError> {
-    lockmesh_net::metrics::show_build(VERSION, COMMIT, "server");
+    lockmesh_net::metrics::process::show_build(VERSION, COMMIT, "server");
     let options = ServerOptions {
         config,
         node: node.name.to_string(),

@@ -1,4 +1,5 @@
-//! How machines' words travel: QUIC with mutual TLS, and the certificates that say who is who.
+//! What every process of ours needs of the outside world: QUIC with mutual TLS, certificates, private files, randomness,
+//! figures of the process, and the settings that both roles share.
 //!
 //! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type
 //! encodes to. Only [`client`] knows the frames of calls.
@@ -12,6 +13,7 @@ pub mod development;
 pub mod expiry;
 pub mod files;
 pub mod frame;
+pub mod metrics;
 pub mod private;
 pub mod quic;
 pub mod random;

@@ -140,7 +140,7 @@ mod tests {
             let loss = Loss {
                 index: LogIndex(1),
                 at: WallTime(0),
-                session: SessionId::from("s".to_owned()),
+                session: SessionId::from_random([1; 16]),
                 session_name: String::new(),
                 node: NodeName::from("n"),
                 cause,

@@ -2,17 +2,13 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `mod.rs` | the registry, the text of all figures, and those of a server that are read when somebody asks |
+//! | `mod.rs` | figures of a server that are read when somebody asks |
 //! | `server.rs` | the other figures of a server |
-//! | [`reading`] | figures that are read when somebody asks |
-//! | [`process`] | figures of the process itself, and of its build |
 //!
-//! Times are in seconds and sizes in bytes. What only grows is a counter and ends in `_total`; everything else is a gauge.
+//! The registry, its text and its units are [`lockmesh_net::metrics`]'.
 //! **Invariant:** every series is there from the start, at zero, but for those of other servers, which a leader alone has.
 //! `deploy/metrics.md` explains each to operators, and a test holds that page equal to what is served.
 
-pub mod process;
-pub mod reading;
 mod server;
 
 pub(crate) use server::{SERVER, show_flag};
@@ -20,29 +16,11 @@ pub(crate) use server::{SERVER, show_flag};
 use crate::event_queue::EventSender;
 use crate::health::Health;
 use crate::rpc::counters::RpcCounters;
-use prometheus::core::Collector;
-use prometheus::{Encoder, TextEncoder};
-use reading::{Reading, Readings};
+use lockmesh_net::metrics::process;
+use lockmesh_net::metrics::reading::{Reading, Readings};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
-
-/// The type of [`text`].
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Bounds of what takes a moment, in seconds.
-pub const SHORT_BUCKETS: [f64; 16] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-/// Bounds of what somebody waits for, in seconds.
-pub const WAIT_BUCKETS: [f64; 9] = [0.001, 0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 600.0, 3600.0];
-
-/// All figures of this process, as Prometheus reads them.
-pub fn text() -> Vec<u8> {
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&prometheus::gather(), &mut text).expect("memory takes every byte");
-    text
-}
 
 /// Shows the figures of a server. A second server in the same process shares the first one's names: what is read anew each
 /// time is shown of the first one.
@@ -106,11 +84,4 @@ fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
         }),
         refused("malformed", "Peers that sent what cannot be understood", |all| all.malformed.count()),
     ]
-}
-
-/// Puts a metric into the registry.
-pub fn registered<C: Collector + Clone + 'static>(metric: prometheus::Result<C>) -> C {
-    let metric = metric.expect("names of metrics are constants of the right form");
-    prometheus::register(Box::new(metric.clone())).expect("every metric has a name of its own");
-    metric
 }

@@ -1,7 +1,7 @@
 //! The figures of this process's server; what each is stands in its help.
 
-use super::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
 use lockmesh_core::observed::LOSS_CAUSES;
+use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use prometheus::{
@@ -239,7 +239,7 @@ pub(crate) fn show_flag(gauge: &IntGauge, is_so: bool) {
 fn outcome(response: &Response) -> Outcome {
     match response {
         Response::Applied(applied) => match &applied.reply {
-            Reply::Flag(false) => Outcome::False,
+            Reply::Succeeded(false) => Outcome::False,
             Reply::Delayed { .. } => Outcome::LockDelay,
             Reply::Granted { .. } => Outcome::Granted,
             Reply::Queued { .. } => Outcome::Queued,
