@@ -160,7 +160,7 @@ fn may_wait(query: &str) -> bool {
 
 /// Every endpoint, as the metrics name them.
 pub(super) fn endpoint_names() -> impl Iterator<Item = &'static str> {
-    endpoint::table::ROUTES.iter().map(|route| route.path)
+    ROUTES.iter().map(|route| route.path)
 }
 
 #[cfg(test)]

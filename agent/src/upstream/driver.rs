@@ -221,7 +221,7 @@ impl Driver {
                 tracing::info!(agent = number.0, generation = generation.0, node = %self.node, "registered");
             }
             Notice::NotRegistered(reason) => {
-                tracing::warn!(%reason, "this agent is not registered yet; retrying")
+                tracing::warn!(%reason, "this agent is not registered yet; retrying");
             }
             Notice::ConnectionFailed(reason) => {
                 tracing::warn!(%reason, "cannot reach a server; retrying as long as it is needed");

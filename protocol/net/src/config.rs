@@ -30,6 +30,9 @@ impl Default for NodeConfig {
 
 impl NodeConfig {
     /// Refuses names that would not survive a URL, a certificate or a comparison.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be.
     pub fn check(&self) -> Result<(), ConfigError> {
         let printable = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
         if !self.name.chars().all(printable) || self.name.len() > 253 {
@@ -74,6 +77,9 @@ impl TlsConfig {
     }
 
     /// Refuses empty paths; whether the files are good is seen when they are read.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("tls.ca", &self.ca)?;
         check_path("tls.certificate", &self.certificate)?;
@@ -135,6 +141,9 @@ impl ConfigError {
 }
 
 /// Refuses an empty path.
+///
+/// # Errors
+/// The key, its value and what it must be.
 pub fn check_path(key: &str, path: &Path) -> Result<(), ConfigError> {
     match path.as_os_str().is_empty() {
         true => Err(ConfigError::new(key, "must not be empty")),
@@ -143,6 +152,9 @@ pub fn check_path(key: &str, path: &Path) -> Result<(), ConfigError> {
 }
 
 /// Refuses a number outside of its range.
+///
+/// # Errors
+/// The key, its value and what it must be.
 pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
@@ -151,6 +163,9 @@ pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), C
 }
 
 /// Refuses a length of time outside of its range.
+///
+/// # Errors
+/// The key, its value and what it must be.
 pub fn check_length(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),

@@ -66,7 +66,7 @@ impl Observer {
         for change in changes {
             match change {
                 Change::Waiter(key, ticket, Some(waiter)) => {
-                    let since = || (waiter.session.clone(), now);
+                    let since = || (waiter.session, now);
                     self.waiting.entry((key.clone(), *ticket)).or_insert_with(since);
                 }
                 Change::Waiter(key, ticket, None) => self.left_queue(now, (key.clone(), *ticket), state),

@@ -98,10 +98,10 @@ impl RunningLoop<'_> {
                         return Ok(true);
                     }
                     DriverEvent::Bootstrap(BootstrapEvent::Introduced(introduction)) => {
-                        self.hear(introduction)
+                        self.hear(introduction);
                     }
                     DriverEvent::Bootstrap(BootstrapEvent::Resolved(name, addresses)) => {
-                        self.discovery.resolved(&name, addresses)
+                        self.discovery.resolved(&name, addresses);
                     }
                     // A server that belongs to nothing leads nobody; a dropped sender says so.
                     DriverEvent::Leave(_) => {}

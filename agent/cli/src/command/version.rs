@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
-use crate::agent::{COMMIT, VERSION};
+use lockmesh_agent::agent::{COMMIT, VERSION};
 use lockmesh_protocol::wire;
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use crate::config::{self, Sources};
 use crate::data_folder;
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
-use lockmesh_net::{Development, Peer, Role, private};
+use lockmesh_net::{Development, Peer, Role, private, random};
 use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
 use std::collections::BTreeSet;
 use std::fs;
@@ -200,18 +200,17 @@ fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr
 const HTTP_PORTS: Range<u16> = 20_000..32_000;
 
 /// Addresses on loopback for figures that nobody has, and that are none of those which servers have that do not run yet.
-fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, AgentError> {
+fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
     let taken: BTreeSet<SocketAddr> = taken.iter().filter_map(|member| member.http).collect();
-    let [low, high, ..] = random_bytes()?;
     // Commands that start at the same time begin to look at different places.
-    let first = u16::from_le_bytes([low, high]) % (HTTP_PORTS.end - HTTP_PORTS.start);
-    let ports = HTTP_PORTS.cycle().skip(first.into()).take(HTTP_PORTS.len());
+    let first = random::seed() % HTTP_PORTS.len() as u64;
+    let ports = HTTP_PORTS.cycle().skip(first as usize).take(HTTP_PORTS.len());
     let addresses = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let free = addresses.filter(|address| !taken.contains(address) && TcpListener::bind(address).is_ok());
     let found: Vec<SocketAddr> = free.take(count).collect();
     match found.len() == count {
         true => Ok(found),
-        false => Err(AgentError::system("cannot find a free port", io::ErrorKind::AddrInUse.into())),
+        false => Err(RunError::system("cannot find a free port", io::ErrorKind::AddrInUse.into())),
     }
 }
 
