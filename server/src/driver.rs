@@ -249,6 +249,7 @@ impl Driver {
         let mut actions = std::mem::take(&mut self.actions);
         // Before anything leaves: nobody may remember more of this server than its next hello says.
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
+        // The disk first: it is at work while the answers are queued.
         let alive = self.store_all(&mut actions.storage) && self.can_read();
         let now = Instant::now();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {

@@ -655,10 +655,14 @@ impl Core {
 
     /// A renewal counts from its arrival, and is acknowledged by a round that begins after it.
     fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
+        // From the proposal of the end until its outcome: a renewal in between would be
+        // acknowledged for a session that the next entry ends.
         if self.timers.is_deciding(id) {
             let why = "the session was not renewed in time: whether it lives is being decided";
             return outbox.fail(token, Unavailable::Unknown(why.into()));
         }
+        // Before the round has shown that this server leads: if it does not, it has only moved a
+        // deadline that counts for nobody.
         if let (true, Some(session)) = (self.is_serving(), self.state.session(id)) {
             let ttl = session.spec.ttl;
             self.timers.renew(now, id, ttl);
@@ -690,6 +694,8 @@ impl Core {
             match reader {
                 Reader::Query(token) => outbox.readable.push(token),
                 Reader::Renewal(token, id) => {
+                    // After the round: an end that was committed before it is applied by now,
+                    // whoever led then.
                     let session = self.state.session(id).cloned();
                     outbox.replies.push((token, Response::Renewed(session)));
                 }

@@ -112,6 +112,8 @@ impl Core {
         let base = self.state.index_base();
         match subject {
             Subject::Session(session) => {
+                // With the term: an entry of this leader that a later one commits must not cut
+                // short the TTL that the later one gave anew.
                 Some(Command::ExpireSession { session: *session, term: self.serving?, base })
             }
             Subject::LockDelay(key) => {

@@ -65,11 +65,13 @@ impl Observer {
     pub(crate) fn applied(&mut self, now: Time, changes: &[Change], state: &State) {
         for change in changes {
             match change {
-                Change::Waiter(key, ticket, Some(waiter)) => {
+                Change::Waiter(key, queue_position, Some(waiter)) => {
                     let since = || (waiter.session, now);
-                    self.waiting.entry((key.clone(), *ticket)).or_insert_with(since);
+                    self.waiting.entry((key.clone(), *queue_position)).or_insert_with(since);
                 }
-                Change::Waiter(key, ticket, None) => self.left_queue(now, (key.clone(), *ticket), state),
+                Change::Waiter(key, queue_position, None) => {
+                    self.left_queue(now, (key.clone(), *queue_position), state)
+                }
                 Change::Loss(_, Some(loss)) => self.lost(loss),
                 Change::Cleared => self.waiting.clear(),
                 _ => {}

@@ -174,6 +174,7 @@ impl Timers {
         if self.behind.is_empty() {
             self.arm_session(now, id, ttl);
         } else {
+            // In its order: the creation of the very session may be among what waits.
             self.behind.push_back((now, DeadlineChange::Renewal(id, ttl)));
             self.catch_up_by(1);
         }

@@ -184,6 +184,7 @@ impl Bootstrap {
             }
             founders.push(&other.server);
         }
+        // The same order on each server, so that all agree who proposes and which id each gets.
         founders.sort_by(|a, b| (&a.node_id, &a.instance_id).cmp(&(&b.node_id, &b.instance_id)));
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
@@ -201,11 +202,13 @@ impl Bootstrap {
                 expect - founders.len()
             ));
         }
+        // One proposes, or two plans could each find some who promise them.
         if founders[0].instance_id != self.me.instance_id {
             return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
+        // The proposer's instance id is drawn for this data folder, so no other cluster has that id.
         Decision::Promise(BootstrapPlan { cluster_id: self.me.instance_id.clone(), servers })
     }
 

@@ -179,6 +179,7 @@ impl KnownAddress {
                 Ok(other) => return format!("it answered something else: {other:?}"),
                 Err(error) => return error.to_string(),
             };
+            // What a server says of itself counts only as far as its certificate reaches.
             if other.server.node.folded() != client.peer().node.folded() {
                 return format!(
                     "it says that it is {}, but its certificate names {}",

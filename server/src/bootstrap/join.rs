@@ -27,6 +27,7 @@ pub(super) async fn join(
 ) {
     let instance_id = me.instance_id.clone();
     let is_admitted = |response| match response {
+        // An answer to another instance would give this server somebody else's id.
         Response::Joined(joined) => Some(joined).filter(|joined| is_of(joined, &instance_id)),
         _ => None,
     };

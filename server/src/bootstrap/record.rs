@@ -172,6 +172,8 @@ impl Record {
     pub(crate) fn membership(&self) -> Option<Membership> {
         match &self.state {
             BootstrapState::Free => None,
+            // A founder that is not in its own plan has none: the plan is from before its folder
+            // was emptied.
             BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.instance_id),
             BootstrapState::Admitted(membership) | BootstrapState::Member(membership) => {
                 Some(membership.clone())

@@ -78,6 +78,7 @@ impl Fetch {
         client: &mut Option<CallClient>,
         download: &SnapshotDownload,
     ) -> Result<Response, LinkError> {
+        // Taken out: after an error, or where this is dropped half-way, it is not used again.
         let mut connected = match client.take() {
             Some(connected) => connected,
             None => CallClient::connect_to(&self.endpoint, &self.address).await?,

@@ -118,7 +118,7 @@ impl Core {
     pub(crate) fn transfer_leader(
         &mut self,
         now: Time,
-        ticket: CallToken,
+        token: CallToken,
         to: Option<ServerId>,
         outbox: &mut Outbox,
     ) {
@@ -130,65 +130,75 @@ impl Core {
         // (thesis, 3.10).
         let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
         match to.or(most_advanced) {
-            _ if !self.is_serving() => outbox.fail(ticket, not_leader()),
-            Some(to) if to == self.config.id => outbox.replies.push((ticket, Response::Done)),
+            _ if !self.is_serving() => outbox.fail(token, not_leader()),
+            Some(to) if to == self.config.id => outbox.replies.push((token, Response::Done)),
             // The engine would call off the first one in silence, and its caller would wait for the
             // time-out.
             Some(_) if self.autopilot.transfer.is_some() => {
-                outbox.deny(ticket, "another transfer is under way");
+                outbox.deny(token, "another transfer is under way");
             }
             Some(to) if others.contains(&to) => {
                 self.engine.transfer_leader(to);
-                self.autopilot.transfer = Some((ticket, now));
+                // Answered when this server steps down, or called off after a while: the engine
+                // says neither.
+                self.autopilot.transfer = Some((token, now));
             }
-            Some(_) => outbox.deny(ticket, "that server has no vote"),
-            None => outbox.deny(ticket, "there is no other server that could lead"),
+            Some(_) => outbox.deny(token, "that server has no vote"),
+            None => outbox.deny(token, "there is no other server that could lead"),
         }
     }
 
-    pub(crate) fn add_server(&mut self, now: Time, ticket: CallToken, server: ServerId, outbox: &mut Outbox) {
+    pub(crate) fn add_server(&mut self, now: Time, token: CallToken, server: ServerId, outbox: &mut Outbox) {
         let members = self.engine.membership();
         if !self.is_serving() {
-            outbox.fail(ticket, not_leader());
+            outbox.fail(token, not_leader());
         } else if members.voters.contains(&server) || members.learners.contains(&server) {
-            outbox.replies.push((ticket, Response::Done));
+            outbox.replies.push((token, Response::Done));
         } else if self.state.server(server).is_none() {
-            outbox.deny(ticket, "that server was not found in the roster");
+            // The row comes first: others must know where to reach a server before they may have
+            // to.
+            outbox.deny(token, "that server was not found in the roster");
         } else if self.autopilot.leaving.contains(&server) {
-            outbox.deny(ticket, "that server is being forgotten: it must be admitted anew");
+            // Its row goes with the next entries, and an id without a row counts as removed for
+            // ever.
+            outbox.deny(token, "that server is being forgotten: it must be admitted anew");
         } else if !self.may_change_membership() {
-            outbox.deny(ticket, "another change of the membership is under way: try again");
+            // Each change must be settled before the next begins: see the top of this file.
+            outbox.deny(token, "another change of the membership is under way: try again");
         } else {
-            self.propose_membership(now, MemberChange::Learner(server), Some(ticket), outbox);
+            self.propose_membership(now, MemberChange::Learner(server), Some(token), outbox);
         }
     }
 
     pub(crate) fn remove_server(
         &mut self,
         now: Time,
-        ticket: CallToken,
+        token: CallToken,
         server: ServerId,
         outbox: &mut Outbox,
     ) {
         let members = self.engine.membership();
         if !self.is_serving() {
-            outbox.fail(ticket, not_leader());
+            outbox.fail(token, not_leader());
         } else if !members.contains(server) && self.was_known(server) {
-            self.remove_again(ticket, server, outbox);
+            self.remove_again(token, server, outbox);
         } else if members.voters_outgoing.contains(&server) && !members.voters.contains(&server) {
-            self.autopilot.waits_for_membership.push(ticket);
+            self.autopilot.waits_for_membership.push(token);
         } else if !members.voters.contains(&server) && !members.learners.contains(&server) {
-            outbox.deny(ticket, "that server was not found in the Raft configuration");
+            outbox.deny(token, "that server was not found in the Raft configuration");
         } else if members.voters == [server] {
-            outbox.deny(ticket, "the only server that votes cannot be removed: add another one first");
+            outbox.deny(token, "the only server that votes cannot be removed: add another one first");
         } else if server == self.config.id {
-            outbox.deny(ticket, "this server leads: transfer the leadership first");
+            // A leader that removes itself must lead without counting itself (thesis, 4.2.2); a
+            // transfer is the simpler way.
+            outbox.deny(token, "this server leads: transfer the leadership first");
         } else if !self.may_change_membership() {
-            outbox.deny(ticket, "another change of the membership is under way: try again");
+            outbox.deny(token, "another change of the membership is under way: try again");
         } else if !self.can_do_without(now, server) {
-            outbox.deny(ticket, "too few of the other servers are well to go on without it");
+            // The rest might never commit the end of the joint membership, nor anything behind it.
+            outbox.deny(token, "too few of the other servers are well to go on without it");
         } else {
-            self.propose_membership(now, MemberChange::Gone(server), Some(ticket), outbox);
+            self.propose_membership(now, MemberChange::Gone(server), Some(token), outbox);
         }
     }
 
@@ -198,16 +208,16 @@ impl Core {
     }
 
     /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes too.
-    fn remove_again(&mut self, ticket: CallToken, server: ServerId, outbox: &mut Outbox) {
+    fn remove_again(&mut self, token: CallToken, server: ServerId, outbox: &mut Outbox) {
         if self.state.server(server).is_some() && !self.autopilot.leaving.contains(&server) {
             if !self.may_change_membership() {
-                return outbox.deny(ticket, "another change of the membership is under way: try again");
+                return outbox.deny(token, "another change of the membership is under way: try again");
             }
             // Left by a leader that died between the end of the membership and the row's.
             self.autopilot.leaving.insert(server);
             self.forget_who_left();
         }
-        self.autopilot.waits_for_membership.push(ticket);
+        self.autopilot.waits_for_membership.push(token);
         self.tell_of_membership(outbox);
     }
 
@@ -215,12 +225,12 @@ impl Core {
         &mut self,
         now: Time,
         change: MemberChange,
-        ticket: Option<CallToken>,
+        token: Option<CallToken>,
         outbox: &mut Outbox,
     ) {
-        match (self.engine.propose_membership(change), ticket) {
-            (Ok(index), ticket) => self.await_membership(now, index, ticket),
-            (Err(_), Some(ticket)) => outbox.fail(ticket, not_leader()),
+        match (self.engine.propose_membership(change), token) {
+            (Ok(index), token) => self.await_membership(now, index, token),
+            (Err(_), Some(token)) => outbox.fail(token, not_leader()),
             (Err(_), None) => {}
         }
     }
@@ -270,10 +280,11 @@ impl Core {
 
     /// Once a tick.
     pub(crate) fn run_autopilot(&mut self, now: Time, outbox: &mut Outbox) {
-        if let Some((ticket, _)) =
+        // The engine gives a transfer up by itself, in silence.
+        if let Some((token, _)) =
             self.autopilot.transfer.take_if(|(_, began)| now.since(*began) > TRANSFER_TIMEOUT)
         {
-            outbox.deny(ticket, "the other server did not take over: see whether it is up to date");
+            outbox.deny(token, "the other server did not take over: see whether it is up to date");
         }
         // Also before it serves: it may need that follower to serve at all.
         self.announce_snapshots_again(now);
@@ -477,8 +488,8 @@ impl Core {
         }
         self.autopilot.leaving.retain(|id| self.state.server(*id).is_some());
         if self.autopilot.leaving.is_empty() {
-            let tickets = std::mem::take(&mut self.autopilot.waits_for_membership);
-            outbox.replies.extend(tickets.into_iter().map(|ticket| (ticket, Response::Done)));
+            let tokens = std::mem::take(&mut self.autopilot.waits_for_membership);
+            outbox.replies.extend(tokens.into_iter().map(|token| (token, Response::Done)));
         }
     }
 }

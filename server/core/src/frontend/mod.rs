@@ -293,6 +293,8 @@ impl Frontend {
                 if let Some(why) = admission::read_refusal(&query) {
                     return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
                 }
+                // What became of a position is a committed fact, so it costs no round of the
+                // quorum.
                 if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
                 {
                     return self.read(now, from, (query, Consistency::Default, blocking), actions);

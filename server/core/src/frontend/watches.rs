@@ -97,6 +97,7 @@ impl Watches {
             // Listings of locks show delays; the key itself is not changed by one.
             Change::LockDelay(key, _) => self.touch_prefixes(key),
             Change::Waiter(key, queue_position, _) => {
+                // Nobody else asks for it: not even a transaction reads queues.
                 return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
             }
             Change::Session(id, _) => {

@@ -85,11 +85,14 @@ impl PeerMessage {
     /// are only probed for rest on nothing.
     pub fn certain_position(&self) -> Option<LogPosition> {
         let last_index = match self.kind {
+            // It leaves its sender only when all entries up to there are on disk.
             MessageKind::AppendResponse if !self.reject => self.index,
             // Each shows that the sender has this term on disk. A leader's entries may leave before
             // they are on its own disk, so they show no more.
             MessageKind::RequestVote | MessageKind::Append | MessageKind::Heartbeat => LogIndex(0),
             MessageKind::RequestVoteResponse if !self.reject => LogIndex(0),
+            // Pre-votes are sent without a write, and a refusal may be sent by one that holds
+            // nothing.
             _ => return None,
         };
         Some(LogPosition { term: self.term, last_index })

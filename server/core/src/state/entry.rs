@@ -56,6 +56,8 @@ impl Step<'_> {
     /// Writes if the modify index is the expected one; none expects an absent key.
     pub(super) fn cas_entry(&mut self, new: &NewEntry, expected: Option<LogIndex>) -> Option<Arc<Entry>> {
         let existing = self.entry(&new.key);
+        // In the state machine, and so in the order of the log: two that expect the same cannot
+        // both succeed.
         if existing.as_ref().map(|entry| entry.modify_index) != expected {
             return None;
         }

@@ -65,6 +65,7 @@ impl Step<'_> {
     fn end_unrecorded(&mut self, id: SessionId) -> Option<EndedSession> {
         let session = self.state.sessions.get(&id).cloned()?;
         let held: Vec<Key> = self.state.derived.held.get(&id).into_iter().flatten().cloned().collect();
+        // First the session: nothing that follows may find it alive.
         self.set(Change::Session(id, None));
         self.touch(Table::Sessions);
         // A queue must not grant its lock to a session that has ended.
@@ -92,6 +93,8 @@ impl Step<'_> {
             }
             Behavior::Delete => self.delete_entry(key),
         }
+        // After the key is free, and on every kind of end, an ordered one too: as Consul does it,
+        // for the holder may not know yet.
         if !session.spec.lock_delay.is_zero() {
             let delay = LockDelay {
                 started_at_index: self.index,

@@ -83,6 +83,8 @@ impl Step<'_> {
     /// Opens a key again, if `started_at_index` names the delay that still closes it.
     pub(super) fn end_lock_delay(&mut self, key: &Key, started_at_index: LogIndex, base: u64) -> Reply {
         if base == self.state.index_base
+            // Its index tells this delay from a later one of the same key, and the base one that a
+            // restore brought.
             && self.state.delays.get(key).is_some_and(|delay| delay.started_at_index == started_at_index)
         {
             self.set(Change::LockDelay(key.clone(), None));

@@ -91,6 +91,7 @@ impl Step<'_> {
                 .waiter(key, *queue_position)
                 .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
         };
+        // The session may have asked again since: then the position is that request's.
         let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
         self.set(Change::Waiter(key.clone(), queue_position, None));
         true
@@ -125,6 +126,7 @@ impl Step<'_> {
         if self.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
             return;
         }
+        // Before any lock is granted: an ended session must not be the next one in a queue.
         for (key, queue_position) in self.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
             self.set(Change::Waiter(key, queue_position, None));
         }
@@ -151,6 +153,8 @@ impl Step<'_> {
         for key in std::mem::take(&mut self.freed) {
             let existing = self.entry(&key);
             let is_held = lock_of(existing.as_ref()).session.is_some();
+            // Closed by a delay that this very command may have set: then the end of that delay
+            // grants the lock.
             let queue =
                 self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
             let next = match self.state.fault_point.breaks(Rule::FirstComeFirstServed) {
@@ -160,6 +164,8 @@ impl Step<'_> {
             let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
             let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
             let granted_for = Some(waiter.enqueued_at_index);
+            // The index of the request, so that its client can tell this grant from another one of
+            // its session.
             let lock = self.grant(&new.key, existing.as_ref(), waiter.session, granted_for);
             self.write_entry(existing, &new, lock);
         }
@@ -194,6 +200,8 @@ impl State {
         queue_position: LogIndex,
         enqueued_at_index: LogIndex,
     ) -> (LogIndex, Rows) {
+        // The index is the queue position as long as nothing has happened, so that a blocking
+        // reader waits for more.
         if self.waiter(key, queue_position).is_some() {
             return (queue_position, Rows::QueuePosition(Reply::Queued { queue_position }));
         }
@@ -202,6 +210,8 @@ impl State {
             |entry: &&Arc<Entry>| entry.lock.granted_for.is_none_or(|index| index == enqueued_at_index);
         if let Some(entry) = entry.filter(is_known) {
             return (
+                // Above the queue position in any case, or a blocking reader would sleep on the
+                // answer that it waits for.
                 entry.modify_index.max(queue_position.next()),
                 Rows::QueuePosition(Reply::Granted { fence: entry.lock.fence }),
             );

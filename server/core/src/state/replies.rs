@@ -91,6 +91,7 @@ impl Step<'_> {
         results.iter().all(|result| match result {
             TxnResult::Kv(entry) if locked.contains(&entry.key) => {
                 let lock = &entry.lock;
+                // None in the result of an unlock that followed in the same transaction.
                 lock.session.is_none_or(|session| self.stands(&entry.key, session, lock.fence))
             }
             _ => true,

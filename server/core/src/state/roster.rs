@@ -36,6 +36,8 @@ impl Step<'_> {
         if let Err(why) = self.reads_our_format(&new.node, new.format) {
             return refused(&why);
         }
+        // The same instance id is the same data folder: a retry, or a server that was admitted and not
+        // yet taken in.
         let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
         if let Some(known) = known {
             self.set_server(&known, new.with_id(known.id));

@@ -130,7 +130,7 @@ fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newe
     let Reply::Server(id) = cluster.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
     cluster.servers.insert(id, Server::open_reading(id, Disk::new(SnapshotMeta::default()), 1));
     let leader = cluster.leader();
-    cluster.ask(leader, |ticket| Input::AddServer(ticket, id));
+    cluster.ask(leader, |token| Input::AddServer(token, id));
     cluster.run(SECOND);
     stopped_in_words(&cluster, id);
 
