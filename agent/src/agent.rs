@@ -62,6 +62,7 @@ impl Agent {
         let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;
         compare_names(&node.name, &identity)?;
+        tracing::info!(node = %node.name, version = VERSION, commit = COMMIT, "starting an agent");
         http::serve::raise_open_files_limit();
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();

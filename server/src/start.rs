@@ -172,6 +172,13 @@ impl ServerStart {
             },
             recovered,
         );
+        tracing::info!(
+            cluster = cluster_id,
+            server = id.0,
+            node = %self.me.node,
+            format = format::NEWEST,
+            "this server is a member of the cluster"
+        );
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         // Before the first hello, which says how far this server has come.
         self.peers.note(core.log_position(), core.peer_memory());

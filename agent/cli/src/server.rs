@@ -72,6 +72,13 @@ pub(crate) fn start(
     identity: Identity,
 ) -> Result<Server, RunError> {
     lockmesh_net::metrics::process::show_build(VERSION, COMMIT, "server");
+    tracing::info!(
+        node = %node.name,
+        version = VERSION,
+        commit = COMMIT,
+        data_dir = %config.data_dir.display(),
+        "starting a server"
+    );
     let options = ServerOptions {
         config,
         node: node.name.to_string(),

@@ -120,6 +120,11 @@ impl LeaderTracker {
         self.servers.get(slot).map(|server| server.address.as_str())
     }
 
+    /// The cluster whose roster is known; empty before any is.
+    pub fn cluster_id(&self) -> &str {
+        self.servers.cluster_id()
+    }
+
     /// Every slot that is known.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
         self.servers.iter().map(|(slot, _)| slot)

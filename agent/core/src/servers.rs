@@ -153,6 +153,11 @@ impl KnownServers {
         self.iter().find(|(_, server)| is_it(server)).map(|(slot, _)| slot)
     }
 
+    /// The cluster whose roster is known; empty before any is.
+    pub fn cluster_id(&self) -> &str {
+        &self.version.0
+    }
+
     /// Takes what a server says of itself and of the others.
     pub fn learn(&mut self, slot: Slot, status: &Status) {
         // A server that has not found its quorum yet is nobody in particular.

@@ -217,8 +217,9 @@ impl Driver {
         match notice {
             Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
             Notice::LeaderLost => tracing::warn!("lost the leader: no server is known to lead"),
-            Notice::Registered(Registration { number, generation }) => {
-                tracing::info!(agent = number.0, generation = generation.0, node = %self.node, "registered");
+            Notice::Registered { registration: Registration { number, generation }, cluster } => {
+                let (agent, generation) = (number.0, generation.0);
+                tracing::info!(agent, generation, node = %self.node, cluster, "registered");
             }
             Notice::NotRegistered(reason) => {
                 tracing::warn!(%reason, "this agent is not registered yet; retrying");

@@ -366,7 +366,7 @@ impl Agent {
                 self.leader = None;
                 self.see(stage, judge, AgentEvent::Leader(None));
             }
-            Notice::Registered(registration) => {
+            Notice::Registered { registration, .. } => {
                 if self.registration.replace(registration).is_some() {
                     stage.hit(Mark::RegisteredAgain);
                 }

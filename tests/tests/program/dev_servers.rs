@@ -21,8 +21,15 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     assert!(shell(&format!("kill -9 $(cat {}/{leader}/pid)", folder.path().display())));
     client.set("after", "the kill");
     dev.process.says(&format!("the server {leader} is gone (signal: 9 (SIGKILL)) and is not started again"));
-    assert_ne!(dev.leader(), leader);
+    let next = dev.leader();
+    assert_ne!(next, leader);
     assert_eq!(client.get("/v1/operator/autopilot/health").status, 429);
+    let third = ["s1", "s2", "s3"].into_iter().find(|server| *server != leader && *server != next);
+    assert_log_tells_the_election(
+        &folder.path().join(third.expect("there are three")).join("log"),
+        &leader,
+        &next,
+    );
 
     let config = folder.path().join(&leader).join("server.toml");
     let by_hand = Process::lockmesh(&["server", "--config", config.to_str().expect("text")]);
@@ -32,6 +39,21 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     by_hand.signal("TERM");
     assert_eq!(by_hand.ends(), 0);
     dev.stop();
+}
+
+/// A follower says in its log that the leader went and who leads now, by their nodes; the start says who it is.
+fn assert_log_tells_the_election(log: &Path, former: &str, next: &str) {
+    let said = || fs::read_to_string(log).expect("it has a log");
+    wait_until(|| said().contains(&format!("following the leader node=\"{next}\"")));
+    let said = said();
+    let line = |words: &str| {
+        said.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {said}"))
+    };
+    assert!(line("lost the leader").contains("WARN"), "{said}");
+    assert!(line("lost the leader").contains(&format!("node=\"{former}\"")), "{said}");
+    assert!(line("starting a server").contains("version=") && line("starting a server").contains("commit="));
+    assert!(line("is a member of the cluster").contains("cluster="), "{said}");
+    assert!(!said.contains("ServerId(") && !said.contains("::ffff:"), "it speaks as people do: {said}");
 }
 
 #[test]

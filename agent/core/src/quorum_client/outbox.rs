@@ -52,8 +52,13 @@ pub enum Notice {
     LeaderFound(String),
     /// The leader is not known any more.
     LeaderLost,
-    /// The servers registered this agent.
-    Registered(Registration),
+    /// The servers of this cluster registered this agent.
+    Registered {
+        /// As what.
+        registration: Registration,
+        /// The cluster's id; empty where its roster has not been heard yet.
+        cluster: String,
+    },
     /// They did not, for this reason.
     NotRegistered(String),
     /// A server was not reached, or lost; it is tried again.

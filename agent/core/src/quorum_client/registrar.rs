@@ -113,7 +113,8 @@ impl QuorumClient {
         self.registrar.backoff.reset();
         self.registrar.log.reset();
         self.counts.registrations += 1;
-        self.outbox.notices.push(Notice::Registered(registration));
+        let cluster = self.tracker.cluster_id().to_owned();
+        self.outbox.notices.push(Notice::Registered { registration, cluster });
         let admitted = self.ids.register(registration);
         self.admit(admitted);
         self.admission.registered();
