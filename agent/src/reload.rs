@@ -36,7 +36,7 @@ impl Order {
             // One line, however many keys are wrong: a line of a log is found by its own words.
             Err(reason) => {
                 let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-                tracing::error!(reason, "the reload is refused: everything stays as it was");
+                tracing::error!(%reason, "the reload is refused: everything stays as it was");
             }
         }
         if let Some(caller) = self.0 {

@@ -150,35 +150,8 @@ impl ServerStart {
             let _ = post.post(DriverEvent::Store(event));
         });
         let store = store.map_err(StartError::Thread)?;
-        if record.corrupt {
-            tracing::error!(
-                folder = %path.display(), server = id.0,
-                "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
-                 Stop it, empty the whole folder and start it: it joins as a new server"
-            );
-        }
-        let core = Core::new(
-            CoreConfig {
-                format: format::NEWEST,
-                id,
-                seed: self.seed,
-                formation: ClusterStart { cluster_id: cluster_id.clone(), servers: servers.clone() },
-                timers: timers(&self.config),
-                max_pending_proposals: MAX_PENDING_PROPOSALS,
-                log_keep_bytes: self.config.storage.log_keep_bytes,
-                log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
-                election: ElectionTimeout::with_timeout(self.config.quorum.election_timeout),
-                corruption_check_interval: self.config.storage.corruption_check_interval,
-            },
-            recovered,
-        );
-        tracing::info!(
-            cluster = cluster_id,
-            server = id.0,
-            node = %self.me.node,
-            format = format::NEWEST,
-            "this server is a member of the cluster"
-        );
+        self.tell(&record, id, &cluster_id);
+        let core = Core::new(self.core_config(id, &cluster_id, &servers), recovered);
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         // Before the first hello, which says how far this server has come.
         self.peers.note(core.log_position(), core.peer_memory());
@@ -199,6 +172,39 @@ impl ServerStart {
             data_dir: path,
             health: self.health,
         }))
+    }
+
+    /// Says in the log which server of which cluster begins.
+    fn tell(&self, record: &Record, id: ServerId, cluster_id: &str) {
+        tracing::info!(
+            cluster = cluster_id,
+            server = id.0,
+            node = %self.me.node,
+            format = format::NEWEST,
+            "this server is a member of the cluster"
+        );
+        if record.corrupt {
+            tracing::error!(
+                folder = %self.config.data_dir.display(), server = id.0,
+                "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
+                 Stop it, empty the whole folder and start it: it joins as a new server"
+            );
+        }
+    }
+
+    fn core_config(&self, id: ServerId, cluster_id: &str, servers: &[Server]) -> CoreConfig {
+        CoreConfig {
+            format: format::NEWEST,
+            id,
+            seed: self.seed,
+            formation: ClusterStart { cluster_id: cluster_id.into(), servers: servers.to_vec() },
+            timers: timers(&self.config),
+            max_pending_proposals: MAX_PENDING_PROPOSALS,
+            log_keep_bytes: self.config.storage.log_keep_bytes,
+            log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
+            election: ElectionTimeout::with_timeout(self.config.quorum.election_timeout),
+            corruption_check_interval: self.config.storage.corruption_check_interval,
+        }
     }
 
     /// Goes on with a copy of a lone server's folder, above all that the original may have given; refuses that of one

@@ -409,7 +409,7 @@ impl Core {
             }
             Some(fault) => {
                 let node = self.node_of(sender);
-                tracing::warn!(server = sender.0, node, reason = %fault, "dropped a message of another server");
+                tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message of another server");
             }
         }
     }
@@ -840,11 +840,11 @@ impl Core {
             (own, _) if own == me => {}
             (None, own) if own == me => {}
             (Some(leader), _) => {
-                tracing::info!(node = self.node_of(leader), server = leader.0, term, "following the leader");
+                tracing::info!(node = %self.node_of(leader), server = leader.0, term, "following the leader");
             }
             (None, Some(former)) => {
                 let node = self.node_of(former);
-                tracing::warn!(node, server = former.0, term, "lost the leader: waiting for an election");
+                tracing::warn!(%node, server = former.0, term, "lost the leader: waiting for an election");
             }
             (None, None) => {}
         }

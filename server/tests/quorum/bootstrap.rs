@@ -105,9 +105,9 @@ fn back_to_the_promise(folder: &Path) {
     let path = folder.join("quorum.json");
     let text = std::fs::read_to_string(&path).expect("it is a member");
     let mut record: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
-    let mut member = record["place"]["member"].take();
+    let mut member = record["state"]["member"].take();
     member.as_object_mut().expect("it is a member").remove("server");
-    record["place"] = serde_json::json!({ "promised": member });
+    record["state"] = serde_json::json!({ "promised": member });
     std::fs::write(&path, record.to_string()).expect("it can be written");
 }
 

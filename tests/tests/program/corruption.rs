@@ -23,7 +23,7 @@ const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 fn corrupt(data: &Path) {
     let record = fs::read_to_string(data.join("quorum.json")).expect("it belongs to a quorum");
     let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
-    let id = record["place"]["member"]["server"].as_u64().expect("it is a member");
+    let id = record["state"]["member"]["server"].as_u64().expect("it is a member");
     let options = StoreOptions {
         server: ServerId(id),
         first_snapshot: SnapshotMeta::default(),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{Connection, Endpoint, Purpose, QuicOptions, Role};
 use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response, Unavailable};
+use lockmesh_protocol::wire::VERSION;
 use lockmesh_server::rpc::RpcOptions;
 use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, session_id};
 use std::net::SocketAddr;
@@ -57,8 +58,8 @@ async fn bytes_that_are_no_frame_end_the_connection_with_the_reason() {
         (&oversized, "a frame of 4294967295 bytes"),
         (&[0, 0, 0, 0], "an empty message"),
         (&[0, 0, 0, 2, 99, 0], "version 99"),
-        (&[0, 0, 0, 3, 1, 1, 77], "a malformed message"),
-        (&[0, 0, 0, 3, 1, 0, 0], "left over"),
+        (&[0, 0, 0, 3, VERSION, 1, 77], "a malformed message"),
+        (&[0, 0, 0, 3, VERSION, 0, 0], "left over"),
         (&frame(&[status(), status()]), "call 1 twice"),
     ];
     for (bytes, reason) in cases {

@@ -303,7 +303,7 @@ impl Core {
             && let Some(change) = self.wanted_change(now)
         {
             let (action, server) = change.described();
-            tracing::info!(action, server = server.0, node = self.node_of(server), "changing the membership");
+            tracing::info!(action, server = server.0, node = %self.node_of(server), "changing the membership");
             // Before the newcomer counts: those that are dead now are the ones that it makes up
             // for.
             if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
