@@ -58,6 +58,10 @@ pub struct Agent {
 
 impl Agent {
     /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before the quorum does.
+    ///
+    /// # Errors
+    /// Nothing of the agent runs: what was bound before is closed. The error names the key, file or
+    /// address, and what to do about it.
     pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
         let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;

@@ -134,6 +134,9 @@ impl Default for AgentConfig {
 
 impl AgentConfig {
     /// Refuses values that cannot work, each by its key.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be. Nothing was started.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("data_dir", &self.data_dir)?;
         if self.advertise.is_some_and(|address| address.is_unspecified()) {
@@ -180,6 +183,9 @@ impl HttpConfig {
     }
 
     /// Refuses values that cannot work, each by its key.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be. Nothing was started.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_addresses()?;
         self.check_hosts()?;

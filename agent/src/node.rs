@@ -63,6 +63,10 @@ pub struct Identity {
 
 impl NodeIdentity {
     /// Takes what the configuration says; else the host's name, and the UUID that `data_dir` keeps.
+    ///
+    /// # Errors
+    /// The process cannot start. A file that holds something else than a UUID stays as it is, since
+    /// this node may be known by what stood there.
     pub fn resolve(config: &NodeConfig, data_dir: &Path) -> Result<Self, NodeError> {
         let name = if config.name.is_empty() { host_name() } else { config.name.clone() };
         let id = if config.id.is_empty() { kept_id(data_dir)? } else { config.id.to_lowercase() };
@@ -76,6 +80,9 @@ pub fn host_name() -> String {
 }
 
 /// A random UUID.
+///
+/// # Errors
+/// The system gives no random bytes: nobody must go on with a UUID that another one could have.
 pub fn random_uuid() -> Result<String, NodeError> {
     let id = uuid::Builder::from_random_bytes(random::bytes().map_err(NodeError::Random)?).into_uuid();
     Ok(id.hyphenated().to_string())

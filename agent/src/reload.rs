@@ -48,6 +48,10 @@ impl Order {
 
 impl Asking {
     /// Asks, and waits for the outcome.
+    ///
+    /// # Errors
+    /// Everything stays as it was, and the words say why: what is read anew is broken, or the
+    /// process is about to stop.
     pub async fn reload(&self) -> Outcome {
         let gone = "this process cannot reload: it is about to stop";
         let (caller, outcome) = oneshot::channel();

@@ -23,8 +23,6 @@
 //!
 //! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
 
-#![warn(clippy::missing_errors_doc)]
-
 pub mod backoff;
 pub mod bootstrap;
 pub mod change;

@@ -167,6 +167,9 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     /// Refuses values that cannot work, each by its key.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be. Nothing was started.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("data_dir", &self.data_dir)?;
         check_range("threads", self.threads as u64, 1, 256)?;
@@ -204,6 +207,10 @@ impl Default for RpcConfig {
 
 impl RpcConfig {
     /// The address that others are told, as far as it is known before listening.
+    ///
+    /// # Errors
+    /// The key, its value and what it must be: only the operator knows under which address others
+    /// reach this server.
     pub fn advertised(&self) -> Result<SocketAddr, ConfigError> {
         match self.advertise.as_str() {
             "" if self.listen.ip().is_unspecified() => Err(ConfigError::new(

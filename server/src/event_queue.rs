@@ -132,6 +132,10 @@ pub fn event_queue(limit: usize) -> (EventSender, EventReceiver) {
 
 impl EventSender {
     /// Posts one event. It comes back when the event queue is full, which happens to calls and peer messages only.
+    ///
+    /// # Errors
+    /// The event itself: it was not queued, and nobody else answers for it. Whoever posted a call
+    /// answers that the server is overloaded; a peer message is dropped, as the network might.
     pub fn post(&self, event: DriverEvent) -> Result<(), DriverEvent> {
         let mut queue = lock(&self.0.queue);
         let posted = queue.push(event, self.0.limit);

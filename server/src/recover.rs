@@ -46,6 +46,10 @@ pub struct Recovery {
 /// The other servers' data folders must be emptied before they are started again; then they join as new ones.
 ///
 /// With `accept_loss` also where the newest commits of its log are gone, which it had acknowledged.
+///
+/// # Errors
+/// The folder is as it was, unless the disk failed half-way: then recover again. The error names
+/// the file and what to do.
 pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError> {
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;

@@ -118,6 +118,10 @@ pub struct Server {
 impl Server {
     /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one. Must be called on a
     /// runtime.
+    ///
+    /// # Errors
+    /// Nothing of the server runs, and the folder is free again. What the files hold is as it was,
+    /// but for what a first start makes anew. The error says what the operator must do.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
         let ServerOptions { config, node, node_id, identity, instance_id, seed, socket } = options;
         // First: while another process holds the folder nothing in it may even be looked at.

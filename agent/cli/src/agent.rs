@@ -12,6 +12,10 @@ use lockmesh_net::Identity;
 
 /// Runs an agent until the process is told to stop. What it was told came from `sources`, and is read there again when
 /// it is asked to reload.
+///
+/// # Errors
+/// The agent cannot start. Nothing of it runs; the error names the key, file or address and what to
+/// do.
 pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), RunError> {
     let (signals, reload) = Signals::new()?;
     // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.

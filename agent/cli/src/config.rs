@@ -17,6 +17,9 @@ pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 /// The configuration of a role.
 pub trait Role: Default + Serialize + DeserializeOwned {
     /// Refuses values that cannot work.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be used, with what it must be.
     fn check(&self) -> Result<(), ConfigError>;
 
     /// Its certificate.
@@ -110,6 +113,10 @@ pub enum LoadError {
 }
 
 /// Puts a configuration together and checks it.
+///
+/// # Errors
+/// Nothing is taken, not even what is right: the error names the file and line, the variable or the
+/// flag to put right.
 pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let mut table = table_of(&T::default());
     if let Some(file) = &sources.file {

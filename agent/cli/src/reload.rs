@@ -24,6 +24,10 @@ impl<T: Role> Reloadable<T> {
     }
 
     /// Reads everything again. A good certificate that is another one than before goes to `replace`.
+    ///
+    /// # Errors
+    /// What is read anew is broken. Everything stays as it was, and the error says what to put
+    /// right.
     pub fn reload(&mut self, replace: impl FnOnce(&Identity)) -> Outcome {
         let config: T = load(&self.sources).map_err(|error| error.to_string())?;
         let mut changes = Vec::new();
@@ -61,6 +65,9 @@ impl<T: Role> Reloadable<T> {
 }
 
 /// The identity in these files, if it is good and another one than that in use.
+///
+/// # Errors
+/// The files cannot be used, or are the certificate of somebody else. The identity in use stays.
 pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, String> {
     let fresh = Identity::load(files).map_err(|error| error.to_string())?;
     if fresh.peer() != in_use.peer() {

@@ -13,6 +13,10 @@ use std::path::PathBuf;
 
 /// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
 /// SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop too.
+///
+/// # Errors
+/// The server cannot start, or had to stop by itself: nothing of it runs. The error, or the log
+/// before it, says what the operator must do.
 pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), RunError> {
     let (mut signals, _) = Signals::new()?;
     if until_stdin_ends {

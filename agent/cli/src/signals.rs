@@ -30,6 +30,10 @@ pub enum Event {
 
 impl Signals {
     /// Begins to listen; must be called on a runtime, and before anything that a signal must not cut off.
+    ///
+    /// # Errors
+    /// The system refuses to hand signals over. The process must not start: it could not be stopped
+    /// in order.
     pub fn new() -> Result<(Self, Asking), RunError> {
         let listen =
             |kind| signal(kind).map_err(|error| RunError::system("cannot listen for signals", error));

@@ -34,6 +34,10 @@ pub struct TelemetryError {
 }
 
 /// Sends logs to stderr from now on. A second call in one process changes nothing.
+///
+/// # Errors
+/// The level is none. Nothing is logged differently; the error names the key or variable to put
+/// right.
 pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     let (filter, handle) = reload::Layer::new(filter(variable(), &config.level)?);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -97,6 +101,9 @@ fn priority(level: Level) -> u8 {
 }
 
 /// Logs at another level from now on; a wrong one is refused, and the level in use stays.
+///
+/// # Errors
+/// The level is none. The one in use stays.
 pub fn replace_level(config: &LogConfig) -> Result<(), TelemetryError> {
     let filter = filter(variable(), &config.level)?;
     if let Some(handle) = FILTER.get() {

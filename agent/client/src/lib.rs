@@ -43,8 +43,6 @@
 //! session, counted on a clock that runs while the machine sleeps. A plain request is sent once;
 //! only what is known not to have reached the agent is sent again.
 
-#![warn(clippy::missing_errors_doc)]
-
 mod address;
 mod agent;
 mod backoff;

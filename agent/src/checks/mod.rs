@@ -121,6 +121,10 @@ impl Checks {
     }
 
     /// Adds a check, or changes the one of that id, which keeps its status. Returns the version to wait for.
+    ///
+    /// # Errors
+    /// [`CheckError::TooMany`]: the list is as it was, and the catalog is told nothing. The
+    /// operator makes room.
     pub fn register(&self, new: NewCheck) -> Result<u64, CheckError> {
         let now = Instant::now();
         let mut table = self.table();
@@ -143,6 +147,9 @@ impl Checks {
     }
 
     /// An application reports. The TTL begins anew.
+    ///
+    /// # Errors
+    /// [`CheckError::Unknown`]: nothing was changed. The application registers the check first.
     pub fn report(&self, id: &CheckId, status: CheckStatus, output: &str) -> Result<u64, CheckError> {
         let now = Instant::now();
         let mut table = self.table();
@@ -158,6 +165,9 @@ impl Checks {
     }
 
     /// Takes a check out, here and in the catalog.
+    ///
+    /// # Errors
+    /// [`CheckError::Unknown`]: nothing was changed, here or in the catalog.
     pub fn deregister(&self, id: &CheckId) -> Result<u64, CheckError> {
         let mut table = self.table();
         table.checks.remove(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;

@@ -125,12 +125,19 @@ pub struct ArchiveWriter {
 
 impl ArchiveWriter {
     /// Begins, with a temporary file for the rows.
+    ///
+    /// # Errors
+    /// No temporary file can be made. Nothing was written.
     pub fn new() -> io::Result<Self> {
         let rows = BufWriter::new(tempfile::tempfile()?);
         Ok(Self { rows, digest: Sha256::new(), parts: 0, count: 0 })
     }
 
     /// Adds the next part.
+    ///
+    /// # Errors
+    /// The temporary file cannot be written, and what it holds is not whole: drop the writer and
+    /// begin anew.
     pub fn push(&mut self, rows: &Vec<Change>) -> io::Result<()> {
         let bytes = format::encode(rows);
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a part of 4 GiB"))?;
@@ -144,6 +151,9 @@ impl ArchiveWriter {
     }
 
     /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with its length.
+    ///
+    /// # Errors
+    /// A temporary file cannot be read or written. It goes away with this value: begin anew.
     pub fn finish(self, mut meta: Meta) -> io::Result<(File, u64)> {
         meta.format = FORMAT;
         meta.row_format = format::NEWEST;
@@ -196,12 +206,20 @@ fn hex(digest: &[u8]) -> String {
 }
 
 /// Reads a whole backup and looks at every byte of it. Leaves the file where it ends.
+///
+/// # Errors
+/// The file is no whole backup of a format that this build reads, or cannot be read. The file is as
+/// it was: take another backup, or the build that the error asks for.
 pub fn verify<R: Read>(file: R) -> Result<Meta, ArchiveError> {
     walk(file, |_, _| Ok(()))
 }
 
 /// Reads a backup and hands out its parts in order; `take` ends the reading by an error. Only for a file that was
 /// verified: the checksum comes last.
+///
+/// # Errors
+/// The file cannot be read, or `take` said so. What was handed out before that stays with whoever
+/// took it.
 pub fn read_parts<R: Read>(
     file: R,
     mut take: impl FnMut(u32, Vec<Change>) -> io::Result<()>,

@@ -79,6 +79,10 @@ pub struct Listeners {
 
 impl Listeners {
     /// Binds everything, or nothing. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Nothing listens: what was bound before is closed again. The error names the address or path,
+    /// and what to do.
     pub fn bind(
         tcp: &[SocketAddr],
         unix: Option<&UnixSocket>,

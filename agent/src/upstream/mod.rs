@@ -99,6 +99,11 @@ impl Upstream {
     }
 
     /// Changes the state, exactly once.
+    ///
+    /// # Errors
+    /// Unless [`Unavailable::certainly_not_done`], the command may have been applied, or may be
+    /// yet. It was tried under one request id for as long as it may be held: whether to ask again
+    /// is for whoever asked.
     pub async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
         match self.0.clone().call(LocalCall::Propose(command)).await? {
             Answered::Response(Response::Applied(applied)) => Ok(applied),
@@ -108,6 +113,10 @@ impl Upstream {
 
     /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with the index at which the
     /// lock was asked for. To drop the future is to give up the position.
+    ///
+    /// # Errors
+    /// Unless [`Unavailable::certainly_not_done`], the lock may have been granted to the session:
+    /// whoever owns the session releases the lock, or ends the session.
     pub async fn acquire(
         &self,
         new: NewEntry,
@@ -121,6 +130,10 @@ impl Upstream {
     }
 
     /// Asks the state. A blocking read shares one upstream request with all others like it.
+    ///
+    /// # Errors
+    /// No server answered in time, or none may. Nothing was changed: ask again, unless the answer
+    /// is too long.
     pub async fn read(
         &self,
         query: Query,
@@ -135,6 +148,10 @@ impl Upstream {
     }
 
     /// Keeps a session alive; `None` when there is none of that id.
+    ///
+    /// # Errors
+    /// Unless [`Unavailable::certainly_not_done`], the TTL may have begun anew. To renew again is
+    /// safe.
     pub async fn renew(&self, session: SessionId) -> Result<Option<Arc<Session>>, Unavailable> {
         match self.ask(Request::Renew(session)).await? {
             Response::Renewed(session) => Ok(session),
@@ -143,6 +160,9 @@ impl Upstream {
     }
 
     /// The quorum as the nearest server sees it. Fails at once while this agent is not connected.
+    ///
+    /// # Errors
+    /// No server is connected, or it does not answer. Nothing was changed.
     pub async fn status(&self) -> Result<Status, Unavailable> {
         match self.0.clone().call(LocalCall::AskHome(Request::Status)).await? {
             Answered::Response(Response::Status(status)) => Ok(status),
@@ -151,6 +171,9 @@ impl Upstream {
     }
 
     /// The quorum as its leader sees it, which alone knows how the others are.
+    ///
+    /// # Errors
+    /// No leader answered. Nothing was changed.
     pub async fn leader_status(&self) -> Result<Status, Unavailable> {
         match self.ask(Request::Status).await? {
             Response::Status(status) if status.leader == Some(status.server) => Ok(status),
@@ -160,6 +183,9 @@ impl Upstream {
     }
 
     /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.
+    ///
+    /// # Errors
+    /// No leader answered. Nothing was changed.
     pub async fn autopilot(&self) -> Result<(Autopilot, LogIndex), Unavailable> {
         match self.ask(Request::Autopilot).await? {
             Response::Autopilot(autopilot, index) => Ok((autopilot, index)),
@@ -168,11 +194,21 @@ impl Upstream {
     }
 
     /// Hands leadership to another server.
+    ///
+    /// # Errors
+    /// [`Unavailable::Denied`] says why the leader stays. Unless
+    /// [`Unavailable::certainly_not_done`], the leadership may pass on all the same:
+    /// [`Self::leader_status`] tells.
     pub async fn transfer_leader(&self, to: Option<ServerId>) -> Result<(), Unavailable> {
         self.ask(Request::TransferLeader(to)).await.map(|_| ())
     }
 
     /// Tells the server at `address`, which belongs to no quorum yet, to join the one that `servers` are of.
+    ///
+    /// # Errors
+    /// [`Unavailable::Denied`] says why the server does not join, or that it did not answer. One
+    /// that was reached and then not heard may be joining all the same: [`Self::leader_status`]
+    /// tells.
     pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
         let asked = self.0.clone().invite(address.into(), servers).await;
         let response = asked
@@ -185,11 +221,19 @@ impl Upstream {
     }
 
     /// Takes a server out of the quorum.
+    ///
+    /// # Errors
+    /// [`Unavailable::Denied`] says why the quorum keeps the server. Unless
+    /// [`Unavailable::certainly_not_done`], the server may be gone: [`Self::leader_status`] tells.
     pub async fn remove_server(&self, server: ServerId) -> Result<(), Unavailable> {
         self.ask(Request::RemoveServer(server)).await.map(|_| ())
     }
 
     /// A part of a backup; the first one begins it.
+    ///
+    /// # Errors
+    /// No server gave the part. Nothing of the state was changed, but what was read so far is no
+    /// backup: begin a new one.
     pub async fn backup_part(
         &self,
         backup: Option<u64>,

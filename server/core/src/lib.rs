@@ -25,8 +25,6 @@
 //! | [`fault_injection`] | rules that tests can break |
 //! | `readers` | one round of the quorum for all who wait to read |
 
-#![warn(clippy::missing_errors_doc)]
-
 mod autopilot;
 pub mod checksum;
 pub mod core;

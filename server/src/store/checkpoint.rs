@@ -298,6 +298,9 @@ impl Backup {
     ///
     /// What a restore has gathered so far is left out: it is not part of the state yet. So are kept replies, any of
     /// which may be longer than a part can be: whoever restores a backup keeps its own.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged. What was read so far is no backup: begin a new one.
     pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
         let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
         let mut rows = Vec::new();
@@ -327,6 +330,10 @@ impl Backup {
 
     /// Reads a part with all its rows as they lie in the file, as bytes for a [`super::RowReader`]: any that was read
     /// before, or the one that follows; none where there is no such part.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged. What was read so far is no snapshot: begin a new
+    /// one.
     pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
         let Some(Some((start, skip))) = self.raw_starts.get(number as usize) else { return Ok(None) };
         let mut part = RowPiece::new(self.part_bytes, *skip);

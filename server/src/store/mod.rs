@@ -60,23 +60,36 @@ pub struct HeldFolder(Arc<disk::Folder>);
 
 impl HeldFolder {
     /// Whether any of a store's files is there.
+    ///
+    /// # Errors
+    /// The disk does not say. Nothing was changed.
     pub fn has_store(&self) -> Result<bool, StoreError> {
         open::has_store(&*self.0)
     }
 
     /// Where the two files come from; none where one of them is missing.
+    ///
+    /// # Errors
+    /// The disk does not say. Nothing was changed.
     pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
         let [log, state] = [names::LOG, names::STATE].map(|name| self.0.origin(name));
         Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
     }
 
     /// See [`Store::inspect`].
+    ///
+    /// # Errors
+    /// A file cannot be used; the error names it and what to do. Every byte of the folder is as it
+    /// was.
     pub fn inspect(&self, options: &StoreOptions) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::clone(&self.0) as _;
         open::inspect(&disk, options.server, options.cache_bytes)
     }
 
     /// See [`Store::open`].
+    ///
+    /// # Errors
+    /// As [`Store::open`].
     pub fn open(&self, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
         open::open(Arc::clone(&self.0) as _, options)
     }
@@ -84,12 +97,19 @@ impl HeldFolder {
 
 impl Store {
     /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is dropped.
+    ///
+    /// # Errors
+    /// Another process holds the folder, or it cannot be made. Nothing in it was looked at.
     pub fn hold(folder: &Path) -> Result<HeldFolder, StoreError> {
         Ok(HeldFolder(Arc::new(disk::Folder::hold(folder)?)))
     }
 
     /// Reads what a server would begin with in a folder; none where there is no store.
     /// Nothing is written, and no server can use the folder meanwhile.
+    ///
+    /// # Errors
+    /// Another process holds the folder, or a file cannot be used; the error names it and what to
+    /// do. Every byte of the folder is as it was.
     pub fn inspect(
         folder: &Path,
         server: ServerId,
@@ -102,13 +122,18 @@ impl Store {
     /// Opens the store in a folder, or makes a new one where there is none, and reads all that it holds.
     ///
     /// The folder is held until the store is closed. A file that is refused keeps every byte.
+    ///
+    /// # Errors
+    /// An operator must act, unless [`StoreError::is_transient`]: the error names the file and what
+    /// to do.
     pub fn open(folder: &Path, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
         Self::hold(folder)?.open(options)
     }
 
     /// Starts the threads that write. `listener` is called from them and must never block.
     ///
-    /// Fails only where the system gives no thread.
+    /// # Errors
+    /// The system gives no thread. Nothing was written, and the files are closed.
     pub fn start(
         self,
         listener: impl Fn(StoreEvent) + Send + Sync + 'static,

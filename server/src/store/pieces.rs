@@ -52,6 +52,10 @@ pub struct RowReader {
 
 impl RowReader {
     /// Takes a piece and gives the rows that end in it.
+    ///
+    /// # Errors
+    /// The bytes are no rows that this build reads. Nothing of the piece was given: fetch the whole
+    /// anew with another reader.
     pub fn take(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
         self.begun.extend_from_slice(piece);
         let mut rows = Vec::new();

@@ -96,6 +96,11 @@ impl StoreHandle {
     ///
     /// Waits only while [`MAX_QUEUED_WRITES`] wait already. A write that resets the log waits, and all behind it,
     /// until the checkpoint that it names is durable: [`StoreHandle::install`] that first.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`]: this write and those behind it were not queued, those before it are
+    /// written still. A disk that refuses is no error here: the thread tries again, and
+    /// [`StoreEvent::Health`] tells.
     pub fn write(&self, writes: impl IntoIterator<Item = LogWrite>) -> Result<(), StoreError> {
         let mut state = self.shared.state();
         for write in writes {
@@ -149,6 +154,9 @@ impl StoreHandle {
     }
 
     /// Begins a backup of what the durable checkpoint holds. A newer one is had by a checkpoint first.
+    ///
+    /// # Errors
+    /// The checkpoint cannot be read. The store is as it was.
     pub fn backup(&self) -> Result<Backup, StoreError> {
         self.checkpoints.backup()
     }

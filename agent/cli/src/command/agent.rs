@@ -20,6 +20,9 @@ pub struct Args {
 }
 
 /// Runs until the process is told to stop.
+///
+/// # Errors
+/// The agent cannot start: nothing of it runs, and the error says what to put right.
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;

@@ -16,6 +16,9 @@ pub struct Args {
 }
 
 /// Runs the command: writes the script for the tree of all commands.
+///
+/// # Errors
+/// The script could not be printed whole.
 pub async fn run(args: Args, command: &mut clap::Command) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, command, "lockmesh", &mut script);

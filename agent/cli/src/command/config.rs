@@ -29,6 +29,10 @@ enum Command {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The file cannot be used, and what is wrong with it; or the verdict could not be printed. The
+/// file is as it was.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     let Command::Validate { file, role } = args.command;
     print_line(&verdict(&file, role.as_deref())?)?;

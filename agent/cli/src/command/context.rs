@@ -69,12 +69,19 @@ pub struct Context {
 
 impl Context {
     /// Decides where the agent is, by this process's environment.
+    ///
+    /// # Errors
+    /// A flag, a variable or the token file cannot be honoured. Nothing was sent; the error names
+    /// it.
     pub fn resolve(arguments: &ConnectionArgs) -> Result<Self, CliError> {
         let answers = |path: &Path| UnixStream::connect(path).is_ok();
         resolve(arguments, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()), &answers)
     }
 
     /// A client of the agent. It connects when it is first used.
+    ///
+    /// # Errors
+    /// The token cannot be sent in a header. Nothing was sent.
     pub fn client(&self) -> Result<Client, CliError> {
         match &self.token {
             Some(token) => Ok(Client::with_token(self.address.clone(), token)?),

@@ -50,6 +50,9 @@ pub struct Args {
 }
 
 /// Runs until the process is told to stop.
+///
+/// # Errors
+/// As [`crate::dev::run`]; or a flag makes no sense, and then nothing was started.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     telemetry::start(&LogConfig { format: args.log_format, ..LogConfig::default() })
         .map_err(CliError::usage)?;

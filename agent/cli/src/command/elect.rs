@@ -49,6 +49,10 @@ pub struct Args {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The agent refuses, the command cannot be run, or nobody reads the output. Nobody leads for this
+/// process any more, at the latest when its session ends.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let election = args.election(&client);

@@ -18,6 +18,10 @@ pub struct Args {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The agent gave no answer, or the reader of the output is gone. Nothing was changed: run it
+/// again.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let mut members = context.client()?.agent().members().await?;
     members.sort_by(|one, other| one.name.cmp(&other.name));

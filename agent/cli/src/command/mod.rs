@@ -96,6 +96,10 @@ pub fn command() -> clap::Command {
 }
 
 /// Understands the arguments; otherwise help, version or the complaint is printed and the exit code given.
+///
+/// # Errors
+/// The exit code: nothing is left to carry out, since help or version was asked for, or the
+/// arguments make no sense. All that is to be said was printed.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ExitCode> {
     understand(arguments).map_err(|error| {
         // Nobody is left to tell when even this cannot be printed.
@@ -105,6 +109,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
 }
 
 /// Carries a command out on a runtime of its own.
+///
+/// # Errors
+/// The command did not do what was asked. [`report`] tells the person at the keyboard, and gives
+/// the exit code.
 pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
     match invocation.command {
         Command::Agent(args) => agent::run(args),

@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::io::{Write, stderr, stdout};
 
 /// Prints bytes as they are.
+///
+/// # Errors
+/// The reader is gone, or stdout takes no more. A part may have been printed.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = stdout().lock();
     out.write_all(bytes)?;
@@ -15,6 +18,9 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
 }
 
 /// Prints a text and a newline.
+///
+/// # Errors
+/// As [`print_bytes`].
 pub fn print_line(text: &str) -> Result<(), CliError> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -24,6 +30,9 @@ pub fn print_line(text: &str) -> Result<(), CliError> {
 }
 
 /// Prints a value as JSON, indented like the agent's `?pretty`.
+///
+/// # Errors
+/// As [`print_bytes`].
 pub fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<(), CliError> {
     let mut text = Vec::new();
     let indented = serde_json::ser::PrettyFormatter::with_indent(b"    ");
@@ -73,6 +82,9 @@ impl Table {
     }
 
     /// Prints the table.
+    ///
+    /// # Errors
+    /// As [`print_bytes`].
     pub fn print(&self) -> Result<(), CliError> {
         print_line(&self.render())
     }

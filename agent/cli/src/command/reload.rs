@@ -12,6 +12,10 @@ use std::process::ExitCode;
 pub struct Args {}
 
 /// Runs the command.
+///
+/// # Errors
+/// The agent refuses what it read anew, and says why: everything stays as it was. Or it gave no
+/// answer: its log tells.
 pub async fn run(_: Args, context: &Context) -> Result<ExitCode, CliError> {
     for change in context.client()?.agent().reload().await? {
         print_line(&change)?;

@@ -20,6 +20,9 @@ pub struct Args {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     hold_and_run(context, args.slots, true, &args.options, &args.program).await
 }

@@ -38,6 +38,10 @@ impl Args {
 }
 
 /// Runs until the process is told to stop.
+///
+/// # Errors
+/// The server cannot start, or had to stop by itself: nothing of it runs, and the error or the log
+/// before it says what to put right.
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;

@@ -94,6 +94,10 @@ struct CreateArgs {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The agent refuses, or gave no answer. Where an answer was lost, the session may have been
+/// created, renewed or destroyed all the same: `session list` tells.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let sessions = client.sessions();

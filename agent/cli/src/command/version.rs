@@ -15,6 +15,9 @@ pub struct Args {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The version could not be printed whole.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     if args.json {
         let build = serde_json::json!({ "Version": VERSION, "Commit": COMMIT, "WireVersion": wire::VERSION });

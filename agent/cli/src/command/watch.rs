@@ -75,6 +75,10 @@ enum View {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The view makes no sense, cannot be watched, or the handler could not be run. Nothing was changed
+/// by watching.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let view = View::of(&args)?;
     let client = context.client()?;

@@ -22,6 +22,10 @@ use crate::error::RunError;
 
 /// Runs all of it until the process is told to stop. Once it serves, a line on stdout that begins with `ready` says
 /// where.
+///
+/// # Errors
+/// Something of it cannot start, or a server ended before it served. Nothing of it runs any more. A
+/// data folder that was named keeps what is in it; a temporary one is gone.
 pub async fn run(options: DevOptions) -> Result<(), RunError> {
     match options.servers {
         None => alone::run(options).await,

@@ -72,6 +72,9 @@ pub enum Refused {
 }
 
 /// Reads the body of a check's registration.
+///
+/// # Errors
+/// The client has to change its request. Nothing was registered.
 pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
     let undecodable = |error: JsonError| Refused::Bad(format!("Request decode failed: {error}"));
     let value = first_value(body).map_err(undecodable)?;

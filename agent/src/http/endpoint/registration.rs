@@ -110,6 +110,9 @@ fn undecodable(error: JsonError) -> Failure {
 }
 
 /// Reads the body of a registration: the datacenter that it is for, and what it registers.
+///
+/// # Errors
+/// The client has to change its request. Nothing was proposed.
 pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonError> {
     let value = first_value(body)?;
     let object = Object::new("RegisterRequest", &value)?;
@@ -134,6 +137,9 @@ pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonErr
 }
 
 /// Reads the body of a deregistration: the datacenter that it is for, and what it takes out.
+///
+/// # Errors
+/// The client has to change its request. Nothing was proposed.
 pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), JsonError> {
     let value = first_value(body)?;
     let object = Object::new("DeregisterRequest", &value)?;

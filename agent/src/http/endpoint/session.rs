@@ -67,6 +67,9 @@ impl Default for Draft {
 }
 
 /// Reads the body of a session's creation. An empty one is a session with all defaults.
+///
+/// # Errors
+/// The client has to change its request. No session was created.
 pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
     let value = match first_value(body) {
         Err(JsonError::Empty) => return Ok(Draft::default()),

@@ -121,6 +121,9 @@ fn failed(call: &Call<'_>, answer: &impl Serialize) -> Response<Body> {
 }
 
 /// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then it is dropped.
+///
+/// # Errors
+/// The client has to change its request. None of its operations was proposed.
 pub fn parse_body(body: &[u8]) -> Result<Vec<Option<TxnOp>>, JsonError> {
     match first_value(body)? {
         Value::Null => Ok(Vec::new()),

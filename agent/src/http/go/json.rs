@@ -38,6 +38,9 @@ pub enum JsonError {
 }
 
 /// Reads the first value of a body; what follows it is ignored.
+///
+/// # Errors
+/// There is no value, or what is there is no JSON: the client has to change its request.
 pub fn first_value(body: &[u8]) -> Result<Value, JsonError> {
     match serde_json::Deserializer::from_slice(body).into_iter::<Value>().next() {
         None => Err(JsonError::Empty),
@@ -56,6 +59,9 @@ pub struct Object<'v> {
 
 impl<'v> Object<'v> {
     /// Takes a value as an object; `null` is the empty one. `name` is what errors call it.
+    ///
+    /// # Errors
+    /// The value is something else than an object: the client has to change its request.
     pub fn new(name: &'static str, value: &'v Value) -> Result<Self, JsonError> {
         match value {
             Value::Object(fields) => Ok(Self { name, fields: Some(fields) }),
@@ -65,6 +71,9 @@ impl<'v> Object<'v> {
     }
 
     /// Refuses a field that is not in the list.
+    ///
+    /// # Errors
+    /// The first field that is not in the list, as the client wrote it.
     pub fn refuse_unknown(&self, known: &[&str]) -> Result<(), JsonError> {
         let unknown = self.names().find(|name| !known.iter().any(|known| known.eq_ignore_ascii_case(name)));
         unknown.map_or(Ok(()), |name| Err(JsonError::UnknownField(name.into())))
@@ -89,23 +98,35 @@ impl<'v> Object<'v> {
     }
 
     /// A string; the default where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn string(&self, name: &str) -> Result<&'v str, JsonError> {
         Ok(self.optional_string(name)?.unwrap_or_default())
     }
 
     /// A string; `None` where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn optional_string(&self, name: &str) -> Result<Option<&'v str>, JsonError> {
         let Some(value) = self.value(name) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "string"))
     }
 
     /// A number of 64 bits without a sign; 0 where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn u64(&self, name: &str) -> Result<u64, JsonError> {
         let Some(value) = self.value(name) else { return Ok(0) };
         value.as_u64().ok_or_else(|| self.wrong(name, value, "uint64"))
     }
 
     /// A port; 0 where absent.
+    ///
+    /// # Errors
+    /// The field holds something else, or a number that is no port; the error names it.
     pub fn port(&self, name: &str) -> Result<u16, JsonError> {
         let Some(value) = self.value(name) else { return Ok(0) };
         let number = value.as_u64().ok_or_else(|| self.wrong(name, value, "int"))?;
@@ -113,24 +134,36 @@ impl<'v> Object<'v> {
     }
 
     /// A boolean; false where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn bool(&self, name: &str) -> Result<bool, JsonError> {
         let Some(value) = self.value(name) else { return Ok(false) };
         value.as_bool().ok_or_else(|| self.wrong(name, value, "bool"))
     }
 
     /// A list; empty where absent. `type_name` is what errors call it.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn list(&self, name: &str, type_name: &'static str) -> Result<&'v [Value], JsonError> {
         let Some(value) = self.value(name) else { return Ok(&[]) };
         value.as_array().map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, type_name))
     }
 
     /// A list of strings; empty where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn strings(&self, name: &str) -> Result<Vec<&'v str>, JsonError> {
         let elements = self.list(name, "[]string")?.iter();
         elements.map(|value| value.as_str().ok_or_else(|| self.wrong(name, value, "string"))).collect()
     }
 
     /// A map of strings; empty where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn string_map(&self, name: &str) -> Result<impl Iterator<Item = (String, String)>, JsonError> {
         let object = self.object(name, "map[string]string")?;
         let mut pairs = Vec::new();
@@ -142,6 +175,9 @@ impl<'v> Object<'v> {
     }
 
     /// An object; the empty one where absent.
+    ///
+    /// # Errors
+    /// The field holds something else; the error names it as Go would.
     pub fn object(&self, name: &str, type_name: &'static str) -> Result<Object<'v>, JsonError> {
         let value = self.value(name).unwrap_or(&Value::Null);
         Object::new(type_name, value).map_err(|_| self.wrong(name, value, type_name))

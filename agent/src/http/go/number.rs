@@ -12,6 +12,9 @@ pub enum NumberError {
 }
 
 /// Reads decimal digits: no sign, no spaces, at most 64 bits.
+///
+/// # Errors
+/// The text is no such number; the error says it in the words of Go.
 pub fn parse_u64(text: &str) -> Result<u64, NumberError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(NumberError::Syntax(text.into()));

@@ -16,6 +16,10 @@ pub struct Params<'a> {
 }
 
 /// Reads a query string, without its `?`.
+///
+/// # Errors
+/// The whole query string is refused: to take a part of it could mean something else than the
+/// client did.
 pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
     let mut pairs = Vec::new();
     for piece in raw.split('&').filter(|piece| !piece.is_empty()) {

@@ -22,6 +22,9 @@ pub struct ManualStore {
 
 impl ManualStore {
     /// Opens the store on a disk, or makes it there.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
     pub fn open(disk: &FaultyDisk, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
         let (Store { log, checkpoints, .. }, recovered) = open::open(Arc::new(disk.clone()), options)?;
         Ok((Self { log, checkpoints, log_failed: false, checkpoint_failed: false }, recovered))
@@ -34,6 +37,10 @@ impl ManualStore {
     }
 
     /// Makes a commit of the log durable.
+    ///
+    /// # Errors
+    /// The disk refused. Nothing new counts as durable: give the same again, which opens the file
+    /// anew first.
     pub fn commit(&mut self, commit: &LogCommit) -> Result<(), StoreError> {
         if std::mem::replace(&mut self.log_failed, true) {
             self.log.file().reopen()?;
@@ -44,6 +51,10 @@ impl ManualStore {
     }
 
     /// Makes a checkpoint durable; the checksum of all its rows.
+    ///
+    /// # Errors
+    /// The disk refused. Nothing new counts as durable: give the same again, which opens the file
+    /// anew first.
     pub fn checkpoint(&mut self, mark: &SnapshotMeta, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
         if std::mem::replace(&mut self.checkpoint_failed, true) {
             self.checkpoints.file().reopen()?;
@@ -65,6 +76,9 @@ impl ManualStore {
     }
 
     /// Begins to read the durable checkpoint.
+    ///
+    /// # Errors
+    /// The checkpoint cannot be read. The store is as it was.
     pub fn backup(&self) -> Result<Backup, StoreError> {
         self.checkpoints.backup()
     }

@@ -66,6 +66,10 @@ pub struct Args {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The plan makes no sense, or the agent failed while it was measured. There are no figures; the
+/// keys of the load are deleted where the agent still answers.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     if args.duration.is_zero() {
         return Err(CliError::usage("--duration is 0: nothing can be measured in no time"));

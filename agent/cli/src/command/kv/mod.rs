@@ -30,6 +30,10 @@ enum Command {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The words say what was not done, as `consul kv` would. Of an import or a recursive deletion a
+/// part may be done; where an answer was lost, the write may be too.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     match args.command {

@@ -76,6 +76,9 @@ impl Child {
     /// Starts a program in a process group of its own.
     ///
     /// With a terminal as standard input and that passed on, it stays in our group: another one may not read from it.
+    ///
+    /// # Errors
+    /// The program cannot be started. Nothing was run.
     pub fn start(program: &Program) -> io::Result<Self> {
         // Before the start, so that no end is missed.
         let changes = unix::signal(SignalKind::child())?;
@@ -167,6 +170,10 @@ pub struct Signals {
 
 impl Signals {
     /// Takes the signals over from their defaults.
+    ///
+    /// # Errors
+    /// The system refuses to hand a signal over. Nothing must be held yet: a signal would end this
+    /// process and leave the program without it.
     pub fn take() -> io::Result<Self> {
         Ok(Self {
             hangup: unix::signal(SignalKind::hangup())?,

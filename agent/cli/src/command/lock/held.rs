@@ -57,6 +57,10 @@ pub enum Ended {
 
 impl Wanted {
     /// Acquires it; `None` when it was not to be had in time, or a signal asked us to end.
+    ///
+    /// # Errors
+    /// Nothing is held. What may have been granted all the same is given back in the background, or
+    /// ends with its session: [`Self::settle`] waits for that.
     pub async fn acquire(&self, wait_limit: WaitLimit, signals: &mut Signals) -> Result<Option<Held>, Error> {
         let acquired = async {
             match self {
@@ -81,6 +85,9 @@ impl Wanted {
     }
 
     /// Takes away what the hold needed, unless somebody else holds it; `false` when somebody does.
+    ///
+    /// # Errors
+    /// The key may stay. It stands in nobody's way: it is free, or somebody else's.
     pub async fn remove(&self) -> Result<bool, Error> {
         match self {
             Self::Lock(lock) => lock.remove().await,
@@ -131,6 +138,9 @@ impl Held {
     }
 
     /// Gives it back; `false` when it was lost before.
+    ///
+    /// # Errors
+    /// It did not get through, or is not known to have: what is held ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
         match self {
             Self::Lock(guard) => guard.release().await,
@@ -146,6 +156,10 @@ impl Held {
 }
 
 /// Runs a program while something is held, and passes signals on to it.
+///
+/// # Errors
+/// The program cannot be started. Nothing was run, and the hold is held still: the caller gives it
+/// back.
 pub async fn run(held: &Held, program: &Program, signals: &mut Signals) -> Result<Ended, CliError> {
     let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     let mut child = Child::start(program)

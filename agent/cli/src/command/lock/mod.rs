@@ -93,11 +93,19 @@ pub struct ProgramArgs {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     hold_and_run(context, args.holders, false, &args.options, &args.program).await
 }
 
 /// Holds, runs, gives back and tidies up. A single holder takes a lock, unless `always_semaphore`.
+///
+/// # Errors
+/// Nothing was run, where nothing was held or the program cannot be started. Otherwise the program
+/// has ended, but what was held could not be given back or tidied up; it ends with its session at
+/// the latest.
 pub async fn hold_and_run(
     context: &Context,
     holders: u32,
@@ -198,6 +206,9 @@ impl ProgramArgs {
     }
 
     /// The program and its arguments.
+    ///
+    /// # Errors
+    /// There is no name, or no one command. Nothing was tried.
     pub fn words(&self) -> Result<Vec<OsString>, CliError> {
         if self.prefix().is_empty() {
             return Err(CliError::usage("NAME is empty: say what to hold"));

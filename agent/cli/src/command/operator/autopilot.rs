@@ -54,6 +54,10 @@ struct SetArgs {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The agent gave no answer, or the configuration was changed by somebody else meanwhile and is
+/// theirs: look at it, and try again.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let operator = client.operator();

@@ -31,6 +31,9 @@ enum Command {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The words say what was not done, and what to do first; the subcommands say what is left of it.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Autopilot(args) => autopilot::run(args, context).await,

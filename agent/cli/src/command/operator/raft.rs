@@ -61,6 +61,10 @@ enum Command {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// The quorum or the folder is as it was, and the words say what to do first; unless an answer was
+/// lost: then look at `list-peers` before trying again.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     // These work on the folder of a server that is stopped, without an agent.
     match &args.command {

@@ -53,6 +53,10 @@ enum Command {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// Of a backup: no file takes the place of one that was there before it is whole and verified. Of a
+/// restore: the state is as it was, unless the answer was lost. Then look before trying again.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Save { file, consistency } if is_stream(&file) => {

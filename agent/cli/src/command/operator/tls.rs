@@ -60,6 +60,10 @@ struct IssueArgs {
 }
 
 /// Runs the command.
+///
+/// # Errors
+/// A file cannot be used, or is there already. What was there is not touched; of a new pair the key
+/// may have been written alone.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Init(args) => init(&args)?,
