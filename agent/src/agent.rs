@@ -65,9 +65,11 @@ impl Agent {
     pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
         let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;
+        // The servers take no registration for a node that the certificate does not name.
         compare_names(&node.name, &identity)?;
         tracing::info!(node = %node.name, version = VERSION, commit = COMMIT, "starting an agent");
         http::serve::raise_open_files_limit();
+        // Before anything is started that would have to be stopped again where this fails.
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
         let socket = config.http.socket_path().map(PathBuf::from);
@@ -141,12 +143,14 @@ impl Agent {
     pub async fn stop(self) {
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
+        // Requests that wait for news would use up the grace, and then be cut.
         self.upstream.hurry();
         for task in [self.http, self.checks] {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent did not end well: {error}");
             }
         }
+        // Last: requests under way and the last reports of checks still need the servers.
         self.upstream.close().await;
     }
 }
@@ -203,6 +207,7 @@ fn registration(
     let families: &[&str] =
         if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
     let tags = ["lan", "wan"].iter().chain(families);
+    // What Consul's agents say of themselves.
     let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
     AgentRegistration {
         node: Node {
@@ -243,6 +248,7 @@ fn own_address(servers: &[String]) -> IpAddr {
         let server = server.to_socket_addrs().ok()?.next()?;
         let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
         let socket = UdpSocket::bind(any).ok()?;
+        // Nothing is sent: the kernel only chooses the route, and with it our address.
         socket.connect(server).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };

@@ -194,6 +194,7 @@ impl HttpConfig {
         check_range("http.max_value_bytes", self.max_value_bytes as u64, 1, 4 << 20)?;
         check_range("http.max_transaction_bytes", self.max_transaction_bytes as u64, 1, 4 << 20)?;
         check_range("http.max_transaction_operations", self.max_transaction_operations as u64, 1, 128)?;
+        // Before the default, whose upper limit it is.
         check_length("http.max_query_time", self.max_query_time, second, second * 3600)?;
         check_length("http.default_query_time", self.default_query_time, second, self.max_query_time)?;
         check_length("http.read_timeout", self.read_timeout, second, second * 600)?;
@@ -212,6 +213,8 @@ impl HttpConfig {
         if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
             return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
         }
+        // Requests are compared without their port and letter by letter: any other name would never
+        // match.
         let is_name = |host: &&String| {
             !host.is_empty()
                 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
@@ -227,6 +230,7 @@ impl HttpConfig {
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
         match self.tcp {
+            // `::ffff:127.0.0.1` is loopback too.
             Some(address) if !address.ip().to_canonical().is_loopback() && !self.allow_non_loopback => {
                 let problem = format!(
                     "is {address}, which other hosts may reach, and there is no access control: use 127.0.0.1 or \
@@ -259,6 +263,7 @@ impl UpstreamConfig {
             return Err(ConfigError::new("upstream.servers", "must name at least one server as `host:port`"));
         }
         for server in &self.servers {
+            // At the last colon: an IPv6 address has more of them.
             let parts = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
             if !matches!(parts, Some((host, Ok(1..))) if !host.is_empty()) {
                 let problem = format!("has {server:?}, but a server is named as `host:port`");

@@ -194,6 +194,7 @@ pub fn show<'a>(endpoints: impl Iterator<Item = &'a str>) {
 pub fn count_request(endpoint: &'static str, status: &str, may_wait: bool, took: Duration) {
     REQUESTS.with_label_values(&[endpoint, status]).inc();
     let seconds = took.as_secs_f64();
+    // A wait of minutes says nothing of how fast requests are served, and would hide it.
     match may_wait {
         true => WAITING_SECONDS.observe(seconds),
         false => REQUEST_SECONDS[group_of(endpoint)].observe(seconds),
@@ -210,6 +211,7 @@ fn group_of(endpoint: &str) -> usize {
 /// What the way to the quorum has counted, and what is under way on it.
 fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
     let (none, load) = (UpstreamCounters::default(), upstream.load());
+    // A stand-in for the quorum counts nothing; the series are there all the same.
     let counters = upstream.counters().unwrap_or(&none);
     let total = |name: &str, help, counter: &AtomicU64| {
         let value = counter.load(Ordering::Relaxed) as f64;
@@ -259,6 +261,7 @@ pub fn prometheus_text(upstream: &Upstream) -> Vec<u8> {
 /// All metrics in the form of Consul. `timestamp` is when, in words.
 pub fn consul_json(timestamp: String, upstream: &Upstream) -> Metrics {
     let mut metrics = Metrics { timestamp, ..Metrics::default() };
+    // Go reports its heap here: what the whole process holds comes closest to that.
     metrics.gauges.push(Gauge {
         name: "consul.runtime.alloc_bytes".into(),
         value: process::resident_bytes(),
@@ -273,6 +276,7 @@ pub fn consul_json(timestamp: String, upstream: &Upstream) -> Metrics {
 }
 
 fn push_metric(metrics: &mut Metrics, family: &MetricFamily, metric: &Metric) {
+    // Consul separates the parts of a name by dots, and the words of its last part by underscores.
     let name = family.name().replacen('_', ".", 2);
     let labels = metric.get_label().iter().map(|pair| (pair.name().to_owned(), pair.value().to_owned()));
     let labels: BTreeMap<_, _> = labels.collect();
@@ -287,9 +291,11 @@ fn push_metric(metrics: &mut Metrics, family: &MetricFamily, metric: &Metric) {
         MetricType::HISTOGRAM => {
             let histogram = metric.get_histogram();
             let (count, sum) = (histogram.get_sample_count(), histogram.get_sample_sum());
+            // JSON knows no number for 0/0.
             let mean = if count == 0 { 0.0 } else { sum / count as f64 };
             metrics.samples.push(Sample { name, count, sum, mean, labels, ..Sample::default() });
         }
+        // Nothing in this process registers any of these.
         MetricType::SUMMARY | MetricType::UNTYPED => {}
     }
 }

@@ -69,6 +69,7 @@ impl NodeIdentity {
     /// this node may be known by what stood there.
     pub fn resolve(config: &NodeConfig, data_dir: &Path) -> Result<Self, NodeError> {
         let name = if config.name.is_empty() { host_name() } else { config.name.clone() };
+        // The catalog knows a UUID in one spelling, whatever the configuration's.
         let id = if config.id.is_empty() { kept_id(data_dir)? } else { config.id.to_lowercase() };
         Ok(Self { name: name.into(), id })
     }
@@ -94,6 +95,7 @@ fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
     match fs::read_to_string(&path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
             Ok(id) => Ok(id.hyphenated().to_string()),
+            // Not drawn anew: the node may be known by what stood there.
             Err(_) => Err(NodeError::NotAnId { path }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -114,6 +116,7 @@ fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
+    // The name too must outlive a loss of power, or the next start draws another UUID.
     fs::File::open(folder)?.sync_all()
 }
 

@@ -17,6 +17,7 @@ use lockmesh_net::Identity;
 /// The agent cannot start. Nothing of it runs; the error names the key, file or address and what to
 /// do.
 pub async fn run(config: AgentConfig, sources: Sources) -> Result<(), RunError> {
+    // First: no signal kills a start half-way, it is looked at once the agent serves.
     let (signals, reload) = Signals::new()?;
     // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.
     if config.node.id.is_empty() || config.data_dir.exists() {

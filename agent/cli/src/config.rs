@@ -74,6 +74,7 @@ impl Sources {
     /// A file, this process's environment and settings from its command line.
     pub fn of_process(file: Option<PathBuf>, settings: Vec<String>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            // A variable that is no text is none of ours.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self { file, environment: std::env::vars_os().filter_map(text).collect(), settings }
@@ -126,6 +127,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     }
     for (name, value) in &sources.environment {
         if let Some(key) = name.strip_prefix(PREFIX) {
+            // Variables have no dots: an underscore stands for one, or for itself.
             let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
             set::<T>(&mut table, name, matches, value)?;
         }
@@ -171,6 +173,7 @@ pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
 /// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with their line.
 fn parse<T: Role>(file: &Path, text: &str) -> Result<Table, LoadError> {
     let failed = |error| LoadError::File { file: file.into(), error: Box::new(error) };
+    // As a whole first: only the type knows which keys there are, and only here have they lines.
     toml::from_str::<T>(text).map_err(failed)?;
     text.parse().map_err(failed)
 }
@@ -205,6 +208,7 @@ fn set<T: Role>(
         .ok_or_else(|| failed("there is no such key; deploy/config has a file with all of them".into()))?;
     let place = at(table, &path).expect("every key has a default");
     *place = match place {
+        // Numbers are grouped as in the file: `1_000`.
         Value::Integer(_) => Value::Integer(
             text.replace('_', "").parse().map_err(|_| failed(format!("{text:?} is not a whole number")))?,
         ),
@@ -216,6 +220,7 @@ fn set<T: Role>(
         ),
         _ => Value::from(text),
     };
+    // One setting at a time, so that the error names the one that is wrong.
     deserialize::<T>(table.clone(), origin).map(|_| ())
 }
 

@@ -93,6 +93,8 @@ fn prepare(
     socket: Option<&Path>,
     kind: impl Fn(&str) -> FolderEntry,
 ) -> Result<(), FileError> {
+    // Other users pass through it to the socket: then what lies in it is closed, and not the
+    // folder.
     let reachable = socket.is_some_and(|socket| leads_to(folder, socket));
     if !reachable {
         private::make_folder(folder)?;

@@ -32,6 +32,7 @@ impl<T: Role> Reloadable<T> {
         let config: T = load(&self.sources).map_err(|error| error.to_string())?;
         let mut changes = Vec::new();
         let fresh = fresh_identity(&self.identity, &config.tls().files())?;
+        // The last that can be refused: from here on everything is taken.
         telemetry::replace_level(config.log()).map_err(|error| error.to_string())?;
         if let Some(identity) = fresh {
             replace(&identity);
@@ -58,6 +59,7 @@ impl<T: Role> Reloadable<T> {
                     ),
                 })
             }
+            // Told with the certificate, if another one lies there.
             key if key.starts_with("tls.") => None,
             key => Some(format!("{key} has changed, which takes a restart")),
         }
@@ -70,6 +72,7 @@ impl<T: Role> Reloadable<T> {
 /// The files cannot be used, or are the certificate of somebody else. The identity in use stays.
 pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, String> {
     let fresh = Identity::load(files).map_err(|error| error.to_string())?;
+    // This process is registered, and known to others, as who it was when it started.
     if fresh.peer() != in_use.peer() {
         let (path, new, old) = (files.certificate.display(), fresh.peer(), in_use.peer());
         return Err(format!("{path} is the certificate of {new}, but this process is {old}"));
@@ -85,6 +88,7 @@ pub fn or_nothing(changes: Vec<String>) -> Vec<String> {
 /// What is said of a certificate that was taken into use.
 pub fn told(identity: &Identity) -> String {
     let now = SystemTime::now();
+    // The authority behind a certificate may end before it.
     let least = identity.lives().iter().min_by_key(|life| life.seconds_left(now));
     let (own, left) = (identity.lives().first(), least.map_or(0, |life| life.seconds_left(now)));
     let path = own.map(|life| life.path.display().to_string()).unwrap_or_default();

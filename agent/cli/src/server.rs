@@ -27,11 +27,13 @@ pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool)
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let pid_file = config.pid_file.clone();
     let server = start(config, &node, identity)?;
+    // Not earlier: a start that is refused must not touch the file of a server that runs.
     let _pid_file = PidFile::write(pid_file);
     loop {
         let event = tokio::select! {
             event = signals.next() => event,
             () = server.ended() => {
+                // What runs around the driver still has to end in order.
                 server.stop().await;
                 return Err(RunError::Server("it cannot go on; the last lines of its log say why".into()));
             }

@@ -89,6 +89,7 @@ impl Signals {
         let mut say_ready = Some(say_ready);
         loop {
             tokio::select! {
+                // A future that has ended must not be polled again.
                 () = &mut ready, if say_ready.is_some() => say_ready.take().into_iter().for_each(|say| say()),
                 event = self.next() => match event {
                     Event::Stop => return,

@@ -128,15 +128,18 @@ impl Checks {
     pub fn register(&self, new: NewCheck) -> Result<u64, CheckError> {
         let now = Instant::now();
         let mut table = self.table();
+        // One that is registered again takes no more room.
         if table.checks.len() >= self.limits.max_checks && !table.checks.contains_key(&new.id) {
             return Err(CheckError::TooMany(table.checks.len()));
         }
         let mut check = self.local(&new, now);
+        // An application that starts again registers again: that says nothing of its health.
         if let Some(existing) = table.checks.get(&new.id) {
             check.record.status = existing.record.status;
             check.record.output.clone_from(&existing.record.output);
             check.last_report.clone_from(&existing.last_report);
         }
+        // It is here again: the catalog need not hear that it went.
         table.departed.remove(&new.id);
         check.version = table.next_version();
         let version = check.version;
@@ -156,6 +159,7 @@ impl Checks {
         let version = table.next_version();
         let check = table.checks.get_mut(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;
         let output = truncated(output, check.max_output_bytes);
+        // Apart from the record's output, which an expiry replaces.
         check.last_report.clone_from(&output);
         check.deadline = Some(now + check.ttl);
         check.say(status, output, now, self.limits.update_interval, version);
@@ -171,6 +175,7 @@ impl Checks {
     pub fn deregister(&self, id: &CheckId) -> Result<u64, CheckError> {
         let mut table = self.table();
         table.checks.remove(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;
+        // Remembered until the catalog has heard it, however long that takes.
         table.departed.insert(id.clone());
         let version = table.next_version();
         drop(table);
@@ -219,7 +224,9 @@ impl Checks {
 
     /// Takes up what an earlier life left in the catalog.
     fn adopt(&self, table: &mut CheckTable, left: &Check, now: Instant) {
+        // Without a TTL of ours somebody else wrote it, and looks after it.
         let Some(ttl) = defined_ttl(left) else { return };
+        // What was said since this agent started is newer than what was left.
         if table.checks.contains_key(&left.id) || table.departed.contains(&left.id) {
             return;
         }
@@ -229,7 +236,9 @@ impl Checks {
             ttl,
             max_output_bytes: self.limits.max_output_bytes,
             last_report: left.output.clone(),
+            // A whole TTL: the application could not report while no agent ran.
             deadline: Some(now + ttl),
+            // The catalog has it as it stands here.
             tell_at: None,
             version: table.next_version(),
         };
@@ -252,6 +261,7 @@ impl CheckTable {
         let version = self.version + 1;
         let due = |check: &&mut LocalCheck| check.deadline.is_some_and(|deadline| deadline <= now);
         for check in self.checks.values_mut().filter(due) {
+            // It stays critical until somebody reports, and expires only once.
             check.deadline = None;
             self.version = version;
             let output = match check.last_report.as_str() {
@@ -281,6 +291,7 @@ impl LocalCheck {
         if self.record.status != status {
             self.tell_at = Some(now);
         } else if self.record.output != output {
+            // Never later than was planned: a check that talks a lot would put it off for ever.
             let later = now + timeout;
             self.tell_at = Some(self.tell_at.map_or(later, |at| at.min(later)));
         }
@@ -304,6 +315,7 @@ fn truncated(output: &str, limit: usize) -> String {
     if output.len() <= limit {
         return output.to_owned();
     }
+    // A cut within a character would leave no text.
     let end = (0..=limit).rev().find(|end| output.is_char_boundary(*end)).unwrap_or(0);
     format!("{} ... (captured {end} of {} bytes)", &output[..end], output.len())
 }

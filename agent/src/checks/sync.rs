@@ -68,6 +68,7 @@ impl Checks {
             tokio::select! {
                 () = tokio::time::sleep_until(wake_at) => {}
                 () = self.changed.notified() => {}
+                // Nothing is on its way to the catalog, so there is nothing to wait for.
                 () = closed(&mut shutdown) => return,
             }
         }
@@ -77,6 +78,7 @@ impl Checks {
     async fn step(&self, pace: &mut Pace) -> Instant {
         let now = Instant::now();
         self.table().expire(now, self.limits.update_interval);
+        // Reports wake this task too, and must not hurry a catalog that does not answer.
         if pace.retry_at.is_none_or(|at| at <= now) {
             match self.tell_and_compare(pace, now).await {
                 Ok(()) => {
@@ -86,6 +88,7 @@ impl Checks {
                 }
                 Err(error) => {
                     crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
+                    // The same trouble is said once, not at every attempt.
                     if pace.log.is_new(&error) {
                         tracing::warn!(%error, "the catalog was not told of this agent's checks: trying again until it is");
                     }
@@ -102,9 +105,11 @@ impl Checks {
     }
 
     async fn tell_and_compare(&self, pace: &mut Pace, now: Instant) -> Result<(), String> {
+        // What is known to have changed does not wait for the whole list.
         self.tell(now).await?;
         if pace.compare_at <= now {
             self.compare(&mut pace.adopted).await?;
+            // What the comparison found goes out in the same round.
             self.tell(Instant::now()).await?;
             pace.compare_at = Instant::now() + COMPARE_INTERVAL;
         }
@@ -169,6 +174,7 @@ impl Checks {
     fn note_told(&self, checks: &[LocalCheck]) {
         let mut table = self.table();
         for known in checks {
+            // What has changed while it was told has to be told again.
             let same = table.checks.get_mut(&known.record.id).filter(|now| now.version == known.version);
             if let Some(check) = same {
                 check.tell_at = None;
@@ -178,6 +184,7 @@ impl Checks {
 
     /// Marks every check that the catalog does not have as it stands here; at first also takes up what is left there.
     async fn compare(&self, adopted: &mut bool) -> Result<(), String> {
+        // What changes while the catalog answers is newer than its answer.
         let before = self.table().version;
         let query = Query::NodeChecks(self.identity.node.clone());
         let answer = self.upstream.read(query, Consistency::Default, None).await;
@@ -187,6 +194,7 @@ impl Checks {
         };
         let now = Instant::now();
         let mut table = self.table();
+        // Once: a check that appears there later, or was taken out here, is not left from before.
         if !*adopted {
             known.iter().for_each(|left| self.adopt(&mut table, left, now));
             *adopted = true;

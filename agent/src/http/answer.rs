@@ -113,6 +113,7 @@ impl From<Unavailable> for Failure {
         let text = unavailable.to_string();
         match unavailable {
             Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
+            // For what it asks, not for want of a server: no client shall repeat it by itself.
             Unavailable::Denied(_) => Self::refused(text),
             Unavailable::NotLeader { .. }
             | Unavailable::Overloaded(_)
@@ -201,6 +202,7 @@ pub(super) fn json_bytes(status: StatusCode, bytes: impl Into<Body>) -> Response
 
 /// 200 with `true` or `false`.
 pub(super) fn flag(value: bool, layout: Layout) -> Response<Body> {
+    // Every write of a lock is answered by one of these: nothing is rendered or allocated for them.
     let bytes: &'static [u8] = match (value, layout.newline) {
         (true, false) => b"true",
         (false, false) => b"false",
@@ -250,6 +252,7 @@ pub(super) fn with_fence(mut response: Response<Body>, fence: u64) -> Response<B
 
 /// What a reload changed, each thing behind a semicolon.
 pub(super) fn with_changes(mut response: Response<Body>, changes: &[String]) -> Response<Body> {
+    // A header takes nothing else, and paths may hold anything.
     let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let text: String = changes.join("; ").chars().map(printable).collect();
     let value = HeaderValue::try_from(text).expect("it is printable ASCII");
@@ -273,6 +276,7 @@ pub(super) fn write_meta(
     known_leader: bool,
     last_contact: Duration,
 ) {
+    // A client that is told 0 asks without waiting, again and again.
     headers.insert(INDEX, index.0.max(1).into());
     write_contact(headers, known_leader, last_contact);
     headers.insert(QUERY_BACKEND, HeaderValue::from_static("blocking-query"));
@@ -288,6 +292,7 @@ fn write_contact(headers: &mut HeaderMap, known_leader: bool, last_contact: Dura
 fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
     let MetaKind::Effective(consistency) = kind else { return };
     let word = match consistency {
+        // Consul's word for its default.
         Consistency::Default => "leader",
         Consistency::Consistent => "consistent",
         Consistency::Stale => "stale",

@@ -176,6 +176,7 @@ impl ArchiveWriter {
 
         let packed = GzEncoder::new(BufWriter::new(tempfile::tempfile()?), Compression::fast());
         let mut builder = Builder::new(packed);
+        // In the order in which a reader that goes through once needs them.
         builder.append_data(&mut header(meta.len() as u64), META, &meta[..])?;
         builder.append_data(&mut header(length), STATE, BufReader::new(rows))?;
         builder.append_data(&mut header(sums.len() as u64), SUMS, sums.as_bytes())?;
@@ -190,6 +191,7 @@ impl ArchiveWriter {
 fn header(length: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_size(length);
+    // Unpacked by hand the rows stay their owner's: values may be secrets.
     header.set_mode(0o600);
     header.set_mtime(now_ms() / 1000);
     header
@@ -246,6 +248,7 @@ fn walk<R: Read>(
     let meta = parse_meta(&meta_bytes)?;
     let digest = read_rows(next(STATE)?, &meta, take)?;
     let sums = small(next(SUMS)?)?;
+    // What nobody has looked at must not pass for verified.
     if entries.next().is_some() {
         return Err(malformed("there is more in it than there should be"));
     }
@@ -262,6 +265,7 @@ fn walk<R: Read>(
 
 fn small<R: Read>(entry: Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
     let mut bytes = Vec::new();
+    // The length that the file claims may fill the memory.
     entry.take(SMALL_LIMIT).read_to_end(&mut bytes).map_err(malformed)?;
     Ok(bytes)
 }
@@ -271,6 +275,7 @@ fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
     struct Versions {
         format: Option<u32>,
     }
+    // Alone and first: another format may have none of the other fields.
     let versions: Versions = serde_json::from_slice(bytes).map_err(malformed)?;
     let Some(format) = versions.format else {
         return Err(malformed("it does not say its format; a backup of Consul's cannot be restored here"));
@@ -298,6 +303,7 @@ fn read_rows<R: Read>(
         let mut length = [0; 4];
         entry.read_exact(&mut length).map_err(malformed)?;
         let size = u32::from_le_bytes(length) as usize;
+        // Before the memory for it is taken.
         if size > MAX_FRAME_BYTES || size as u64 + 4 > left {
             return Err(malformed(format!("part {number} claims {size} bytes")));
         }
@@ -306,6 +312,7 @@ fn read_rows<R: Read>(
         digest.update(length);
         digest.update(&bytes);
         let rows: Vec<Change> = format::decode(&bytes).map_err(|error| match error {
+            // Not damaged: a newer build reads it.
             FormatError::Unknown { .. } => ArchiveError::Rows(error),
             error => malformed(format!("part {number} is {error}")),
         })?;

@@ -50,6 +50,7 @@ impl Stream for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut self.0 {
+            // Taken already, in one frame.
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Arriving(incoming) => Pin::new(incoming)

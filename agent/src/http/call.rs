@@ -110,6 +110,7 @@ impl Call<'_> {
             None => 0,
         };
         self.check_place()?;
+        // 0 is what clients send that have seen nothing yet: they are answered at once.
         let blocking = (index > 0).then(|| Blocking { index: LogIndex(index), wait: spread(wait) });
         Ok(ReadOptions { consistency, blocking })
     }
@@ -121,6 +122,7 @@ impl Call<'_> {
         if let Some(text) = self.params.non_empty("max_stale") {
             let limit = duration::parse(text)
                 .map_err(|_| Failure::bad_request(format!("Invalid max_stale value {text:?}")))?;
+            // How far behind an answer is cannot be limited here, only whether it may be at all.
             stale |= limit > 0;
         }
         match (stale, consistent) {
@@ -182,6 +184,7 @@ impl Call<'_> {
             return Ok(Bytes::new());
         }
         let announced = self.content_length();
+        // By what it announces, before a byte of it is kept.
         if announced.is_some_and(|length| length > limit as u64) {
             self.discard(&mut body).await;
             return Err(refused_size(too_large(announced)));
@@ -211,6 +214,8 @@ impl Call<'_> {
     /// Takes what is still coming, within reason, unless the client waits for our word before it sends.
     async fn discard(&self, body: &mut Body) {
         let hopeless = self.content_length().is_some_and(|length| length > MAX_DISCARDED as u64);
+        // A client that waits for `100 Continue` sends nothing once it is refused, and from one
+        // that sends far too much no reset is spared by listening for a while.
         if hopeless || self.head.headers.contains_key(header::EXPECT) {
             return;
         }
@@ -251,6 +256,7 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
     let mut pieces: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken_off("body", &error))?;
+        // Trailers say nothing here.
         let Ok(data) = frame.into_data() else { continue };
         let length = whole.len() + pieces.as_ref().map_or(0, BytesMut::len) + data.len();
         if length > limit {
@@ -258,8 +264,10 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
         }
         match &mut pieces {
             Some(pieces) => pieces.extend_from_slice(&data),
+            // Most bodies come in one piece, which is not copied.
             None if whole.is_empty() => whole = data,
             None => {
+                // Room for more than is there, so that small pieces are not moved each time.
                 let mut first = BytesMut::with_capacity(length.max(2 * whole.len()).min(limit));
                 first.extend_from_slice(&std::mem::take(&mut whole));
                 first.extend_from_slice(&data);
@@ -273,6 +281,7 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
 /// Refuses a `Cache-Control` whose numbers are none; what it says has no effect on reads that are always fresh.
 fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
     let Some(value) = headers.get(header::CACHE_CONTROL) else { return Ok(()) };
+    // What is no text is refused like a number that is none.
     let words = value.to_str().unwrap_or("max-age=?").to_ascii_lowercase();
     for word in words.split(',').map(str::trim) {
         let seconds = word.strip_prefix("max-age=").or_else(|| word.strip_prefix("stale-if-error="));

@@ -41,6 +41,7 @@ impl Body for FileBody {
         let mut space = ReadBuf::new(&mut this.buffer[..wanted]);
         ready!(Pin::new(&mut this.file).poll_read(context, &mut space))?;
         let piece = space.filled();
+        // The file is shorter than announced: an ordinary end could pass for a whole backup.
         if piece.is_empty() {
             return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
         }

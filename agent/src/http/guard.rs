@@ -30,6 +30,7 @@ impl Phase {
     }
 
     fn begin_head(&self) {
+        // Only from rest: what is read while a request is served begins no head yet.
         let _ = self.0.compare_exchange(RESTING, HEAD_BEGUN, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -64,6 +65,7 @@ impl<S> Guarded<S> {
     /// Nothing more came yet: whether that has lasted too long.
     fn overdue(&mut self, context: &mut Context<'_>) -> bool {
         if !self.phase.head_begun() {
+            // The next head has the whole time again.
             self.deadline = None;
             return false;
         }

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Refuses a request that names another host than this one.
 pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
     let named = head.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
+    // The request line may name a host as well, and then both must be ours.
     let mut named = named.chain(head.uri.authority().map(|authority| authority.as_str()));
     match named.find(|host| !is_ours(name_of(host), api)) {
         None => Ok(()),

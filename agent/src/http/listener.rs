@@ -143,6 +143,7 @@ fn inode(path: &Path) -> io::Result<u64> {
 /// with the wrong rights, and a dead process's socket is replaced in one step.
 fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = &socket.path;
+    // The rename below would take the path from a living agent without a word.
     refuse_live(path)?;
     let group = socket.group.as_deref().map(group_number).transpose()?;
     let mut draft = path.clone().into_os_string();
@@ -177,6 +178,7 @@ fn refuse_live(path: &Path) -> Result<(), ListenError> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(ListenError::SocketInUse(path.into())),
+        // Nobody listens: its process is dead.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Err(error) => Err(ListenError::Socket { path: path.into(), error }),
     }
@@ -184,6 +186,7 @@ fn refuse_live(path: &Path) -> Result<(), ListenError> {
 
 /// The number of a group, from its name in `/etc/group` or as it stands.
 fn group_number(name: &str) -> Result<u32, ListenError> {
+    // By name first: a group may be called like a number.
     let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
     find_group(&known, name)
         .or_else(|| name.parse().ok())

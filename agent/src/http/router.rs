@@ -52,6 +52,7 @@ async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'stati
         let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
         return (failure.into_response(), "invalid");
     };
+    // As Consul does: no tool could show such a key as it is.
     if !path::is_printable(&decoded) {
         return (Failure::bad_request("").into_response(), "invalid");
     }
@@ -59,6 +60,7 @@ async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'stati
         return (redirect(head, &clean), "redirect");
     }
     let Some((route, tail)) = find(&decoded) else {
+        // Go's router takes `/v1/kv` for a misspelt `/v1/kv/`.
         return match below(&decoded) {
             Some(clean) => (redirect(head, &clean), "redirect"),
             None => (unknown(&decoded), "unknown"),
@@ -124,6 +126,7 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
         location.push('?');
         location.push_str(query);
     }
+    // As Go does: a page for whoever may be a browser, nothing for the rest.
     let body = match head.method {
         Method::GET => format!("<a href=\"{}\">Moved Permanently</a>.\n\n", location.replace('&', "&amp;")),
         _ => String::new(),
@@ -140,6 +143,7 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
 }
 
 fn unknown(path: &str) -> Response<Body> {
+    // Somebody looks for Consul's web page.
     if path == "/" {
         return text(StatusCode::OK, NO_UI);
     }

@@ -72,6 +72,7 @@ impl Gate {
         client: Option<IpAddr>,
     ) -> Result<ConnectionPermit, Excess> {
         let limits = &self.api.limits;
+        // All applications of this host come from one address: the limit is for others.
         let counted = client.filter(|address| !address.to_canonical().is_loopback());
         if let Some(address) = counted {
             let mut per_client = self.per_client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,6 +83,7 @@ impl Gate {
             *count += 1;
         }
         crate::metrics::CONNECTIONS.with_label_values(&[listener]).inc();
+        // Before the last limit, so that what was counted is given back there too.
         let admission = ConnectionPermit { gate: self.clone(), listener, counted };
         if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
             return Err(Excess::InAll);
@@ -117,6 +119,7 @@ impl Drop for ConnectionPermit {
         let mut per_client = self.gate.per_client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = per_client.get_mut(&address) {
             *count -= 1;
+            // Addresses of clients that have gone must not gather.
             if *count == 0 {
                 per_client.remove(&address);
             }
@@ -141,6 +144,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
             () = &mut closing => break,
         }
     }
+    // From here on clients are refused at once, instead of waiting for nobody.
     drop(listener);
     finish(&gate, connections).await;
 }
@@ -206,6 +210,7 @@ where
             Ok::<_, Infallible>(response)
         }
     });
+    // The deadline of a head is the guard's, which leaves idle connections alone.
     let connection = http1::Builder::new()
         .title_case_headers(true)
         .header_read_timeout(None)
@@ -229,6 +234,7 @@ async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {
         Excess::InAll => ("connections", TOO_MANY),
     };
     crate::metrics::LIMITS.with_label_values(&[limit]).inc();
+    // A client that does not read why is closed all the same.
     let _ = socket.write_all(words.as_bytes()).await;
     let _ = socket.shutdown().await;
 }

@@ -146,6 +146,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
+    // Ours alone: Consul's definitions have no such field.
     definition.remove(crate::checks::DEFINITION_TTL);
     definition
 }
@@ -188,6 +189,7 @@ pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
         fence: lock.fence.0,
         lock_index: lock.lock_index,
         modify_index: lock.modify_index.0,
+        // When it was last granted says nothing of a lock that nobody holds.
         granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
         lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
         waiters: lock.waiters,

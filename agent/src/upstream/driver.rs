@@ -90,6 +90,7 @@ impl Driver {
         let mut state = self.lock();
         state.last_token += 1;
         let token = CallToken(state.last_token);
+        // Before the client hears of it: the answer may come out of this very turn.
         state.callers.insert(token, caller);
         self.drive(state, Input::Call(token, call));
         token
@@ -103,6 +104,7 @@ impl Driver {
     /// A connection ended by itself, or could not be made.
     fn ended(self: &Arc<Self>, connection: ConnectionId, end: ConnectionEnd) {
         let mut state = self.lock();
+        // First, so that the turn which follows puts no call into a queue that nobody empties.
         state.connections.remove(&connection);
         self.drive(state, Input::Ended(connection, end));
     }
@@ -131,6 +133,7 @@ impl Driver {
             tokio::select! {
                 () = tokio::time::sleep_until(self.started + wakes_at.since(Time(0))) => {
                     let mut state = self.lock();
+                    // It has passed: whatever time comes out of this turn counts as earlier.
                     state.wakes_at = None;
                     self.drive(state, Input::Tick);
                 }
@@ -147,6 +150,8 @@ impl Driver {
             let ChannelState { client, outbox, .. } = &mut *state;
             client.handle(self.now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
+            // Carrying out may give the client something to hear, and the client may have a rest to
+            // do.
             next = inputs.pop_front().or_else(|| state.client.has_more().then_some(Input::Tick));
         }
         self.count(&mut state);
@@ -158,6 +163,7 @@ impl Driver {
             state.wakes_at = wakes_at;
             self.earlier.notify_one();
         }
+        // A caller that wakes up may call again at once, and must not find the lock taken by us.
         drop(state);
         for (caller, answer) in answers {
             // A caller that has just left wants no answer; where it has to give something back, it does so itself.
@@ -183,6 +189,7 @@ impl Driver {
             match (connection.send(&call), call) {
                 (Ok(false), _) => {}
                 (Ok(true), _) => inputs.push_back(Input::Backlog(id, true)),
+                // No frame of any connection can carry it: the client has to tell the caller.
                 (Err(error), Call::Begin(call, _)) => {
                     inputs.push_back(Input::Unsendable(id, call, error.to_string()));
                 }
@@ -201,6 +208,7 @@ impl Driver {
 
     fn count(&self, state: &mut ChannelState) {
         let counts = *state.client.counts();
+        // Turns that only bring answers count nothing here: then nothing shared is written.
         if state.counted == counts {
             return;
         }
@@ -251,7 +259,10 @@ impl Quorum for Driver {
             let mut waiting = CancelOnDrop { driver: &self, token, is_over: false };
             let answer = receiver.await;
             waiting.is_over = true;
+            // A caller is dropped without an answer only where everything ends.
             let answer = answer.unwrap_or_else(|_| Err(shutting_down()));
+            // Only from here on is the lock in somebody's hands: a grant that nobody heard is given
+            // back.
             if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer {
                 self.handle(Input::Heard(token));
             }

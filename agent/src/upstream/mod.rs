@@ -177,6 +177,7 @@ impl Upstream {
     pub async fn leader_status(&self) -> Result<Status, Unavailable> {
         match self.ask(Request::Status).await? {
             Response::Status(status) if status.leader == Some(status.server) => Ok(status),
+            // It led when it was asked, and does not know now how the others are.
             Response::Status(_) => Err(Unavailable::NotLeader { leader: None }),
             other => Err(unexpected(&other)),
         }

@@ -59,6 +59,7 @@ impl QuicConnection {
         queue.frames.push(call)?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
         let is_full = queue.is_full;
+        // The task that wakes up needs the lock at once.
         drop(queue);
         self.ready.notify_one();
         Ok(is_full)
@@ -85,6 +86,8 @@ impl QuicConnection {
             Ok(connection) => self.use_up(&connection, counters, &tell).await?,
             Err(error) => error,
         };
+        // Kept apart: a certificate that is not believed wants an operator, a loss only another
+        // attempt.
         Some(match ended {
             LinkError::Stranger(reason) => ConnectionEnd::NotAdmitted(reason),
             error => ConnectionEnd::Lost(error.to_string()),
@@ -116,8 +119,10 @@ impl QuicConnection {
             ended = self.serve(connection, counters, tell) => Some(ended),
             () = self.given_up.notified() => None,
         };
+        // Before this end closes it, which would be all that is known of its end.
         let refusal = connection.identity_refusal();
         match &ended {
+            // The server is told why: one of the two is broken, or of another build.
             Some(Err(error @ LinkError::Malformed(_))) => {
                 connection.close(Close::Malformed, &error.to_string());
             }
@@ -156,6 +161,7 @@ impl QuicConnection {
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         loop {
+            // A wake-up may be left over from calls that went out with the frames before.
             while self.lock().frames.is_empty() {
                 self.ready.notified().await;
             }
@@ -165,6 +171,7 @@ impl QuicConnection {
                 let mut queue = self.lock();
                 (queue.frames.take(), std::mem::take(&mut queue.is_full))
             };
+            // All of it was taken: the client may go on giving calls.
             if was_full {
                 tell(Input::Backlog(self.id, false));
             }

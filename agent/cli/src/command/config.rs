@@ -48,6 +48,7 @@ fn verdict(file: &Path, role: Option<&str>) -> Result<String, CliError> {
             (None, None) => Ok(good("an agent, and of a server")),
             (None, Some(_)) => Ok(good("an agent")),
             (Some(_), None) => Ok(good("a server")),
+            // What is wrong for both, as with a file that cannot be read, is said once.
             (Some(agent), Some(server)) if agent == server => fail(agent),
             (Some(agent), Some(server)) => fail(format!(
                 "neither an agent's nor a server's.\nAs an agent's: {agent}\nAs a server's: {server}"

@@ -96,6 +96,7 @@ fn resolve(
     answers: &dyn Fn(&Path) -> bool,
 ) -> Result<Context, CliError> {
     let flag = arguments.http_addr.as_deref();
+    // Looked at here, so that the error names the flag and not the variable whose place it takes.
     if let Some(text) = flag {
         Address::from_str(text).map_err(|error| CliError::usage(format!("--http-addr: {error}")))?;
     }
@@ -104,6 +105,7 @@ fn resolve(
         ("LOCKMESH_HTTP_ADDR", Some(flag)) => Some(flag.to_string()),
         _ => variable(name),
     })?;
+    // A socket that happens to be there must not win over what somebody said.
     let is_said = flag.is_some() || ADDRESS_VARIABLES.into_iter().any(|name| variable(name).is_some());
     let address = match !is_said && answers(Path::new(DEFAULT_SOCKET)) {
         true => Address::Unix(DEFAULT_SOCKET.into()),

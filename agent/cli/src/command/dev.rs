@@ -78,6 +78,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         servers: args.servers,
         log_format: args.log_format,
     };
+    // Checked here already, where an error can name the flag instead of a key.
     let http = HttpConfig {
         tcp: Some(options.http),
         allow_non_loopback: options.allow_non_loopback,

@@ -62,6 +62,7 @@ impl From<io::Error> for CliError {
 impl From<lockmesh_client::Error> for CliError {
     fn from(error: lockmesh_client::Error) -> Self {
         match error {
+            // Found before anything was sent.
             lockmesh_client::Error::Settings(text) => Self::Usage(text),
             other => Self::Failed(other.to_string()),
         }

@@ -57,6 +57,7 @@ fn lock_table(locks: &[Lock]) -> Table {
             lock.session_name.clone(),
             lock.node.clone(),
             lock.session.clone(),
+            // The last fence of a free lock would look like a holder's.
             if is_held { lock.fence.to_string() } else { String::new() },
             instant::utc(lock.granted_at_ms),
             lock.lock_delay.clone(),

@@ -39,6 +39,7 @@ fn table(members: &[Member]) -> Table {
         let tag = |name: &str| member.tags.get(name).cloned().unwrap_or_default();
         let kind = match tag("role").as_str() {
             "consul" => "server".to_string(),
+            // The word of `consul members`.
             "node" => "client".to_string(),
             other => other.to_string(),
         };
@@ -61,6 +62,7 @@ fn detailed_table(members: &[Member]) -> Table {
 
 fn address(member: &Member) -> String {
     match member.addr.contains(':') {
+        // An IPv6 address: without brackets its port would look like a part of it.
         true => format!("[{}]:{}", member.addr, member.port),
         false => format!("{}:{}", member.addr, member.port),
     }

@@ -115,6 +115,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
 /// the exit code.
 pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
     match invocation.command {
+        // Their configuration says how many threads they run on.
         Command::Agent(args) => agent::run(args),
         Command::Server(args) => server::run(args),
         command => runtime(command.threads())?.block_on(command.run()),

@@ -13,6 +13,7 @@ use std::io::{Write, stderr, stdout};
 pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = stdout().lock();
     out.write_all(bytes)?;
+    // Only when the bytes leave is it known whether anybody reads them.
     out.flush()?;
     Ok(())
 }

@@ -142,6 +142,7 @@ fn new_session(args: CreateArgs) -> NewSession {
         lock_delay: args.lock_delay,
         behavior: args.behavior,
         ttl: args.ttl,
+        // An empty list means no check at all, no list means the default one.
         node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
         checks: None,

@@ -14,6 +14,7 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
     let mut positionals = 0;
     while let Some(argument) = arguments.next() {
         let text = argument.to_str().unwrap_or_default();
+        // All behind it is the child's, to the letter.
         if text == "--" {
             rewritten.push(argument);
             break;
@@ -22,6 +23,7 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
             rewrite_option(argument, &mut arguments, command, &mut rewritten);
             continue;
         }
+        // Behind an argument the same word is a value.
         if let Some(inner) = command.find_subcommand(text).filter(|_| positionals == 0) {
             command = inner;
             rewritten.push(argument);
@@ -29,6 +31,7 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
         }
         positionals += 1;
         rewritten.push(argument);
+        // What follows may look like our options, and is not.
         if begins_a_child(command, positionals) {
             break;
         }
@@ -54,6 +57,7 @@ fn rewrite_option(
         // A misspelt long option is not a heap of short ones, least of all one with `-h` for help in it.
         let is_misspelt = !short && text.chars().nth(1).is_some_and(char::is_alphabetic);
         rewritten.push(if is_misspelt { OsString::from(format!("--{bare}")) } else { argument });
+        // Its value may begin with a dash, and must not be taken for an option.
         rewritten.extend(waits.then(|| rest.next()).flatten());
         return;
     };
@@ -61,6 +65,7 @@ fn rewrite_option(
     let mut spelled = OsString::from(format!("--{name}"));
     match value {
         Some("true") if is_flag => {}
+        // A flag of ours is off where it is left out.
         Some("false") if is_flag => return,
         Some(value) => spelled.push(format!("={value}")),
         // Joined, so that a value may begin with a dash.

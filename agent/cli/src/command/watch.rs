@@ -102,6 +102,7 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
                 backoff.reset();
                 // An index that went back counts anew: the agent lost its memory, or a backup was restored.
                 let next = if answer.index < index { 0 } else { answer.index };
+                // The index moves for changes elsewhere too: only another view is news.
                 if next != index && seen.as_ref() != Some(&answer.value) {
                     handler.handle(&answer.value, answer.index).await?;
                     seen = Some(answer.value);

@@ -18,6 +18,7 @@ use std::path::Path;
 pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let (signals, asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
+    // A server that begins here would be another cluster beside the data that is there.
     super::member::refuse_fleet(&folder.path)?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
@@ -35,6 +36,7 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let agent = match agent {
         Ok(agent) => agent,
         Err(error) => {
+            // It runs already, and is to leave its folder in order.
             server.stop().await;
             return Err(error.into());
         }
@@ -45,6 +47,7 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
         tracing::info!("data is in {}, kept {}", folder.path.display(), folder.kept());
     };
     signals.serve(agent.ready(), say_ready, reload).await;
+    // The agent first: requests under way still need the server.
     agent.stop().await;
     server.stop().await;
     Ok(())
@@ -71,6 +74,7 @@ impl Identities {
     }
 
     fn reload(&mut self, server: &lockmesh_server::Server, agent: &Agent) -> Outcome {
+        // Both are read before one is taken: a broken file leaves both as they were.
         let fresh_server = reload::fresh_identity(&self.server, &self.certificates.files(Role::Server))?;
         let fresh_agent = reload::fresh_identity(&self.agent, &self.certificates.files(Role::Agent))?;
         let mut changes = Vec::new();

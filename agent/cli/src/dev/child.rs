@@ -87,6 +87,7 @@ impl Child {
 
     /// Ends it and waits for that.
     pub(super) async fn stop(mut self) {
+        // The end of its standard input is what it takes for the order to stop.
         drop(self.life.take());
         let gone = self.ended.wait_for(Option::is_some);
         if timeout(TIMEOUT, gone).await.is_err() {

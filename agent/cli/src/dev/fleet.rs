@@ -34,6 +34,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
         children.push(Child::start(member, options.log_format, tell_ends.clone())?);
         Ok(())
     });
+    // Whichever of the two fails, what was started until then is stopped below.
     let agent = started.and_then(|()| {
         let servers = members.iter().map(|member| member.address.to_string()).collect();
         let config = agent_config(&options, &folder.path, servers);
@@ -58,6 +59,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
         () = signals.serve(agent.ready(), say_ready, reload) => Ok(()),
     };
+    // While the agent can still ask.
     let leader = agent.leader().await;
     agent.stop().await;
     stop(children, leader).await;
@@ -72,6 +74,7 @@ async fn watch_ends(
     loop {
         let Some((member, status)) = ends.recv().await else { return std::future::pending().await };
         let (name, config) = (&member.name, member.config_file());
+        // One that a signal killed could have begun: somebody tries out what that does.
         if !is_ready.get() && status.code().is_some() {
             let words = last_words(&member);
             return RunError::Server(format!(

@@ -90,6 +90,7 @@ pub(super) fn prepare(
     certificates: &Development,
 ) -> Result<Vec<ServerFolder>, RunError> {
     let folder = absolute(folder)?;
+    // Its data would lie there unused, and the new servers begin with nothing.
     if folder.join("server").exists() {
         return Err(RunError::Server(format!(
             "{} holds the data of one server in one process: start it without --servers, or name another folder",
@@ -97,6 +98,7 @@ pub(super) fn prepare(
         )));
     }
     let with_data = members_with_data(&folder);
+    // Those that start may be too few for a majority of those that have data.
     if with_data > usize::from(count) {
         refuse_fleet(&folder)?;
     }
@@ -108,6 +110,7 @@ pub(super) fn prepare(
     for member in members.iter_mut().filter(|member| is_old(member)) {
         let config = member.read()?;
         member.address = config.rpc.listen;
+        // Port 0 is any free one: nobody knows it before the server runs.
         member.http = config.http.listen.filter(|address| address.port() != 0);
     }
     let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
@@ -161,6 +164,7 @@ fn prepare_one(
         member.name,
         config::text_of(&config)
     );
+    // Whole or not at all: the next start takes a file that is there as it is.
     let (file, part) = (member.config_file(), member.folder.join("server.toml.part"));
     let write = |mut part: fs::File| part.write_all(text.as_bytes());
     let written = private::create_file(&part).and_then(write).and_then(|()| fs::rename(&part, &file));

@@ -23,6 +23,7 @@ const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
+    // An agent can say who it is without a quorum too, and is asked for just that.
     let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status()).await;
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);
@@ -99,14 +100,17 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     let servers = &status.servers;
     let mut members = registered_members(call, servers).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
+    // Also before it is registered, and where the catalog cannot be read.
     if !members.iter().any(|member| member.name.to_lowercase() == own.as_str()) {
         members.push(own_member(&call.api.identity, servers));
     }
     let known: BTreeSet<String> = members.iter().map(|member| member.name.to_lowercase()).collect();
     let datacenter = &call.api.identity.datacenter;
+    // A server whose machine runs no agent is in no catalog.
     let strangers = servers.iter().filter(|server| !known.contains(&server.node.to_lowercase()));
     members.extend(strangers.map(|server| server_member(server, &status, datacenter)));
     if call.params.non_empty("wan").is_some() {
+        // A port among the tags is what tells servers from the rest.
         members.retain(|member| member.tags.contains_key("port"));
         members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
     }
@@ -124,6 +128,7 @@ async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
 
 /// A server on whose machine no agent runs.
 fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Member {
+    // The leader alone knows how others are: seen by anybody else, nobody is called dead.
     let is_lost = status.leader == Some(status.server) && !server.healthy;
     let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
     let (node, state) = (&server.node, if is_lost { FAILED } else { ALIVE });
@@ -131,6 +136,7 @@ fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Me
 }
 
 async fn registered_members(call: &Call<'_>, servers: &[ServerStatus]) -> Result<Vec<Member>, Failure> {
+    // Any server will do: who is there is asked most when there is no leader.
     let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
     let nodes = call.read(Query::Nodes, options, None).await?;
     let checks = call.read(Query::ChecksInState(None), options, None).await?;
@@ -138,6 +144,7 @@ async fn registered_members(call: &Call<'_>, servers: &[ServerStatus]) -> Result
         return Err(super::misfit::wrong_rows());
     };
     let member = |node: &Arc<Node>| {
+        // A node without it was written by others: no agent runs there.
         let health = alive_check(checks, node)?;
         let status = if health.status == CheckStatus::Critical { FAILED } else { ALIVE };
         let port = server_port(&call.api.identity, servers, &node.id);
@@ -159,6 +166,7 @@ fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
 
 /// The RPC port of the server on a node, if there is one.
 fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<String> {
+    // The server in this process is known before any quorum knows it.
     if node_id.eq_ignore_ascii_case(&identity.node_id)
         && let Some(own) = identity.server_rpc
     {

@@ -57,6 +57,7 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
     let body = call.small_body(body).await?;
     let wrong = |error: JsonError| Failure::bad_request(format!("Error parsing autopilot config: {error}"));
     let body = first_value(&body).map_err(wrong)?;
+    // Written with the index that was read: what others change meanwhile must not be undone.
     for _ in 0..ATTEMPTS {
         let (mut autopilot, index) = call.api.upstream.autopilot().await?;
         change(&mut autopilot, &body).map_err(wrong)?;
@@ -68,6 +69,8 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
             Reply::Succeeded(true) => {
                 return Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index));
             }
+            // Being too late is the answer then; without `?cas` the change goes on top of the other
+            // one.
             Reply::Succeeded(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
             Reply::Succeeded(false) => {}
             Reply::Refused(refusal) => return Err(refusal.into()),
@@ -106,6 +109,7 @@ fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
     if let Some(count) = count(&object, "MinQuorum", 0, u64::from(u16::MAX))? {
         autopilot.min_quorum = u32::try_from(count).unwrap_or(u32::MAX);
     }
+    // Tools send back the whole of what they read, these fields with it, and mean nothing by that.
     let is_said = |value: &Value| !matches!(value, Value::Bool(false)) && value.as_str() != Some("");
     match ENTERPRISE_FIELDS.iter().find(|name| object.value(name).is_some_and(is_said)) {
         Some(name) => Err(JsonError::Value(format!("{name} is a Consul Enterprise feature"))),

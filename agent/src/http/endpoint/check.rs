@@ -88,6 +88,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
     let known: Vec<&str> = FIELDS.iter().chain(OTHER_KINDS).copied().collect();
     object.refuse_unknown(&known).map_err(undecodable)?;
     let ttl = duration_field(&object, "TTL").map_err(undecodable)?;
+    // A TTL check has no use for them, but what makes no sense is refused all the same.
     for name in ["Interval", "Timeout", "DeregisterCriticalServiceAfter"] {
         duration_field(&object, name).map_err(undecodable)?;
     }
@@ -97,6 +98,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
         return Err(Refused::Bad("Missing check name".into()));
     }
     let status = match text("Status")? {
+        // Nobody has reported yet that it is well.
         "" => CheckStatus::Critical,
         word => CheckStatus::parse(word).ok_or_else(|| Refused::Bad("Bad check status".into()))?,
     };

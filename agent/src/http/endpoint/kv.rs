@@ -54,6 +54,7 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 }
 
 async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Response<Body>, Failure> {
+    // Some clients misspell it.
     let separator = call.params.non_empty("separator").or_else(|| call.params.non_empty("seperator"));
     let query = Query::Keys { prefix, separator: separator.unwrap_or_default().into() };
     let answer = call.read(query, options, None).await?;
@@ -124,10 +125,12 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
         let (asked, applied) = call.api.upstream.acquire(entry, session, wait).await?;
         let granted = applied.index;
         let response = written(call, as_named(named, applied)?)?;
+        // Granted at once: it never stood in the queue.
         return Ok(if asked == granted { response } else { answer::with_queued(response, asked) });
     }
     let command = match (expected, session("acquire"), session("release")) {
         (Some(expected), ..) => {
+            // 0 wants that there is no such key.
             KvCommand::Cas(entry, Some(expected).filter(|index| *index > 0).map(LogIndex))
         }
         (_, Some(session), _) => KvCommand::Acquire(entry, session),

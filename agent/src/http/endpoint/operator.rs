@@ -99,6 +99,8 @@ async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
     let status = leaders_view(call).await?;
     let addresses = status.servers.iter().map(|server| server.address.clone()).collect();
+    // Its own refusal would bring the advice to empty its data folder, as for one of another
+    // cluster.
     if let Some(server) = status.servers.iter().find(|server| server.address == address) {
         let text = format!("the server at {address} belongs to this quorum already, as {}", named(server));
         return Err(conflict(&text, "see `lockmesh operator raft list-peers`"));

@@ -76,6 +76,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     let (datacenter, registration) = parse_registration(&body).map_err(undecodable)?;
     check_datacenter(call.api, &datacenter)?;
     let mut registration = registration;
+    // Whichever was named was found to be ours, and where none was, ours is meant.
     registration.node.datacenter.clone_from(&call.api.identity.datacenter);
     done(call, Command::Register(registration)).await
 }
@@ -228,6 +229,7 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
     let name = object.string("Name")?;
     let kind = match object.string("Type")? {
+        // Clients describe what is run, and leave the kind to Consul.
         "" => kind_of_definition(&object)?,
         said => said,
     };
@@ -278,6 +280,7 @@ fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
     let definition = check.object("Definition", "HealthCheckDefinition")?;
     let is_said = |name: &str| {
         let value = definition.value(name);
+        // `0s` is how Go writes a duration that nobody set.
         value.is_some_and(|value| !says_nothing(value) && value.as_str() != Some("0s"))
     };
     if is_said("AliasNode") || is_said("AliasService") {

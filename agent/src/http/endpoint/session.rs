@@ -93,6 +93,7 @@ pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
 /// Which of the two lists of checks count. Both start as the node's health; then the body overrides.
 fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), JsonError> {
     let list = |name: &str| -> Result<Vec<String>, JsonError> {
+        // A list that was sent empty says that there is no check, none at all says nothing.
         match object.sent(name) {
             Some(_) => Ok(object.strings(name)?.into_iter().map(str::to_owned).collect()),
             None => Ok(vec![NODE_HEALTH.into()]),
@@ -151,6 +152,8 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
                 let created = shape::session::Created { id: id.to_string() };
                 return Ok(answer::with_write_index(answer::json(&created, call.layout()), applied.index));
             }
+            // Not an earlier attempt of ours, which would be answered as it was then: somebody
+            // else's id.
             Reply::Refused(Refusal::SessionIdInUse(_)) => session.id = fresh_id()?,
             Reply::Refused(refusal) => return Err(refusal.into()),
             other => return Err(super::misfit::wrong_reply(&other)),
@@ -195,6 +198,7 @@ fn judged_ttl(text: &str, least: Duration) -> Result<Option<Duration>, Failure> 
     let nanoseconds = duration::parse(text)
         .map_err(|error| Failure::refused(format!("Session TTL '{text}' invalid: {error}")))?;
     let ttl = clamped(nanoseconds);
+    // 0 means no TTL, as an empty text does.
     if nanoseconds != 0 && (ttl < least || ttl > TTL_MAX) {
         let (least, most) = (duration::format_duration(least), duration::format_duration(TTL_MAX));
         return Err(Failure::refused(format!(

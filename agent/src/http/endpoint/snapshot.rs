@@ -97,6 +97,7 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
     let mut file = tokio::fs::File::from_std(blocking(tempfile::tempfile).await?);
     let mut length = 0_u64;
     loop {
+        // For each piece and not for all: a large backup may take its time.
         let frame = tokio::time::timeout(limits.body_read_timeout, body.frame()).await;
         let frame = frame.map_err(|_| {
             crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
@@ -120,9 +121,11 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
 
 /// Sends a verified backup to the quorum, part by part; the state changes at the last step.
 async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<LogIndex, Failure> {
+    // Drawn, so that the parts of two restores at the same time are not mixed.
     let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     let id = u64::from_le_bytes(id);
     step(call, RestoreStep::Begin { id }).await?;
+    // A short queue: parts are read while others are on their way, but never all of them.
     let (sender, mut parts) = mpsc::channel::<(u32, Vec<Change>)>(2);
     let reading = tokio::task::spawn_blocking(move || {
         file.rewind().map_err(ArchiveError::Io)?;
@@ -136,6 +139,7 @@ async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<Lo
     while let Some((number, rows)) = parts.recv().await {
         step(call, RestoreStep::Part { id, number, rows }).await?;
     }
+    // A file that cannot be read ends the parts too: they must not be committed then.
     let read = reading.await.map_err(|_| Failure::not_done("the agent is shutting down"))?;
     read.map_err(unusable)?;
     step(call, RestoreStep::Commit { id, parts: meta.parts }).await

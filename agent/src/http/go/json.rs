@@ -45,6 +45,7 @@ pub fn first_value(body: &[u8]) -> Result<Value, JsonError> {
     match serde_json::Deserializer::from_slice(body).into_iter::<Value>().next() {
         None => Err(JsonError::Empty),
         Some(Ok(value)) => Ok(value),
+        // Go's words, which clients know, for a body that breaks off.
         Some(Err(error)) if error.is_eof() => Err(JsonError::Syntax("unexpected EOF".into())),
         Some(Err(error)) => Err(JsonError::Syntax(error.to_string())),
     }
@@ -179,6 +180,7 @@ impl<'v> Object<'v> {
     /// # Errors
     /// The field holds something else; the error names it as Go would.
     pub fn object(&self, name: &str, type_name: &'static str) -> Result<Object<'v>, JsonError> {
+        // Go names the field that is wrong, not the type that its value should have made.
         let value = self.value(name).unwrap_or(&Value::Null);
         Object::new(type_name, value).map_err(|_| self.wrong(name, value, type_name))
     }

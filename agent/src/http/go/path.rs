@@ -36,6 +36,7 @@ pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
 
 /// Whether every character prints: no controls, no separators but the plain space, nothing unassigned.
 pub fn is_printable(text: &str) -> bool {
+    // Nearly every path is plain ASCII, which is seen without decoding.
     text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || text.chars().all(is_printable_char)
 }
 
@@ -67,6 +68,7 @@ pub fn cleaned(path: &str) -> Option<String> {
         }
     }
     let mut clean = format!("/{}", kept.join("/"));
+    // With a `/` at its end it is another key than without.
     if path.ends_with('/') && clean != "/" {
         clean.push('/');
     }

@@ -23,6 +23,7 @@ pub struct Params<'a> {
 pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
     let mut pairs = Vec::new();
     for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
+        // It once separated parameters: two readers could understand different things.
         if piece.contains(';') {
             return Err(QueryError);
         }
@@ -56,6 +57,7 @@ impl Params<'_> {
     /// Writes the parameters anew, with their names in order.
     pub fn encode(&self) -> String {
         let mut sorted: Vec<_> = self.pairs.iter().collect();
+        // A stable order: values of one name stay as they were sent.
         sorted.sort_by(|left, right| left.0.cmp(&right.0));
         let pieces: Vec<_> =
             sorted.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();

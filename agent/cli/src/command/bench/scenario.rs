@@ -228,6 +228,7 @@ async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Laten
         holder.wire.send(&holder.release).await?;
         let head = waiter.wire.receive().await?;
         expect_true(&waiter.wire, head)?;
+        // The grant is the end: what the release itself is answered belongs to no hand-off.
         let goes_on = meter.note(begun);
         let head = holder.wire.receive().await?;
         expect_true(&holder.wire, head)?;

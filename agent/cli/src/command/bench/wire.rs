@@ -55,6 +55,7 @@ impl Wire {
             Address::Unix(path) => Stream::Unix(lockmesh_client::dial(path).await?),
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                // A lone small request must not wait for more to be sent with it.
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
@@ -165,6 +166,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Sockets hold nothing back.
         Poll::Ready(Ok(()))
     }
 

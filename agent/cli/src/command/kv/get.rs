@@ -73,6 +73,7 @@ fn print_entries(args: &Args, entries: &[Entry]) -> Result<(), CliError> {
     }
     for (number, entry) in entries.iter().enumerate() {
         let text = match args.detailed {
+            // A blank line between two, as `consul kv get` has it.
             true if number > 0 => [b"\n".as_slice(), &detailed(entry, args.base64)].concat(),
             true => detailed(entry, args.base64),
             false => [entry.key.as_bytes(), b":", &shown(entry, args.base64)].concat(),

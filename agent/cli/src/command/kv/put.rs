@@ -50,6 +50,7 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     if args.modify_index.is_some() && !args.cas {
         return Err(CliError::usage("--modify-index means nothing without --cas: add it, or leave both out"));
     }
+    // After all that can be refused without it: nobody waits for stdin in vain.
     let mut data = match &args.data {
         Some(data) => value::bytes_of(data, &mut std::io::stdin().lock())?,
         None => Vec::new(),

@@ -14,6 +14,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Vec<u8>, CliError> {
     let wrong = |error: &dyn std::fmt::Display| {
         CliError::in_consuls_words(format!("Error! Cannot base 64 decode data: {error}"))
     };
+    // Files and `echo` end with a newline that belongs to no base64.
     let text = std::str::from_utf8(text.trim_ascii()).map_err(|error| wrong(&error))?;
     decode_base64(text).map(Vec::from).map_err(|error| wrong(&error))
 }

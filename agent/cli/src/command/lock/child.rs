@@ -147,6 +147,7 @@ impl Child {
             (true, _) => wait(none),
             (false, true) => waitpgid(self.pid, none),
             (false, false) if self.end.is_none() => waitpid(Some(self.pid), none),
+            // It was reaped: by now its number may be another process's.
             (false, false) => return,
         } {
             if pid == self.pid {

@@ -166,6 +166,7 @@ pub async fn run(held: &Held, program: &Program, signals: &mut Signals) -> Resul
         .map_err(|error| CliError::failed(format!("cannot start {name}: {error}; nothing was run")))?;
     loop {
         tokio::select! {
+            // A program that has ended did so under its lock, even if that is lost just now.
             biased;
             end = child.ended() => return Ok(Ended::Itself(end)),
             reason = held.lost() => {

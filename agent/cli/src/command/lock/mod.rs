@@ -118,6 +118,7 @@ pub async fn hold_and_run(
     let session = options.session(&program.name, &words);
     let name = program.prefix();
     let wanted = if holders == 1 && !always_semaphore {
+        // The key that `consul lock` takes, so that the two exclude each other.
         let lock = Lock::new(&client, format!("{name}/.lock")).session(session);
         Wanted::Lock(lock.watch_retries(options.monitor_retry))
     } else {
@@ -125,6 +126,7 @@ pub async fn hold_and_run(
         let semaphore = Semaphore::new(&client, name, limit).session(session);
         Wanted::Slot(semaphore.watch_retries(options.monitor_retry))
     };
+    // Before anything is held: from here on a signal has it given back, instead of killing us.
     let mut signals = Signals::take()?;
     options.tell("waiting for the lock");
     let acquired = wanted.acquire(options.wait_limit(), &mut signals).await;
@@ -138,6 +140,7 @@ pub async fn hold_and_run(
     ));
     let program = Program { words, pass_stdin: program.pass_stdin, environment: held.environment() };
     let ended = held::run(&held, &program, &mut signals).await;
+    // Also where the program could not be started.
     give_back(held, &wanted, &ended, options).await?;
     Ok(options.exit_code(&ended?))
 }
@@ -167,6 +170,7 @@ impl Options {
     fn wait_limit(&self) -> WaitLimit {
         match self.older_timeout.unwrap_or(self.timeout) {
             _ if self.once => WaitLimit::Once,
+            // How `consul lock` spells that there is no limit.
             Duration::ZERO => WaitLimit::Endless,
             limit => WaitLimit::Within(limit),
         }

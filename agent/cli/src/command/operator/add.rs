@@ -35,6 +35,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
     let operator = client.operator();
+    // To tell the newcomer by, which may call itself otherwise than it is called here.
     let before = operator.servers(&Read::default()).await?;
     operator.add_server(&args.address).await?;
     print_line(&format!("{} is told to join", args.address))?;

@@ -88,6 +88,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Command::Remove { server } => {
             let quorum = operator.servers(&Read::default()).await?;
             let server = find(&quorum, &server)?;
+            // By the id that no two servers share, whatever the operator named it by.
             operator.remove_server(&server.raft_id.to_string()).await?;
             print_line(&format!("{} is out of the quorum", named(server)))?;
         }
@@ -108,6 +109,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 /// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest server does.
 async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
     match client.operator().servers(read).await {
+        // Whoever chose how fresh the answer must be wants no other one.
         Err(error @ (Error::Unavailable { .. } | Error::UnknownOutcome { .. }))
             if *read == Read::default() =>
         {

@@ -86,6 +86,7 @@ async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError>
     let part = part_beside(file)?;
     let handle = part.reopen().map_err(|error| cannot("write", part.path(), &error))?;
     client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
+    // Before it takes the name: a loss of power leaves the old backup or the whole new one.
     part.as_file().sync_all().map_err(|error| cannot("write", file, &error))?;
     // What broke on its way must not take the place of a good backup.
     let contents = Contents::of(&open(part.path())?, part.path())?;

@@ -73,6 +73,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
 }
 
 fn init(args: &InitArgs) -> Result<(), CliError> {
+    // First: an authority that machines trust must not be replaced by a slip.
     let (certificate, key) = fresh_pair(&args.out, "ca")?;
     let authority = Authority::create(&args.name, days(args.days)).map_err(CliError::failed)?;
     authority.save(&certificate, &key).map_err(CliError::failed)?;
