@@ -250,7 +250,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+        fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, Unavailable>> {
             Box::pin(std::future::pending())
         }
     }

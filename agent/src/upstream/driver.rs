@@ -12,7 +12,7 @@ use lockmesh_agent_core::quorum_client::{
     Outbox, QuorumClient, QuorumClientConfig,
 };
 use lockmesh_agent_core::request_ids::Registration;
-use lockmesh_net::client::call_once;
+use lockmesh_net::CallClient;
 use lockmesh_net::random::seed;
 use lockmesh_net::{Endpoint, Identity};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -270,11 +270,21 @@ impl Quorum for Driver {
         })
     }
 
-    fn invite(self: Arc<Self>, address: String, servers: Vec<String>) -> BoxFuture<Result<Response, String>> {
+    fn invite(
+        self: Arc<Self>,
+        address: String,
+        servers: Vec<String>,
+    ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move {
-            let request = Request::Invite(servers);
-            let response = call_once(&self.endpoint, &address, &request, INVITE_TIMEOUT).await;
-            response.map_err(|error| error.to_string())
+            let connected = CallClient::connect_to(&self.endpoint, &address).await;
+            let mut client = connected.map_err(|error| {
+                Unavailable::Denied(format!("no server is reached at {address}: {error}"))
+            })?;
+            // From here on it may have heard: what it makes of it cannot be told without its answer.
+            client.call(Request::Invite(servers), INVITE_TIMEOUT).await.map_err(|error| {
+                let what = format!("the server at {address} was told to join and did not answer ({error})");
+                Unavailable::Unknown(what)
+            })
         })
     }
 

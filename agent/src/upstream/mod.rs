@@ -207,14 +207,11 @@ impl Upstream {
     /// Tells the server at `address`, which belongs to no quorum yet, to join the one that `servers` are of.
     ///
     /// # Errors
-    /// [`Unavailable::Denied`] says why the server does not join, or that it did not answer. One
-    /// that was reached and then not heard may be joining all the same: [`Self::leader_status`]
+    /// [`Unavailable::Denied`] says why the server does not join. Unless
+    /// [`Unavailable::certainly_not_done`], it may be joining all the same: [`Self::leader_status`]
     /// tells.
     pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
-        let asked = self.0.clone().invite(address.into(), servers).await;
-        let response = asked
-            .map_err(|reason| Unavailable::Denied(format!("no server is reached at {address}: {reason}")))?;
-        match response {
+        match self.0.clone().invite(address.into(), servers).await? {
             Response::Done => Ok(()),
             Response::Unavailable(unavailable) => Err(unavailable),
             other => Err(unexpected(&other)),

@@ -18,7 +18,11 @@ pub trait Quorum: Debug + Send + Sync {
 
     /// Tells the server at `address`, which belongs to no quorum yet, where the servers are that it shall join; or says why
     /// it is not reached.
-    fn invite(self: Arc<Self>, address: String, servers: Vec<String>) -> BoxFuture<Result<Response, String>>;
+    fn invite(
+        self: Arc<Self>,
+        address: String,
+        servers: Vec<String>,
+    ) -> BoxFuture<Result<Response, Unavailable>>;
 
     /// Whether the agent has registered since it started.
     fn is_registered(&self) -> bool {

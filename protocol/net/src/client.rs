@@ -5,7 +5,7 @@
 
 use crate::frame::FrameQueue;
 use crate::quic::{FrameReceiver, FrameSender};
-use crate::{Close, Connection, Endpoint, LinkError, Peer, Purpose, Role};
+use crate::{Connection, Endpoint, LinkError, Peer, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,26 +73,6 @@ impl CallClient {
             .map(|(_, response)| response)
             .ok_or_else(|| LinkError::Malformed("another call's answer".into()))
     }
-}
-
-/// One call over a connection of its own, to the first that answers of the addresses that a
-/// `host:port` stands for. Each has `limit` to connect and to answer.
-///
-/// # Errors
-/// None answered: the reason of the last one. Whether the request was carried out is unknown.
-pub async fn call_once(
-    endpoint: &Endpoint,
-    address: &str,
-    request: &Request,
-    limit: Duration,
-) -> Result<Response, LinkError> {
-    let call = async |address, request: Request| {
-        let mut client = CallClient::open(endpoint, address).await?;
-        let response = client.answer(request).await?;
-        client.connection.close(Close::Done, "");
-        Ok(response)
-    };
-    try_each(address, limit, |address| call(address, request.clone())).await
 }
 
 /// Tries the addresses that a `host:port` stands for one after the other, each for `limit` at most,

@@ -1,6 +1,6 @@
 //! Calls to a server over a connection of their own, on real sockets.
 
-use lockmesh_net::client::{call_once, try_each};
+use lockmesh_net::client::try_each;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{CallClient, Close, Development, Endpoint, Identity, LinkError, QuicOptions, Role};
 use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response};
@@ -61,7 +61,8 @@ where
 async fn one_call_is_answered_also_at_a_name() {
     let (_folder, dialler, port) = start(|server| serve(server, 1));
     for host in ["127.0.0.1", "localhost"] {
-        let answer = call_once(&dialler, &format!("{host}:{port}"), &Request::Status, LIMIT).await;
+        let connected = CallClient::connect_to(&dialler, &format!("{host}:{port}")).await;
+        let answer = connected.expect("it listens").call(Request::Status, LIMIT).await;
         assert_eq!(answer, Ok(Response::Done), "{host}");
     }
 }

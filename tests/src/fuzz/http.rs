@@ -259,7 +259,7 @@ impl Quorum for Nonsense {
         Box::pin(std::future::ready(answer))
     }
 
-    fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+    fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(std::future::ready(Ok(self.next())))
     }
 }

@@ -222,7 +222,7 @@ impl upstream::Quorum for Quorum {
         self: Arc<Self>,
         _address: String,
         servers: Vec<String>,
-    ) -> BoxFuture<Result<Response, String>> {
+    ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move { Ok(self.answer(Call::Invite(servers)).await) })
     }
 }

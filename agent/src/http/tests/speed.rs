@@ -29,7 +29,7 @@ impl Quorum for Granting {
         Box::pin(std::future::ready(Ok(Answered::Response(Response::Applied(applied)))))
     }
 
-    fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, String>> {
+    fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(std::future::pending())
     }
 }
