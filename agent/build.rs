@@ -1,7 +1,8 @@
-//! Tells the program which commit it is built from: `LOCKMESH_COMMIT` of the environment, else what `.git` says.
+//! Tells the program which commit it is built from: `LOCKMESH_COMMIT` of the environment, else what
+//! `.git` says.
 //!
-//! `.git` is read for releases alone. A build for development would otherwise be made anew after every commit, only to say
-//! another name: it says `unknown`, as one outside of a repository does.
+//! `.git` is read for releases alone. A build for development would otherwise be made anew after
+//! every commit, only to say another name: it says `unknown`, as one outside of a repository does.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

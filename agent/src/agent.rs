@@ -57,7 +57,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before the quorum does.
+    /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before
+    /// the quorum does.
     ///
     /// # Errors
     /// Nothing of the agent runs: what was bound before is closed. The error names the key, file or
@@ -138,8 +139,8 @@ impl Agent {
         self.lives.send_replace(identity.lives().to_vec());
     }
 
-    /// Takes no new requests, and lets those that are under way finish for a while; blocking ones are answered at once
-    /// with what there is.
+    /// Takes no new requests, and lets those that are under way finish for a while; blocking ones
+    /// are answered at once with what there is.
     pub async fn stop(self) {
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);

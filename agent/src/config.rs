@@ -24,10 +24,11 @@ const MAX_ALLOWED_HOSTS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
-    /// Where the agent keeps what must outlive it: the node's UUID, the checks that were registered.
+    /// Where the agent keeps what must outlive it: the node's UUID, the checks that were
+    /// registered.
     pub data_dir: PathBuf,
-    /// The address that the catalog gives for this node; empty for the one the servers see, which a host with
-    /// one address never needs to change.
+    /// The address that the catalog gives for this node; empty for the one the servers see, which a
+    /// host with one address never needs to change.
     #[serde(with = "empty_is_none")]
     pub advertise: Option<IpAddr>,
     /// How many threads serve applications and the way to the servers. 1 to 256.
@@ -55,8 +56,8 @@ pub struct HttpConfig {
     pub tcp: Option<SocketAddr>,
     /// Whether `tcp` may be reachable from other hosts. There is no access control behind it.
     pub allow_non_loopback: bool,
-    /// The names, besides `localhost` and the node's, by which requests over TCP may call this host, without a port.
-    /// At most 64.
+    /// The names, besides `localhost` and the node's, by which requests over TCP may call this
+    /// host, without a port. At most 64.
     pub allowed_hosts: Vec<String>,
     /// The Unix socket's path; empty for none.
     pub socket: PathBuf,
@@ -79,7 +80,8 @@ pub struct HttpConfig {
     /// The longest that a blocking query, or an acquire for a lock, may wait. 1 s to 1 h.
     #[serde(with = "duration::text")]
     pub max_query_time: Duration,
-    /// How long a client may take to send a request's head, and how long each further part of its body. 1 s to 10 m.
+    /// How long a client may take to send a request's head, and how long each further part of its
+    /// body. 1 s to 10 m.
     #[serde(with = "duration::text")]
     pub read_timeout: Duration,
     /// Connections in all. 16 to 1,000,000.
@@ -97,8 +99,8 @@ pub struct UpstreamConfig {
     /// How long a request is tried again while there is no leader. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
-    /// After how long without an answer from the leader the other servers are asked whether there is a new one.
-    /// 10 ms to 10 s.
+    /// After how long without an answer from the leader the other servers are asked whether there
+    /// is a new one. 10 ms to 10 s.
     #[serde(with = "duration::text")]
     pub probe_after: Duration,
 }
@@ -107,7 +109,8 @@ pub struct UpstreamConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckConfig {
-    /// How long a change of a check's output alone may wait before the catalog is told. 0 s to 24 h.
+    /// How long a change of a check's output alone may wait before the catalog is told. 0 s to 24
+    /// h.
     #[serde(with = "duration::text")]
     pub update_interval: Duration,
     /// How much of a check's output is kept in bytes. 1 to 1 MiB.

@@ -1,7 +1,9 @@
-//! What the agent counts, and how both dialects of its metrics are written: Prometheus text, and the JSON of Consul.
+//! What the agent counts, and how both dialects of its metrics are written: Prometheus text, and
+//! the JSON of Consul.
 //!
-//! Everything is in the process's one registry, so that a server in the same process shows up too. A counter is there
-//! from the process's start, at zero. **Invariant:** every refusal and every limit that strikes counts somewhere here.
+//! Everything is in the process's one registry, so that a server in the same process shows up too.
+//! A counter is there from the process's start, at zero. **Invariant:** every refusal and every
+//! limit that strikes counts somewhere here.
 
 use crate::upstream::{Upstream, UpstreamCounters};
 use lockmesh_agent_core::quorum_client::NotReady;
@@ -51,7 +53,8 @@ pub static BLOCKED: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries that wait for news"))
 });
 
-/// How long requests took, by what they are about, in the order of [`GROUPS`]; those that may wait are apart.
+/// How long requests took, by what they are about, in the order of [`GROUPS`]; those that may wait
+/// are apart.
 static REQUEST_SECONDS: LazyLock<[Histogram; GROUPS.len()]> = LazyLock::new(|| {
     let help = "From a request's head to its answer, without requests that may wait";
     let options = HistogramOpts::new("lockmesh_http_request_seconds", help).buckets(SHORT_BUCKETS.to_vec());
@@ -91,7 +94,8 @@ const GROUPS: [&str; 11] = [
     "other",
 ];
 
-/// Series that are there before anything happened: alerts on their growth would miss the first time otherwise.
+/// Series that are there before anything happened: alerts on their growth would miss the first time
+/// otherwise.
 const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
     (
         &REFUSALS,
@@ -143,7 +147,8 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
     (&CHECK_SYNCS, &["ok", "failed"]),
 ];
 
-/// Statuses under which every endpoint has a series from the start; others come with their first answer.
+/// Statuses under which every endpoint has a series from the start; others come with their first
+/// answer.
 const PRESET_STATUSES: [&str; 2] = ["200", "500"];
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {

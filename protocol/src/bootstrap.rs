@@ -1,10 +1,12 @@
-//! What servers tell each other before they are a quorum, and how a server that comes later finds one.
+//! What servers tell each other before they are a quorum, and how a server that comes later finds
+//! one.
 
 use crate::id::{NodeName, ServerId};
 use crate::record::{NewServer, Server};
 use serde::{Deserialize, Serialize};
 
-/// A cluster's id and first servers. Each of these promises it once, durably, before any of them votes.
+/// A cluster's id and first servers. Each of these promises it once, durably, before any of them
+/// votes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootstrapPlan {
     /// The cluster's id, a UUID.

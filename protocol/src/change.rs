@@ -1,10 +1,12 @@
-//! One typed fact that became true. A change sets or removes one row of the state, whole; two are about very many at
-//! once.
+//! One typed fact that became true. A change sets or removes one row of the state, whole; two are
+//! about very many at once.
 //!
-//! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what happened in no
-//! other way, and a state rebuilt from the rows of a checkpoint equals the state that wrote them.
+//! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what
+//! happened in no other way, and a state rebuilt from the rows of a checkpoint equals the state
+//! that wrote them.
 //!
-//! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader overflows.
+//! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader
+//! overflows.
 
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
 use crate::record::{
@@ -60,11 +62,13 @@ pub enum Change {
     LastServer(ServerId),
     /// How the leader looks after the servers, and the index at which somebody said so.
     Autopilot(Autopilot, LogIndex),
-    /// A part of a restore that is being gathered: id, number, and its rows as bytes that only the state reads.
+    /// A part of a restore that is being gathered: id, number, and its rows as bytes that only the
+    /// state reads.
     RestorePart(u64, u32, Option<Bytes>),
     /// Everything that was there is gone; the changes that follow set every row anew.
     Cleared,
-    /// Every key under a prefix is gone, and every tombstone under it: one change, however many they are.
+    /// Every key under a prefix is gone, and every tombstone under it: one change, however many
+    /// they are.
     TreeDeleted(Key),
     /// The version of the format that the cluster is at; see [`crate::format`].
     Format(u8),

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One step of the replicated state machine. Stored: variants are only appended, see [`crate::format`].
+/// One step of the replicated state machine. Stored: variants are only appended, see
+/// [`crate::format`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// A write to one key, or to all under a prefix.
@@ -68,7 +69,8 @@ pub enum Command {
         /// Its first servers.
         servers: Vec<Server>,
     },
-    /// A server comes to the quorum: it gets an id that none had before, or the one it was given already.
+    /// A server comes to the quorum: it gets an id that none had before, or the one it was given
+    /// already.
     AdmitServer(NewServer),
     /// A server of the roster moved.
     UpdateServer(Server),
@@ -78,13 +80,14 @@ pub enum Command {
     ConfigureAutopilot(Autopilot, Option<LogIndex>),
     /// Changes nothing: the servers compare the states that they hold at exactly this index.
     CorruptionCheck,
-    /// The cluster goes on to this version of the format. Does nothing unless every server of the roster reads it.
+    /// The cluster goes on to this version of the format. Does nothing unless every server of the
+    /// roster reads it.
     RaiseFormat(u8),
 }
 
 impl Command {
-    /// The version of the format that a cluster must be at before this command is proposed: whoever is behind could not
-    /// read it.
+    /// The version of the format that a cluster must be at before this command is proposed: whoever
+    /// is behind could not read it.
     pub fn since(&self) -> u8 {
         match self {
             Self::Kv(_)
@@ -110,7 +113,8 @@ impl Command {
     }
 }
 
-/// A write to the key-value store. The value is empty where the client sent none. Stored: only appended to.
+/// A write to the key-value store. The value is empty where the client sent none. Stored: only
+/// appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KvCommand {
     /// Writes whatever is there.
@@ -119,8 +123,9 @@ pub enum KvCommand {
     Cas(NewEntry, Option<LogIndex>),
     /// Takes the lock, or updates the value if the session holds it already.
     Acquire(NewEntry, SessionId),
-    /// Takes the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. Whoever frees the lock grants
-    /// it to the first in the queue by the same command. A session that is queued already keeps its position.
+    /// Takes the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. Whoever
+    /// frees the lock grants it to the first in the queue by the same command. A session that is
+    /// queued already keeps its position.
     Enqueue {
         /// What the grant writes.
         new: NewEntry,
@@ -129,9 +134,10 @@ pub enum KvCommand {
         /// How long it waits.
         wait: Duration,
     },
-    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at this index: its position is given up, or the
-    /// lock that it was granted given back, unless the session has acquired it again since. Answered with
-    /// [`crate::reply::Reply::Succeeded`] for a position, true where there was one, and with `Done` for a lock.
+    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at this index: its
+    /// position is given up, or the lock that it was granted given back, unless the session has
+    /// acquired it again since. Answered with [`crate::reply::Reply::Succeeded`] for a position,
+    /// true where there was one, and with `Done` for a lock.
     Leave {
         /// Which key.
         key: Key,
@@ -140,7 +146,8 @@ pub enum KvCommand {
         /// The index of the request that nobody waits for.
         enqueued_at_index: LogIndex,
     },
-    /// Gives the lock back, or the session's position in its queue. Answered with whether it held the lock.
+    /// Gives the lock back, or the session's position in its queue. Answered with whether it held
+    /// the lock.
     Release(NewEntry, SessionId),
     /// Deletes one key.
     Delete(Key),
@@ -148,8 +155,8 @@ pub enum KvCommand {
     DeleteCas(Key, LogIndex),
     /// Deletes every key that starts with this.
     DeleteTree(Key),
-    /// The [`KvCommand::Enqueue`] at this index has waited long enough: its position is given up, if it has one still. What it was
-    /// granted stays. Answered with whether there was one.
+    /// The [`KvCommand::Enqueue`] at this index has waited long enough: its position is given up,
+    /// if it has one still. What it was granted stays. Answered with whether there was one.
     StopWaiting {
         /// Which key.
         key: Key,
@@ -230,7 +237,8 @@ pub struct TxnKv {
     pub flags: u64,
     /// The modify index that conditional verbs want.
     pub index: LogIndex,
-    /// The session, as the client wrote it: whatever is no [`SessionId`] names none, and errors repeat the text.
+    /// The session, as the client wrote it: whatever is no [`SessionId`] names none, and errors
+    /// repeat the text.
     pub session: Option<String>,
 }
 
@@ -291,7 +299,8 @@ impl KvVerb {
         known.map_or_else(|| Self::Unknown(word.into()), |(_, verb)| verb)
     }
 
-    /// Whether the verb may change anything. An unknown one does not: it is refused wherever it is looked at.
+    /// Whether the verb may change anything. An unknown one does not: it is refused wherever it is
+    /// looked at.
     pub fn is_write(&self) -> bool {
         !matches!(
             self,

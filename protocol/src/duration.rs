@@ -1,7 +1,7 @@
 //! Durations as people and HTTP clients write them: `10s`, `1m30s`, `0.5h`, `250ms`.
 //!
-//! The grammar and the error texts are those of Go's `time` package, because Consul's clients send and match them.
-//! [`text`] is the same for files: an unsigned duration behind `#[serde(with)]`.
+//! The grammar and the error texts are those of Go's `time` package, because Consul's clients send
+//! and match them. [`text`] is the same for files: an unsigned duration behind `#[serde(with)]`.
 
 use std::time::Duration;
 
@@ -121,7 +121,8 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// `0.decimals × scale`, rounded down. Digits that are worth less than a nanosecond of an hour are left out.
+/// `0.decimals × scale`, rounded down. Digits that are worth less than a nanosecond of an hour are
+/// left out.
 fn fraction_of(decimals: &str, scale: u64) -> u64 {
     let kept = &decimals[..decimals.len().min(18)];
     let value = kept.parse::<u128>().unwrap_or(0);

@@ -1,21 +1,26 @@
-//! The format of all that is stored or replicated: rows of the state, log entries, snapshots and backups.
+//! The format of all that is stored or replicated: rows of the state, log entries, snapshots and
+//! backups.
 //!
-//! Each of these begins with one byte, the version of its format. A build reads every version up to [`NEWEST`], and
-//! writes the one that its cluster is at: [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises that
-//! once every server of the roster can read the next. Until then servers of both builds work together, and the older
+//! Each of these begins with one byte, the version of its format. A build reads every version up to
+//! [`NEWEST`], and writes the one that its cluster is at:
+//! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises that once every server of
+//! the roster can read the next. Until then servers of both builds work together, and the older
 //! build may come back; afterwards it may not, and says so ([`FormatError::Unknown`]).
 //!
-//! **Invariant:** an enum that is stored is only appended to, and no struct that is stored changes. Samples of every
-//! variant lie in `tests/tests/format/` and must be read for ever.
+//! **Invariant:** an enum that is stored is only appended to, and no struct that is stored changes.
+//! Samples of every variant lie in `tests/tests/format/` and must be read for ever.
 //!
 //! How to add version 2:
 //!
-//! 1. An enum gets its new variant at its end, and [`Command::since`](crate::command::Command::since) says 2 for a new
-//!    command: it is not proposed before the cluster is at 2. Nothing else is needed for those.
-//! 2. A struct that changes is copied as it was into a module `v1` beside it, with a `From<v1::It>` for the new one.
-//! 3. [`Stored::decode_version`] of the type that holds it reads version 1 as `v1` and converts, and version 2 as it is;
-//!    [`encode`] writes the version that the cluster is at.
-//! 4. [`NEWEST`] becomes 2, and the samples of version 2 are recorded beside those of 1, which stay.
+//! 1. An enum gets its new variant at its end, and
+//!    [`Command::since`](crate::command::Command::since) says 2 for a new command: it is not
+//!    proposed before the cluster is at 2. Nothing else is needed for those.
+//! 2. A struct that changes is copied as it was into a module `v1` beside it, with a `From<v1::It>`
+//!    for the new one.
+//! 3. [`Stored::decode_version`] of the type that holds it reads version 1 as `v1` and converts,
+//!    and version 2 as it is; [`encode`] writes the version that the cluster is at.
+//! 4. [`NEWEST`] becomes 2, and the samples of version 2 are recorded beside those of 1, which
+//!    stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;

@@ -98,16 +98,19 @@ name! {
     ServiceId
 }
 
-/// A session's id: a UUID, shown as 36 characters of lower-case hyphenated hex. In the order of these texts.
+/// A session's id: a UUID, shown as 36 characters of lower-case hyphenated hex. In the order of
+/// these texts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// The id that no session ever has: what a text stands for that is no UUID, so that it is merely unknown.
+    /// The id that no session ever has: what a text stands for that is no UUID, so that it is
+    /// merely unknown.
     pub const NIL: Self = Self([0; 16]);
 
-    /// Reads an id as a client sent it, in whatever case; none where the text is no hyphenated UUID.
+    /// Reads an id as a client sent it, in whatever case; none where the text is no hyphenated
+    /// UUID.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
         let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
@@ -175,7 +178,8 @@ number! {
 }
 
 number! {
-    /// Wall-clock milliseconds since 1970, stamped by the leader's shell: words for people, never a reason to act.
+    /// Wall-clock milliseconds since 1970, stamped by the leader's shell: words for people, never a
+    /// reason to act.
     WallTime(u64)
 }
 

@@ -50,8 +50,9 @@ pub enum Query {
     Losses,
     /// The agents that registered.
     Agents,
-    /// What became of a position in a key's queue. Its index exceeds the queue position as soon as the position is given up or
-    /// granted, which nothing undoes: any server that has applied the queue position may answer.
+    /// What became of a position in a key's queue. Its index exceeds the queue position as soon as
+    /// the position is given up or granted, which nothing undoes: any server that has applied the
+    /// queue position may answer.
     QueuePosition {
         /// Which key.
         key: Key,
@@ -81,8 +82,8 @@ pub enum Consistency {
 pub struct Blocking {
     /// The index that the caller knows.
     pub index: LogIndex,
-    /// How long to wait at most; not at all where it is zero: then the caller is told what there is, with an index that lies
-    /// before its own only where that is none of this state.
+    /// How long to wait at most; not at all where it is zero: then the caller is told what there
+    /// is, with an index that lies before its own only where that is none of this state.
     pub wait: Duration,
 }
 
@@ -133,7 +134,8 @@ pub enum Rows {
     Losses(Vec<Arc<Loss>>),
     /// Agents.
     Agents(Vec<Arc<Agent>>),
-    /// What an acquire would have answered in that position; [`Reply::Queued`] as long as it is kept.
+    /// What an acquire would have answered in that position; [`Reply::Queued`] as long as it is
+    /// kept.
     QueuePosition(Reply),
 }
 

@@ -1,5 +1,5 @@
-//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk, so none of them changes but with
-//! the version of its [`format`](crate::format).
+//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk, so none
+//! of them changes but with the version of its [`format`](crate::format).
 
 use crate::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
@@ -27,10 +27,11 @@ pub struct Entry {
     pub modify_index: LogIndex,
 }
 
-/// The lock of an entry: who holds it, and the grant that stands, or stood last. That of a new entry is the default.
+/// The lock of an entry: who holds it, and the grant that stands, or stood last. That of a new
+/// entry is the default.
 ///
-/// A plain write keeps all of it, the index included: that is what a holder's sequencer is made of, and nobody but a
-/// new holder may change it.
+/// A plain write keeps all of it, the index included: that is what a holder's sequencer is made of,
+/// and nobody but a new holder may change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// Who holds it.
@@ -41,8 +42,9 @@ pub struct Lock {
     pub fence: Fence,
     /// When that grant was made.
     pub granted_at: WallTime,
-    /// The waiting acquire that this grant answers, by its log index. None for a grant that nobody waited for, and as
-    /// soon as the holder acquires again: then somebody knows of the hold, and it no longer goes with that request.
+    /// The waiting acquire that this grant answers, by its log index. None for a grant that nobody
+    /// waited for, and as soon as the holder acquires again: then somebody knows of the hold, and
+    /// it no longer goes with that request.
     pub granted_for: Option<LogIndex>,
 }
 
@@ -106,7 +108,8 @@ impl SessionSpec {
     }
 }
 
-/// A contract between a holder and the cluster: while it lives, its locks are held. It never changes.
+/// A contract between a holder and the cluster: while it lives, its locks are held. It never
+/// changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// What its creator wanted.
@@ -256,8 +259,8 @@ pub struct Agent {
 
 /// A key that nobody may acquire for a while, because its holder's session was invalidated.
 ///
-/// The state knows no time: the leader counts `duration` from when it applied `started_at_index`, then commits
-/// the end.
+/// The state knows no time: the leader counts `duration` from when it applied `started_at_index`,
+/// then commits the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockDelay {
     /// The log index of the invalidation; tells an old end from a new delay.
@@ -268,8 +271,8 @@ pub struct LockDelay {
 
 /// A session that waits for a lock: one position in a key's queue.
 ///
-/// The state knows no time: the leader counts `wait` from when it applied `enqueued_at_index`, then commits
-/// the end.
+/// The state knows no time: the leader counts `wait` from when it applied `enqueued_at_index`, then
+/// commits the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// Who waits, once in each queue.
@@ -295,7 +298,8 @@ pub struct Server {
     pub node_id: String,
     /// Where agents and other servers reach it, as `host:port`.
     pub address: String,
-    /// A UUID drawn when its data folder was made: a server whose folder was emptied is another one.
+    /// A UUID drawn when its data folder was made: a server whose folder was emptied is another
+    /// one.
     pub instance_id: String,
     /// The newest format that its build reads.
     pub format: u8,

@@ -1,7 +1,8 @@
 //! What a command answers, and why it may refuse.
 //!
-//! Three families of bad news, told apart by type: a [`Refusal`] is the state's deterministic answer and part of
-//! the reply; [`crate::rpc::Unavailable`] means that no answer could be had; anything fatal stops the process.
+//! Three families of bad news, told apart by type: a [`Refusal`] is the state's deterministic
+//! answer and part of the reply; [`crate::rpc::Unavailable`] means that no answer could be had;
+//! anything fatal stops the process.
 
 use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, ServerId, SessionId};
 use crate::record::{Check, Entry, Node, Service};

@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The longest frame in bytes.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
-/// The most messages in one frame: a message of two bytes unfolds into hundreds, and a frame must not unfold into
-/// gigabytes.
+/// The most messages in one frame: a message of two bytes unfolds into hundreds, and a frame must
+/// not unfold into gigabytes.
 pub const MAX_FRAME_MESSAGES: usize = 1 << 16;
 
 /// Which call a reply belongs to; counted by the caller, per connection.
@@ -31,7 +31,8 @@ pub struct CallId(pub u64);
 pub enum Call {
     /// Begins a call.
     Begin(CallId, Request),
-    /// The caller is gone: no reply is wanted, a waiter is to be freed. A write may still take effect.
+    /// The caller is gone: no reply is wanted, a waiter is to be freed. A write may still take
+    /// effect.
     Cancel(CallId),
 }
 
@@ -61,8 +62,8 @@ pub enum Request {
     Renew(SessionId),
     /// What this server knows of the quorum; answered by any server from what it knows.
     Status,
-    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a minute of silence, after the
-    /// last part for some seconds.
+    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a
+    /// minute of silence, after the last part for some seconds.
     BackupPart {
         /// Which backup; none to begin one.
         backup: Option<u64>,
@@ -79,7 +80,8 @@ pub enum Request {
     AddServer(NewServer),
     /// How the leader looks after the servers.
     Autopilot,
-    /// A server that belongs to nothing yet says who it is; answered by any server with who that one is.
+    /// A server that belongs to nothing yet says who it is; answered by any server with who that
+    /// one is.
     Introduce(Introduction),
     /// Tells a server that belongs to nothing yet where servers are that it shall join.
     Invite(Vec<String>),
@@ -144,7 +146,8 @@ pub enum Unavailable {
     /// Unknown: it was on its way when the server lost the leadership, its disk or its peer.
     #[error("{0}")]
     Unknown(String),
-    /// Certainly not done, and never will be: the answer does not fit a frame. Ask for less at a time.
+    /// Certainly not done, and never will be: the answer does not fit a frame. Ask for less at a
+    /// time.
     #[error(
         "the answer is longer than {limit} bytes: ask for less at a time, by a longer prefix, or by ?keys for the \
          names alone"
@@ -153,10 +156,12 @@ pub enum Unavailable {
         /// The most bytes that an answer may have, encoded.
         limit: u64,
     },
-    /// Certainly not done: this server was taken out of the quorum and serves nobody any more; another one does.
+    /// Certainly not done: this server was taken out of the quorum and serves nobody any more;
+    /// another one does.
     #[error("this server was removed from the quorum: ask another one")]
     Removed,
-    /// Certainly not done: no server takes this agent, for what its certificate or theirs says. Said by the agent itself.
+    /// Certainly not done: no server takes this agent, for what its certificate or theirs says.
+    /// Said by the agent itself.
     #[error("No cluster leader takes this agent: {0}")]
     NotAdmitted(String),
     /// Certainly not done: what this server holds is not what a majority of the servers holds.
@@ -230,7 +235,8 @@ pub struct Status {
     pub server: ServerId,
     /// The leader it knows, once that one serves.
     pub leader: Option<ServerId>,
-    /// How long ago it heard from that leader; zero from the leader itself, none where it knows of no leader.
+    /// How long ago it heard from that leader; zero from the leader itself, none where it knows of
+    /// no leader.
     pub last_contact: Option<Duration>,
     /// Its term.
     pub term: Term,
@@ -271,10 +277,11 @@ pub struct ServerStatus {
     pub last_contact: Option<Duration>,
     /// Whether the leader finds it well; of itself alone a follower knows it.
     pub healthy: bool,
-    /// Since when that has been so without a break, by the leader's wall clock; none where nobody knows: only the leader
-    /// does, from when it began to lead.
+    /// Since when that has been so without a break, by the leader's wall clock; none where nobody
+    /// knows: only the leader does, from when it began to lead.
     pub stable_since: Option<WallTime>,
-    /// The version of the program that it runs; empty where the server that answers has not met it yet.
+    /// The version of the program that it runs; empty where the server that answers has not met it
+    /// yet.
     pub version: String,
 }
 

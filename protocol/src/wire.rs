@@ -1,7 +1,7 @@
 //! How everything becomes bytes: the one file that names bincode.
 //!
-//! A message is one version byte and then the value. Decoding takes only the version it knows, never reads
-//! more than the limit it is given, and refuses bytes that are left over.
+//! A message is one version byte and then the value. Decoding takes only the version it knows,
+//! never reads more than the limit it is given, and refuses bytes that are left over.
 
 use crate::rpc::MAX_FRAME_BYTES;
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,8 +49,8 @@ pub fn encode_into<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
     bincode::serde::encode_into_std_write(value, bytes, config).expect("our own types are encodable");
 }
 
-/// Appends a value, without a version, if it takes at most `limit` bytes. Of a longer one nothing is appended, and no
-/// more than that is encoded.
+/// Appends a value, without a version, if it takes at most `limit` bytes. Of a longer one nothing
+/// is appended, and no more than that is encoded.
 ///
 /// # Errors
 /// The value is longer.
@@ -107,8 +107,8 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T
     decode_bare::<T, LIMIT>(body)
 }
 
-/// What a decoder may claim while it reads. The decoder counts a number as if it were written in full, up to eight
-/// times its real length, so this leaves room for a frame full of small numbers.
+/// What a decoder may claim while it reads. The decoder counts a number as if it were written in
+/// full, up to eight times its real length, so this leaves room for a frame full of small numbers.
 const CLAIM_LIMIT: usize = 8 * MAX_FRAME_BYTES;
 
 /// Decodes what [`encode_into`] wrote. `LIMIT` is at most [`MAX_FRAME_BYTES`].
@@ -124,10 +124,12 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
     whole(bytes, bincode::serde::decode_from_slice(bytes, config))
 }
 
-/// What a decoder of stored bytes may claim: far more than any row holds, and less than a damaged length asks for.
+/// What a decoder of stored bytes may claim: far more than any row holds, and less than a damaged
+/// length asks for.
 const STORED_CLAIM_LIMIT: usize = 1 << 30;
 
-/// Decodes what [`encode_into`] wrote to our own disk, however many bytes that are. Never for bytes of a peer.
+/// Decodes what [`encode_into`] wrote to our own disk, however many bytes that are. Never for bytes
+/// of a peer.
 ///
 /// # Errors
 /// The bytes are not one whole value: they are damaged, or another build's. Nothing was taken from

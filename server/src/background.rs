@@ -1,6 +1,7 @@
 //! Threads whose work can wait: writing checkpoints, and freeing very many rows.
 
-/// How much nicer such a thread is: it gets about a quarter of a processor that others want too, and all of an idle one.
+/// How much nicer such a thread is: it gets about a quarter of a processor that others want too,
+/// and all of an idle one.
 const NICENESS: i32 = 5;
 
 /// The calling thread lets others go first from now on.

@@ -1,4 +1,5 @@
-//! Backups and checkpoints that are being read: each has a thread of its own, so that reading one stops nobody else.
+//! Backups and checkpoints that are being read: each has a thread of its own, so that reading one
+//! stops nobody else.
 
 use crate::event_queue::{DriverEvent, EventSender, ReplySink};
 use crate::snapshot::{CheckpointSource, refusal};
@@ -100,7 +101,8 @@ impl Backups {
 
     fn abandon(&self, whose: impl Fn(CallRef) -> bool) {
         for open in self.open.values().filter(|open| whose(open.last)) {
-            // Where there is no room, or no thread any more, somebody asks, or nobody needs to be told.
+            // Where there is no room, or no thread any more, somebody asks, or nobody needs to be
+            // told.
             let _ = open.orders.try_send(BackupOrder::Abandon);
         }
     }

@@ -1,8 +1,9 @@
 //! What a server can be told: one tree of plain values with defaults.
 //!
-//! Values are read once, from a file, the environment or flags, checked by [`ServerConfig::check`] and never looked
-//! at again as text. Unknown keys are refused. Every key, its default and a comment stand in
-//! `deploy/config/server.toml`; a test holds that file equal to [`ServerConfig::default`].
+//! Values are read once, from a file, the environment or flags, checked by [`ServerConfig::check`]
+//! and never looked at again as text. Unknown keys are refused. Every key, its default and a
+//! comment stand in `deploy/config/server.toml`; a test holds that file equal to
+//! [`ServerConfig::default`].
 
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
@@ -51,8 +52,8 @@ pub struct ServerConfig {
 pub struct RpcConfig {
     /// The address to listen on, IPv4 or IPv6, as `ip:port`. Port 0 takes any free one.
     pub listen: SocketAddr,
-    /// The address that others are told, as `ip:port`; empty for the one listened on, which then must not be a
-    /// wildcard.
+    /// The address that others are told, as `ip:port`; empty for the one listened on, which then
+    /// must not be a wildcard.
     pub advertise: String,
 }
 
@@ -60,30 +61,34 @@ pub struct RpcConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuorumConfig {
-    /// How many servers found the cluster, the same number on each of them. 0 to found none and be told whom to join.
-    /// 1 to found one alone, or none where there is somebody to join. At most 9; an odd number is best.
+    /// How many servers found the cluster, the same number on each of them. 0 to found none and be
+    /// told whom to join. 1 to found one alone, or none where there is somebody to join. At most 9;
+    /// an odd number is best.
     pub bootstrap_expect: u32,
     /// Where other servers are, each as `host:port`. A name may stand for several addresses.
     pub join: Vec<String>,
-    /// A follower that hears nothing of its leader for one to two times as long stands for election; a leader that
-    /// hears nothing of a majority for as long steps down. The same on all servers: 100 ms to 1 min, at least ten
-    /// times what a message and its answer take.
+    /// A follower that hears nothing of its leader for one to two times as long stands for
+    /// election; a leader that hears nothing of a majority for as long steps down. The same on all
+    /// servers: 100 ms to 1 min, at least ten times what a message and its answer take.
     #[serde(with = "duration::text")]
     pub election_timeout: Duration,
 }
 
-/// Where a server shows its figures and its health, to monitoring alone: nothing can be changed there.
+/// Where a server shows its figures and its health, to monitoring alone: nothing can be changed
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
-    /// The TCP address to listen on, IPv4 or IPv6, as `ip:port`; empty for none. Port 0 takes any free one.
+    /// The TCP address to listen on, IPv4 or IPv6, as `ip:port`; empty for none. Port 0 takes any
+    /// free one.
     #[serde(with = "empty_is_none")]
     pub listen: Option<SocketAddr>,
     /// Connections. 1 to 10,000.
     pub max_connections: usize,
     /// The longest head of a request in bytes. 8 KiB to 1 MiB.
     pub max_header_bytes: usize,
-    /// How long a client may take to send a request's head, and how long it may be idle. 1 s to 10 m.
+    /// How long a client may take to send a request's head, and how long it may be idle. 1 s to 10
+    /// m.
     #[serde(with = "duration::text")]
     pub read_timeout: Duration,
 }
@@ -92,21 +97,22 @@ pub struct HttpConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageConfig {
-    /// The longest time between two checkpoints of the state while something changes. 100 ms to 1 h.
+    /// The longest time between two checkpoints of the state while something changes. 100 ms to 1
+    /// h.
     #[serde(with = "duration::text")]
     pub checkpoint_interval: Duration,
     /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
     pub checkpoint_changes: u64,
-    /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in memory; who lags
-    /// more is given a checkpoint. 0 for none, at most 1 TiB.
+    /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in
+    /// memory; who lags more is given a checkpoint. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
-    /// How many are kept while a follower fetches a checkpoint, so that it can go on from there when it has it; where this
-    /// is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
+    /// How many are kept while a follower fetches a checkpoint, so that it can go on from there
+    /// when it has it; where this is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
     pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
     pub cache_bytes: u64,
-    /// How long after one check that all servers hold the same state the leader begins the next, where something was
-    /// written since. 1 s to 1 day.
+    /// How long after one check that all servers hold the same state the leader begins the next,
+    /// where something was written since. 1 s to 1 day.
     #[serde(with = "duration::text")]
     pub corruption_check_interval: Duration,
 }
@@ -115,7 +121,8 @@ pub struct StorageConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionConfig {
-    /// A session ends when it was not renewed for its TTL times this. 1 to 10; clients of Consul count on 2.
+    /// A session ends when it was not renewed for its TTL times this. 1 to 10; clients of Consul
+    /// count on 2.
     pub ttl_multiplier: u32,
 }
 

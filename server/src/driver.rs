@@ -1,4 +1,5 @@
-//! The one loop that owns a server's frontend and core: takes what was posted, and carries out what they decide.
+//! The one loop that owns a server's frontend and core: takes what was posted, and carries out what
+//! they decide.
 //!
 //! ```text
 //! event queue → [handle, handle, …, advance, decide] → log writes → the store's writer thread
@@ -7,9 +8,9 @@
 //!                                  end of a turn → messages   → a line to each other server, one wake-up
 //! ```
 //!
-//! While a commit is on its way to disk the loop goes on taking events, so that the next commit is a group.
-//! **Invariants:** nothing in here decides anything: see [`Frontend`]. Nothing waits for a disk or a peer; the only wait
-//! is for events, until the frontend wants to be woken.
+//! While a commit is on its way to disk the loop goes on taking events, so that the next commit is
+//! a group. **Invariants:** nothing in here decides anything: see [`Frontend`]. Nothing waits for a
+//! disk or a peer; the only wait is for events, until the frontend wants to be woken.
 
 mod connections;
 mod figures;
@@ -268,7 +269,8 @@ impl Driver {
         }
         let removed = actions.removed_rows.take();
         if !removed.is_empty() {
-            // To free very many rows takes longer than anybody may wait for this loop. Without a thread they are freed here.
+            // To free very many rows takes longer than anybody may wait for this loop. Without a
+            // thread they are freed here.
             let _ = thread::Builder::new().name("row remover".into()).spawn(move || {
                 yield_to_others();
                 drop(removed);
@@ -304,7 +306,8 @@ impl Driver {
         alive
     }
 
-    /// Whether this build can read what the cluster writes. Otherwise this server must stop: it would only disturb the others.
+    /// Whether this build can read what the cluster writes. Otherwise this server must stop: it
+    /// would only disturb the others.
     fn can_read(&self) -> bool {
         if let Some(why) = self.frontend.core().unreadable() {
             tracing::error!("this server stops, as it cannot read the state of its cluster: {why}");
@@ -313,8 +316,9 @@ impl Driver {
         true
     }
 
-    /// Tells other servers what this turn brought, and who they are now. Clients were told first: with one thread nobody is sent
-    /// anything before the turn ends, and what is woken first is sent first.
+    /// Tells other servers what this turn brought, and who they are now. Clients were told first:
+    /// with one thread nobody is sent anything before the turn ends, and what is woken first is
+    /// sent first.
     fn speak_to_peers(&mut self) {
         if !self.actions.messages.is_empty() {
             let mut lost = Vec::new();
@@ -397,8 +401,8 @@ impl Driver {
         }))
     }
 
-    /// Notes on disk why this server serves no more, beside the loop. Where that fails it serves no more all the same, and
-    /// is told again when it is started.
+    /// Notes on disk why this server serves no more, beside the loop. Where that fails it serves no
+    /// more all the same, and is told again when it is started.
     fn keep_record(&self, why: &'static str) {
         let (record, folder) = (self.record.clone(), self.data_dir.clone());
         tokio::task::spawn_blocking(move || {

@@ -1,9 +1,9 @@
 //! The driver's bounded event queue, and the way its answers go back to each connection.
 //!
-//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread. **Invariants:** posting
-//! never blocks; calls beyond the limit come back to whoever posted them, while everything that frees something (a
-//! cancel, a vanished connection, a finished write) always gets in; an answer to a call that was cancelled is dropped
-//! here.
+//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread.
+//! **Invariants:** posting never blocks; calls beyond the limit come back to whoever posted them,
+//! while everything that frees something (a cancel, a vanished connection, a finished write) always
+//! gets in; an answer to a call that was cancelled is dropped here.
 
 use crate::bootstrap::BootstrapEvent;
 use crate::metrics::SERVER;
@@ -27,10 +27,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Sleep;
 
-/// How many calls may wait for the driver, and as many messages of other servers: neither keeps the other out.
+/// How many calls may wait for the driver, and as many messages of other servers: neither keeps the
+/// other out.
 pub const EVENT_QUEUE_LIMIT: usize = 16_384;
 
-/// How many calls of one connection may be unanswered, or answered and not yet sent, unless configured otherwise.
+/// How many calls of one connection may be unanswered, or answered and not yet sent, unless
+/// configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
 /// What the driver is told.
@@ -70,7 +72,8 @@ pub enum DriverEvent {
     Bootstrap(BootstrapEvent),
     /// Something happened in the store.
     Store(StoreEvent),
-    /// This server is about to stop: if it leads, another one shall. Answered when there is nothing left to do about it.
+    /// This server is about to stop: if it leads, another one shall. Answered when there is nothing
+    /// left to do about it.
     Leave(oneshot::Sender<()>),
     /// The driver shall finish.
     Stop,
@@ -124,14 +127,16 @@ struct EventQueue {
     task: Option<Waker>,
 }
 
-/// Makes an event queue that takes up to `limit` calls and as many peer messages ([`EVENT_QUEUE_LIMIT`] in service).
+/// Makes an event queue that takes up to `limit` calls and as many peer messages
+/// ([`EVENT_QUEUE_LIMIT`] in service).
 pub fn event_queue(limit: usize) -> (EventSender, EventReceiver) {
     let shared = Arc::new(QueueShared { queue: Mutex::default(), news: Condvar::new(), limit });
     (EventSender(shared.clone()), EventReceiver(shared))
 }
 
 impl EventSender {
-    /// Posts one event. It comes back when the event queue is full, which happens to calls and peer messages only.
+    /// Posts one event. It comes back when the event queue is full, which happens to calls and peer
+    /// messages only.
     ///
     /// # Errors
     /// The event itself: it was not queued, and nobody else answers for it. Whoever posted a call
@@ -205,8 +210,9 @@ impl EventQueue {
 }
 
 impl EventReceiver {
-    /// Appends up to `at_most` events to `events`, in the order of their posting. Waits for the first one until
-    /// `deadline` is over, and in any case until the other tasks of this thread have had their turn.
+    /// Appends up to `at_most` events to `events`, in the order of their posting. Waits for the
+    /// first one until `deadline` is over, and in any case until the other tasks of this thread
+    /// have had their turn.
     pub async fn arrive(&self, events: &mut Vec<DriverEvent>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
         let mut gave_way = false;
         poll_fn(|context| {
@@ -334,7 +340,8 @@ impl ReplySink {
         Arc::clone(&self.0.peer)
     }
 
-    /// Answers a call and wakes the connection; a driver uses a [`WakeList`], which wakes once a turn.
+    /// Answers a call and wakes the connection; a driver uses a [`WakeList`], which wakes once a
+    /// turn.
     pub fn answer(&self, call: CallId, response: Response) {
         if self.push(call, response.into()).is_some_and(|pushed| pushed.is_first) {
             self.0.ready.notify_one();
@@ -388,7 +395,8 @@ impl ReplySink {
         lock(&self.0.state).unanswered.contains_key(&call)
     }
 
-    /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later answer.
+    /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later
+    /// answer.
     pub fn close(&self) {
         let mut state = lock(&self.0.state);
         *state = Replies { gone: true, ..Replies::default() };
@@ -432,8 +440,8 @@ pub struct WakeList {
 }
 
 impl WakeList {
-    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`]. When the call arrived, where
-    /// its answer is still wanted.
+    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`].
+    /// When the call arrived, where its answer is still wanted.
     pub fn answer(
         &mut self,
         replies: &ReplySink,

@@ -1,7 +1,8 @@
-//! What the driver last said of itself, for whoever asks over HTTP while the driver is busy, or its disk stalls.
+//! What the driver last said of itself, for whoever asks over HTTP while the driver is busy, or its
+//! disk stalls.
 //!
-//! Whether a server can serve is decided by its frontend; here is only kept what it said, and noticed when it says nothing
-//! any more.
+//! Whether a server can serve is decided by its frontend; here is only kept what it said, and
+//! noticed when it says nothing any more.
 
 use lockmesh_core::frontend::NotReady;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

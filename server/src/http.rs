@@ -6,9 +6,9 @@
 //! | `/health/live` | 200 as long as the server's driver runs or will run |
 //! | `/health/ready` | 200 while this server can serve, else 503 and why, one reason a line |
 //!
-//! It has a thread of its own, so that it answers while the driver is busy or waits for its disk. **Invariants:** it asks
-//! neither driver nor disk, it only reads what was last said; nothing can be changed through it; connections, the length of a
-//! head and the time that it takes are limited.
+//! It has a thread of its own, so that it answers while the driver is busy or waits for its disk.
+//! **Invariants:** it asks neither driver nor disk, it only reads what was last said; nothing can
+//! be changed through it; connections, the length of a head and the time that it takes are limited.
 
 use crate::config::HttpConfig;
 use crate::health::Health;
@@ -128,7 +128,8 @@ impl Port {
             .header_read_timeout(self.config.read_timeout)
             .max_header_size(self.config.max_header_bytes)
             .serve_connection(TokioIo::new(socket), answer);
-        // A client that breaks off or talks nonsense is its own affair; hyper has told it what it could.
+        // A client that breaks off or talks nonsense is its own affair; hyper has told it what it
+        // could.
         let _ = connection.await;
     }
 

@@ -1,4 +1,5 @@
-//! What a stopped server's data folder holds of the consensus: nothing is written, and no server can run meanwhile.
+//! What a stopped server's data folder holds of the consensus: nothing is written, and no server
+//! can run meanwhile.
 //!
 //! It tells which of several survivors has the most, before one of them begins anew alone.
 

@@ -1,7 +1,7 @@
 //! Takes a data folder that was moved while its server was stopped for the original, which it is.
 //!
-//! **Nothing here can know whether anything ran on the original since**: if it did, the server has forgotten what it voted
-//! and acknowledged there.
+//! **Nothing here can know whether anything ran on the original since**: if it did, the server has
+//! forgotten what it voted and acknowledged there.
 
 use crate::bootstrap::{BootstrapState, Membership};
 use crate::stopped::{self, FolderError};

@@ -1,8 +1,9 @@
 //! Begins anew from one server that survived, where the others are lost for ever: the last resort.
 //!
-//! The survivor's log counts as committed, and the survivor as the only voter. What the others alone had is lost, and
-//! may have been acknowledged; so indexes and fencing tokens go on far above all that may have been given. **Nothing
-//! here can know whether the others are really lost**: if they still run, or are started again, there are two clusters.
+//! The survivor's log counts as committed, and the survivor as the only voter. What the others
+//! alone had is lost, and may have been acknowledged; so indexes and fencing tokens go on far above
+//! all that may have been given. **Nothing here can know whether the others are really lost**: if
+//! they still run, or are started again, there are two clusters.
 
 use crate::bootstrap::{self, BootstrapState};
 use crate::stopped::{self, FolderError};
@@ -37,13 +38,15 @@ pub struct Recovery {
     pub index: LogIndex,
     /// How many of its last entries it did not know to be committed.
     pub unsure: u64,
-    /// The servers that belong to the cluster no more. They must never be started again with the data they have.
+    /// The servers that belong to the cluster no more. They must never be started again with the
+    /// data they have.
     pub removed: Vec<Server>,
 }
 
 /// Makes a stopped server the only voter of its cluster, and keeps its id. Blocks while it works.
 ///
-/// The other servers' data folders must be emptied before they are started again; then they join as new ones.
+/// The other servers' data folders must be emptied before they are started again; then they join as
+/// new ones.
 ///
 /// With `accept_loss` also where the newest commits of its log are gone, which it had acknowledged.
 ///
@@ -74,8 +77,8 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     Ok(recovery)
 }
 
-/// Writes what the only server of a cluster begins anew with: indexes and fencing tokens far above all that its store,
-/// or the original that it is a copy of, can have given.
+/// Writes what the only server of a cluster begins anew with: indexes and fencing tokens far above
+/// all that its store, or the original that it is a copy of, can have given.
 pub(crate) fn begin_anew(
     held: &HeldFolder,
     folder: &Path,
@@ -149,8 +152,8 @@ impl Survivor {
         Ok(Self { hard_state, mark, state })
     }
 
-    /// Writes the checkpoint of a cluster of one, and an empty log behind it. May be repeated after a crash: until the log
-    /// is empty it leads to the checkpoint.
+    /// Writes the checkpoint of a cluster of one, and an empty log behind it. May be repeated after
+    /// a crash: until the log is empty it leads to the checkpoint.
     fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), FolderError> {
         let id = recovery.server.id;
         // Rows only: an id without a row is never let in again.
@@ -161,7 +164,8 @@ impl Survivor {
         self.state.load(Change::Fence(Fence(self.state.fence().0 + FENCE_JUMP)));
         let base = self.state.index_base() + INDEX_JUMP;
         self.state.load(Change::IndexBase(base));
-        // Somebody may know the index of a change that is lost: he must not wait for the next one after it.
+        // Somebody may know the index of a change that is lost: he must not wait for the next one
+        // after it.
         self.state.raise_indexes(LogIndex(self.mark.index.0 + base));
         // Not by a change through the log, which would need the votes that are lost.
         let mark = SnapshotMeta { membership: Membership::of_voters(&[id]), ..self.mark };

@@ -116,8 +116,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one. Must be called on a
-    /// runtime.
+    /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one.
+    /// Must be called on a runtime.
     ///
     /// # Errors
     /// Nothing of the server runs, and the folder is free again. What the files hold is as it was,
@@ -211,7 +211,8 @@ impl Server {
         self.lives.send_replace(identity.lives().to_vec());
     }
 
-    /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the files.
+    /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the
+    /// files.
     pub async fn stop(self) {
         let Self { endpoint, dialling, sender, peers, driver, tasks, http, .. } = self;
         let (leave, left) = oneshot::channel();
@@ -270,8 +271,8 @@ fn check_certificate(config: &ServerConfig, node: &NodeName, identity: &Identity
     Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })
 }
 
-/// Starts the task that drives all the rest, once there is a quorum. Where none has to be looked for, what keeps the
-/// driver from beginning is heard here.
+/// Starts the task that drives all the rest, once there is a quorum. Where none has to be looked
+/// for, what keeps the driver from beginning is heard here.
 fn start_driver(
     bootstrap_loop: BootstrapLoop,
     start: ServerStart,
@@ -287,7 +288,8 @@ fn start_driver(
         BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
     };
     let driver = if must_wait {
-        // Both wait for the disk, the bootstrap loop for other servers too; a plain thread keeps nobody from ending.
+        // Both wait for the disk, the bootstrap loop for other servers too; a plain thread keeps
+        // nobody from ending.
         let (sender, begun) = oneshot::channel();
         // Nobody waits for it any more where the server was dropped.
         let bootstrap_loop = move || drop(sender.send(begin(bootstrap_loop, start, receiver)));

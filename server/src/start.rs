@@ -119,7 +119,8 @@ pub enum StartError {
 }
 
 impl ServerStart {
-    /// Opens the store, or makes it where this server has just become a member, and notes that it is one.
+    /// Opens the store, or makes it where this server has just become a member, and notes that it
+    /// is one.
     ///
     /// # Panics
     /// Where the record says that this server belongs to nothing.
@@ -207,10 +208,11 @@ impl ServerStart {
         }
     }
 
-    /// Goes on with a copy of a lone server's folder, above all that the original may have given; refuses that of one
-    /// of several servers, and changes nothing then.
+    /// Goes on with a copy of a lone server's folder, above all that the original may have given;
+    /// refuses that of one of several servers, and changes nothing then.
     ///
-    /// May be repeated: until the record names the new files, a crash only makes the server begin anew once more.
+    /// May be repeated: until the record names the new files, a crash only makes the server begin
+    /// anew once more.
     fn take_copy(
         &self,
         membership: &Membership,

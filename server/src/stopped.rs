@@ -1,4 +1,5 @@
-//! What may be wrong with the data folder of a server that is stopped, for those who look into one or change it by hand.
+//! What may be wrong with the data folder of a server that is stopped, for those who look into one
+//! or change it by hand.
 
 use crate::bootstrap::{Record, RecordError};
 use crate::store::StoreError;
@@ -6,7 +7,8 @@ use lockmesh_protocol::id::LogIndex;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a stopped server's folder was of no use. It is as it was, unless the disk failed half-way: then try again.
+/// Why a stopped server's folder was of no use. It is as it was, unless the disk failed half-way:
+/// then try again.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Log or state cannot be used.

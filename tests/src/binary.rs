@@ -1,9 +1,10 @@
 //! Finds the `lockmesh` program that belongs to the running test, building it first.
 //!
-//! A test of one package cannot ask cargo for another package's program, so this runs `cargo build` once a process,
-//! with the profile and the target folder that the test itself was built with. Cargo has let go of its lock by the time
-//! tests run, and when nothing changed the call takes a fraction of a second. `LOCKMESH_BIN` names another program.
-//! It must never test a stale program: a failed build fails the test.
+//! A test of one package cannot ask cargo for another package's program, so this runs `cargo build`
+//! once a process, with the profile and the target folder that the test itself was built with.
+//! Cargo has let go of its lock by the time tests run, and when nothing changed the call takes a
+//! fraction of a second. `LOCKMESH_BIN` names another program. It must never test a stale program:
+//! a failed build fails the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,10 +23,12 @@ fn build() -> PathBuf {
     let folder = profile_folder();
     let target = folder.parent().expect("a profile's folder lies in the target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The whole workspace is named so that dependencies keep the features that `cargo test --workspace` gave them.
+    // The whole workspace is named so that dependencies keep the features that `cargo test
+    // --workspace` gave them.
     cargo.args(["build", "--quiet", "--workspace", "--bin", "lockmesh"]);
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // What cargo tells a test about its package would make some build scripts run, and their dependents build, again.
+    // What cargo tells a test about its package would make some build scripts run, and their
+    // dependents build, again.
     let told = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|start| name.starts_with(start))
     };

@@ -1,7 +1,9 @@
-//! Three real servers and some agents, as processes of their own, with a network between them that obeys the test.
+//! Three real servers and some agents, as processes of their own, with a network between them that
+//! obeys the test.
 //!
-//! Every server advertises its relay in [`crate::chaos::proxy`], so that all that servers say to each other, and agents to
-//! them, passes there. Processes keep their ports and folders over all of their lives.
+//! Every server advertises its relay in [`crate::chaos::proxy`], so that all that servers say to
+//! each other, and agents to them, passes there. Processes keep their ports and folders over all of
+//! their lives.
 
 use crate::chaos::proxy::{Network, Place, Rule};
 use crate::dialect::let_pass;
@@ -43,7 +45,8 @@ struct Member {
 }
 
 impl Cluster {
-    /// Starts three servers, whose data lie in these folders, and agents that know these servers each.
+    /// Starts three servers, whose data lie in these folders, and agents that know these servers
+    /// each.
     pub fn start(disks: &[PathBuf], agents: &[&[Place]], seed: u64) -> Self {
         let folder =
             tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
@@ -167,7 +170,8 @@ impl Cluster {
         self.wait_for("a leader", || self.leader())
     }
 
-    /// Waits until every agent has a write answered, and every server has what was written. Returns how long it took.
+    /// Waits until every agent has a write answered, and every server has what was written. Returns
+    /// how long it took.
     #[track_caller]
     pub fn wait_until_whole(&self) -> Duration {
         let begun = Instant::now();
@@ -239,7 +243,8 @@ impl Drop for Cluster {
 
 fn server_config(listen: SocketAddr, relay: SocketAddr, relays: &[SocketAddr]) -> String {
     let others: Vec<String> = relays.iter().map(|relay| format!("{:?}", relay.to_string())).collect();
-    // Little log is kept, so that those who were away for a while need a snapshot; and checkpoints are frequent.
+    // Little log is kept, so that those who were away for a while need a snapshot; and checkpoints
+    // are frequent.
     format!(
         "[rpc]\nlisten = \"{listen}\"\nadvertise = \"{relay}\"\n[quorum]\nbootstrap_expect = {SERVERS}\n\
          join = [{}]\n[storage]\nlog_keep_bytes = 262144\ncheckpoint_interval = \"500ms\"\n",

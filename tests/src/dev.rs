@@ -1,9 +1,10 @@
-//! Runs `lockmesh dev` as a process of its own, with a folder of its own and every port free, and ends it.
+//! Runs `lockmesh dev` as a process of its own, with a folder of its own and every port free, and
+//! ends it.
 //!
-//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its standard input, which
-//! the kernel closes however the test ends, and then kills it. `LOCKMESH_TEST_HTTP=host:port` points the assertions at
-//! a server that runs already (with `--test-threads=1`), for instance at the original, to see whether an assertion is
-//! true of it.
+//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its
+//! standard input, which the kernel closes however the test ends, and then kills it.
+//! `LOCKMESH_TEST_HTTP=host:port` points the assertions at a server that runs already (with
+//! `--test-threads=1`), for instance at the original, to see whether an assertion is true of it.
 
 use crate::binary;
 use crate::http::{Address, Client};
@@ -20,7 +21,8 @@ use std::time::Duration;
 /// How long a server may take until it is ready; generous, for loaded machines.
 const START: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number before it says anything, and kills it once standard input ends.
+/// Starts a program in the background, tells its number before it says anything, and kills it once
+/// standard input ends.
 const WATCHDOG: &str = r#"exec 3<&0; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & exec >/dev/null; cat <&3; kill -9 "$!""#;
 
 /// A running `lockmesh dev`, killed when dropped.
@@ -43,7 +45,8 @@ struct Process {
 }
 
 impl Dev {
-    /// Starts one with an empty folder. `LOCKMESH_TEST_HTTP` makes it the server that it names, emptied of its keys.
+    /// Starts one with an empty folder. `LOCKMESH_TEST_HTTP` makes it the server that it names,
+    /// emptied of its keys.
     pub fn start(arguments: &[&str]) -> Self {
         let folder = new_folder();
         let data = folder.path().join("data");
@@ -173,7 +176,8 @@ impl Drop for Shared {
     }
 }
 
-/// Reads the process's output to its end, which is the process's end, and hands on the line that says `ready`.
+/// Reads the process's output to its end, which is the process's end, and hands on the line that
+/// says `ready`.
 fn follow(output: BufReader<ChildStdout>) -> (Receiver<String>, JoinHandle<()>) {
     let (say_ready, ready) = sync_channel(1);
     let follower = thread::spawn(move || {

@@ -1,6 +1,8 @@
-//! What the tests say over and over in Consul's dialect: make a session, take a lock, read an entry, watch.
+//! What the tests say over and over in Consul's dialect: make a session, take a lock, read an
+//! entry, watch.
 //!
-//! Every function panics where the server does not do the obvious; a test of the unobvious asks the client itself.
+//! Every function panics where the server does not do the obvious; a test of the unobvious asks the
+//! client itself.
 
 use crate::http::{Answer, Client};
 use serde_json::{Value, json};
@@ -124,7 +126,8 @@ impl Answer {
         keys.map(|item| name(item).expect("a key")).collect()
     }
 
-    /// Fails unless all headers that a query's answer must carry are there, spelled as clients know them.
+    /// Fails unless all headers that a query's answer must carry are there, spelled as clients know
+    /// them.
     #[track_caller]
     pub fn expect_meta(self) -> Self {
         assert!(self.index() >= 1, "{self:?}");
@@ -141,8 +144,9 @@ pub fn number(value: &Value, field: &str) -> u64 {
     value[field].as_u64().unwrap_or_else(|| panic!("{field} is no whole number in {value}"))
 }
 
-/// Lets time pass: between two attempts, where the passing of time is itself the subject, or to make it likely that a
-/// query is waiting already. A test must hold however long this takes, and whatever has happened after it.
+/// Lets time pass: between two attempts, where the passing of time is itself the subject, or to
+/// make it likely that a query is waiting already. A test must hold however long this takes, and
+/// whatever has happened after it.
 pub fn let_pass(time: Duration) {
     thread::sleep(time);
 }

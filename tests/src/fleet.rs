@@ -1,4 +1,5 @@
-//! Runs `lockmesh dev --servers …`: several servers as processes of their own, which a test may kill one by one.
+//! Runs `lockmesh dev --servers …`: several servers as processes of their own, which a test may
+//! kill one by one.
 
 use crate::dialect::let_pass;
 use crate::http::{Address, Client};
@@ -112,8 +113,9 @@ pub fn is_alive(pid: &str) -> bool {
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// Stops a process, and waits until it stands still. The signal goes to one of its threads: until that one has had its
-/// turn the others run on, on a busy machine for long enough to write and to answer.
+/// Stops a process, and waits until it stands still. The signal goes to one of its threads: until
+/// that one has had its turn the others run on, on a busy machine for long enough to write and to
+/// answer.
 pub fn freeze(pid: &str) {
     assert!(shell(&format!("kill -STOP {pid}")));
     let is_still = || {

@@ -1,7 +1,8 @@
-//! A client that speaks HTTP/1.1 byte by byte, so that tests see spellings of headers, reasons and bodies as they are.
+//! A client that speaks HTTP/1.1 byte by byte, so that tests see spellings of headers, reasons and
+//! bodies as they are.
 //!
-//! It is blocking and holds no pool: a request is a fresh connection unless a test holds a [`Connection`] itself. It
-//! must never be lenient: whatever is not well-formed HTTP is an error.
+//! It is blocking and holds no pool: a request is a fresh connection unless a test holds a
+//! [`Connection`] itself. It must never be lenient: whatever is not well-formed HTTP is an error.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -165,7 +166,8 @@ impl Connection {
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
         match self.send(&bytes) {
-            // A server may refuse a long body before it has read it; its answer is still there to be read.
+            // A server may refuse a long body before it has read it; its answer is still there to
+            // be read.
             Err(error) if is_refused_midway(&error) => Ok(()),
             other => other,
         }

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// How long the load runs before the kill, in turn: shorter and longer than the time between two checkpoints.
+/// How long the load runs before the kill, in turn: shorter and longer than the time between two
+/// checkpoints.
 const LOADS: [Duration; 5] = [
     Duration::from_millis(300),
     Duration::from_millis(1100),
@@ -18,8 +19,9 @@ const LOADS: [Duration; 5] = [
     Duration::from_millis(2300),
 ];
 
-/// Kills a server this many times while clients write and lock, and holds every next life to what clients were told.
-/// Its data lies in `data`, or in a folder of its own. Returns how many acknowledgements survived.
+/// Kills a server this many times while clients write and lock, and holds every next life to what
+/// clients were told. Its data lies in `data`, or in a folder of its own. Returns how many
+/// acknowledgements survived.
 pub fn kill_loop(rounds: usize, data: Option<&Path>) -> u64 {
     let mut server = match data {
         Some(data) => Dev::start_with_data(data, &[]),

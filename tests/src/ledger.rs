@@ -1,8 +1,9 @@
-//! What clients were told, written down as they go, and held against what a server knows after it was killed.
+//! What clients were told, written down as they go, and held against what a server knows after it
+//! was killed.
 //!
-//! Writers count up keys, set pairs of keys in transactions, and take and give locks. Whatever was acknowledged must
-//! be there afterwards; what was on its way may be there or not; nothing else may. It must never forgive: a client that
-//! was told `true` is never wrong.
+//! Writers count up keys, set pairs of keys in transactions, and take and give locks. Whatever was
+//! acknowledged must be there afterwards; what was on its way may be there or not; nothing else
+//! may. It must never forgive: a client that was told `true` is never wrong.
 
 use crate::http::{Answer, Client, Connection};
 use serde_json::{Value, json};
@@ -106,7 +107,8 @@ impl Ledger {
             contender.verify(client, &self.common);
         }
         let highest = self.common.highest_index.load(Ordering::SeqCst);
-        // A value that is there already would not be written again, and nothing may have been acknowledged since the last time.
+        // A value that is there already would not be written again, and nothing may have been
+        // acknowledged since the last time.
         self.verified += 1;
         client.set("kill/index", &self.verified.to_string());
         let index = client.get("/v1/kv/kill/index").index();
@@ -213,7 +215,8 @@ impl Contender {
         Ok(())
     }
 
-    /// Compares what it knows of its hold with what the server shows, and learns what it did not know.
+    /// Compares what it knows of its hold with what the server shows, and learns what it did not
+    /// know.
     fn verify(&mut self, client: &Client, common: &Common) {
         assert!(client.session_info(&self.session).is_some(), "an acknowledged session is gone");
         let entry = client.get(&format!("/v1/kv/kill/lock/{}", self.lock));

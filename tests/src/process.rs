@@ -1,7 +1,8 @@
-//! Runs `lockmesh` with any arguments as a process of its own, listens to what it says, signals it and ends it.
+//! Runs `lockmesh` with any arguments as a process of its own, listens to what it says, signals it
+//! and ends it.
 //!
-//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its standard input, which
-//! the kernel closes however the test ends, and then kills it.
+//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its
+//! standard input, which the kernel closes however the test ends, and then kills it.
 
 use crate::binary;
 use std::io::{BufRead, BufReader};
@@ -14,8 +15,9 @@ use std::time::Duration;
 /// How long something may take that must happen; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number, passes its end on, and kills it once standard input ends. The
-/// number is told by the process that becomes the program: told by another one, it could come after its first line.
+/// Starts a program in the background, tells its number, passes its end on, and kills it once
+/// standard input ends. The number is told by the process that becomes the program: told by another
+/// one, it could come after its first line.
 const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & child=$!
 (cat <&3 >/dev/null; kill -9 "$child") >/dev/null & exec 3<&-; wait "$child"; echo "ended with $?""#;
 
@@ -88,7 +90,8 @@ impl Process {
         assert!(sent.expect("sh can be started").success(), "lockmesh {} is gone", self.name);
     }
 
-    /// Waits until it ends by itself, or by a signal sent before, and answers its exit code as a shell tells it.
+    /// Waits until it ends by itself, or by a signal sent before, and answers its exit code as a
+    /// shell tells it.
     #[track_caller]
     pub fn ends(&self) -> i32 {
         let line = self.says("ended with ");

@@ -1,4 +1,5 @@
-//! Real servers in one process, on loopback, with real files and certificates, that are killed between two words.
+//! Real servers in one process, on loopback, with real files and certificates, that are killed
+//! between two words.
 
 use crate::service::OwnRuntime;
 use lockmesh_net::{Development, Identity, Role};

@@ -1,7 +1,8 @@
 //! QUIC services with a driver that does what a test tells it: what agents are tested against.
 //!
-//! They keep one book of all that they were told, as if they were a quorum: what one of them applied, all know. Who
-//! leads, and what each of them believes about that, the test writes into the book.
+//! They keep one book of all that they were told, as if they were a quorum: what one of them
+//! applied, all know. Who leads, and what each of them believes about that, the test writes into
+//! the book.
 
 use lockmesh_core::frontend::CallRef;
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
@@ -278,7 +279,8 @@ impl Service {
         self.book.changed();
     }
 
-    /// Hears that it was taken out of the quorum: whoever waits is told so, and whoever asks from now on.
+    /// Hears that it was taken out of the quorum: whoever waits is told so, and whoever asks from
+    /// now on.
     pub fn hears_of_its_removal(&self) {
         let mut book = self.book.open();
         book.moods.insert(self.id, Mood::Removed);

@@ -1,5 +1,6 @@
-//! Replays the kept corpus on every decoder, and plays a bounded round of mutations from a seed: what a fuzzer
-//! found once is found by `cargo test` for ever. For a long run see `tests/fuzz/README.md`.
+//! Replays the kept corpus on every decoder, and plays a bounded round of mutations from a seed:
+//! what a fuzzer found once is found by `cargo test` for ever. For a long run see
+//! `tests/fuzz/README.md`.
 
 use lockmesh_tests::fuzz::mutate::{Dice, mutate};
 use lockmesh_tests::fuzz::{TARGETS, Target, corpus};

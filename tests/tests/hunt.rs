@@ -1,4 +1,5 @@
-//! The rules of the hunt fit the tree as it is: every text stands in its file exactly once, and every finder is there.
+//! The rules of the hunt fit the tree as it is: every text stands in its file exactly once, and
+//! every finder is there.
 
 use lockmesh_tests::hunt::table::{Edit, Rule, faults, rules};
 use lockmesh_tests::tidy::tree;

@@ -1,5 +1,5 @@
-//! Whatever is broken on purpose, the simulator finds: each rule of the core, of the disk and of the shell that the
-//! promises rest on is broken in turn, and a seed must show it.
+//! Whatever is broken on purpose, the simulator finds: each rule of the core, of the disk and of
+//! the shell that the promises rest on is broken in turn, and a seed must show it.
 
 use lockmesh_core::fault_injection::Rule;
 use lockmesh_tests::sim::{FaultInjection, hunt};

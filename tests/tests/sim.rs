@@ -1,5 +1,5 @@
-//! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the end, and the same
-//! seed makes the same run.
+//! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the
+//! end, and the same seed makes the same run.
 
 use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, trace};
 
@@ -23,7 +23,8 @@ fn twenty_five_more_storms_break_no_promise() {
     storms(25..50);
 }
 
-/// A lone server, whose disk took neither its vote nor its entries, leads the same term again after a crash.
+/// A lone server, whose disk took neither its vote nor its entries, leads the same term again after
+/// a crash.
 #[test]
 fn a_term_that_nobody_heard_of_may_be_led_again() {
     storms(1063..1064);

@@ -1,10 +1,14 @@
-//! Style is a test: an untidy tree does not pass. The tables say what may stand where; each rule is also fed a bad
-//! snippet, to show that it can fail. It must never judge what a person has to judge.
+//! Style is a test: an untidy tree does not pass. The tables say what may stand where; each rule is
+//! also fed a bad snippet, to show that it can fail. It must never judge what a person has to
+//! judge.
 
 use lockmesh_tests::tidy::{Fault, Source, rules, tree};
 
 /// The longest file, in lines. Aim at 300.
 const FILE_LINES: usize = 1000;
+
+/// The widest line of a comment, in characters.
+const COMMENT_COLUMNS: usize = 100;
 
 /// The longest function, in lines. Aim at 40.
 const FUNCTION_LINES: usize = 70;
@@ -174,8 +178,8 @@ const REPLACED: &[(&str, &str)] = &[
     ("steer", "update"),
 ];
 
-/// The textbook's words for what is decided here, and the file that decides it: its first lines say the word, so that a
-/// stranger's `grep` lands there.
+/// The textbook's words for what is decided here, and the file that decides it: its first lines say
+/// the word, so that a stranger's `grep` lands there.
 const DECIDED_IN: &[(&str, &str)] = &[
     ("leader discovery", "agent/core/src/leader_tracker.rs"),
     ("request id", "agent/core/src/request_ids.rs"),
@@ -323,6 +327,16 @@ fn nothing_hidden_is_cited() {
     assert_everywhere(|source| rules::cites_nothing_hidden(source, &citations()));
     let bad = format!("//! See {}{} \u{a7}3.", "design", ".md");
     assert_eq!(rules::cites_nothing_hidden(&snippet(&bad), &citations()).len(), 2);
+}
+
+#[test]
+fn comments_are_wrapped() {
+    assert_everywhere(|source| rules::comments_are_narrow(source, COMMENT_COLUMNS));
+    let bad = snippet(
+        "// This is wide.\n// So.\n// | a table is not wrapped |\nlet a = \"no comment, however wide\";",
+    );
+    let faults = rules::comments_are_narrow(&bad, 14);
+    assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [1]);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use lockmesh_agent::config::AgentConfig;
 use lockmesh_agent::node::NodeIdentity;
 use lockmesh_net::Identity;
 
-/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is read there again when
-/// it is asked to reload.
+/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is
+/// read there again when it is asked to reload.
 ///
 /// # Errors
 /// The agent cannot start. Nothing of it runs; the error names the key, file or address and what to

@@ -1,8 +1,9 @@
-//! How a configuration is put together: defaults < file < environment < flags. The one file that names toml.
+//! How a configuration is put together: defaults < file < environment < flags. The one file that
+//! names toml.
 //!
-//! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and `LOCKMESH_CONFIG_HTTP_TCP` in the
-//! environment. Whatever is not a key is refused: in the file with its line, in the environment and on the command
-//! line by its name.
+//! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and
+//! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Whatever is not a key is refused: in the file
+//! with its line, in the environment and on the command line by its name.
 
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
@@ -28,7 +29,8 @@ pub trait Role: Default + Serialize + DeserializeOwned {
     /// Its logs.
     fn log(&self) -> &LogConfig;
 
-    /// Takes over what may change while the process runs: where the certificate is, and the log's level.
+    /// Takes over what may change while the process runs: where the certificate is, and the log's
+    /// level.
     fn take_reloadable(&mut self, from: &Self);
 }
 
@@ -170,7 +172,8 @@ pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
     paths
 }
 
-/// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with their line.
+/// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with
+/// their line.
 fn parse<T: Role>(file: &Path, text: &str) -> Result<Table, LoadError> {
     let failed = |error| LoadError::File { file: file.into(), error: Box::new(error) };
     // As a whole first: only the type knows which keys there are, and only here have they lines.

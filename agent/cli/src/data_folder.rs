@@ -1,5 +1,5 @@
-//! The folder in which an agent, or `lockmesh dev`, keeps what must outlive it: its owner's alone, unless applications
-//! find the agent's socket in it.
+//! The folder in which an agent, or `lockmesh dev`, keeps what must outlive it: its owner's alone,
+//! unless applications find the agent's socket in it.
 
 use lockmesh_agent::node;
 use lockmesh_net::files::FileError;
@@ -28,8 +28,9 @@ pub enum HoldError {
     },
 }
 
-/// Holds an agent's data folder until the file is closed: two agents of one folder would be one node, and take its
-/// registration from each other. There is nothing to hold where there is no folder.
+/// Holds an agent's data folder until the file is closed: two agents of one folder would be one
+/// node, and take its registration from each other. There is nothing to hold where there is no
+/// folder.
 pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
     if !folder.exists() {
         return Ok(None);
@@ -53,8 +54,8 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
     prepare(folder, socket, kind)
 }
 
-/// Makes the folder of `lockmesh dev`, or closes an older one to other users. The folders in it are closed by those who
-/// use them; that of a server which does not start this time is closed here.
+/// Makes the folder of `lockmesh dev`, or closes an older one to other users. The folders in it are
+/// closed by those who use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
         node::FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
@@ -64,7 +65,8 @@ pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileEr
     prepare(folder, Some(socket), kind)
 }
 
-/// Makes the folder of one server of `lockmesh dev --servers`, or closes an older one to other users.
+/// Makes the folder of one server of `lockmesh dev --servers`, or closes an older one to other
+/// users.
 pub(crate) fn prepare_for_member(folder: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
         "server.toml" | "server.toml.part" | "log" | "data" | "tls" => FolderEntry::Secret,

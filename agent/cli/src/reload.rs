@@ -1,7 +1,7 @@
 //! Certificates and the log level, taken into use anew while the process runs.
 //!
-//! **Invariant:** everything new is read and checked before anything old is let go. What is broken is refused whole,
-//! with its reason, and everything stays as it was.
+//! **Invariant:** everything new is read and checked before anything old is let go. What is broken
+//! is refused whole, with its reason, and everything stays as it was.
 
 use crate::config::{Role, Sources, differences, load};
 use crate::telemetry;
@@ -23,7 +23,8 @@ impl<T: Role> Reloadable<T> {
         Self { sources, config, identity }
     }
 
-    /// Reads everything again. A good certificate that is another one than before goes to `replace`.
+    /// Reads everything again. A good certificate that is another one than before goes to
+    /// `replace`.
     ///
     /// # Errors
     /// What is read anew is broken. Everything stays as it was, and the error says what to put
@@ -41,7 +42,8 @@ impl<T: Role> Reloadable<T> {
         }
         changes
             .extend(differences(&self.config, &config).iter().filter_map(|key| self.said_of(key, &config)));
-        // The keys that a start alone looks at stay as they were, so that they are named again next time.
+        // The keys that a start alone looks at stay as they were, so that they are named again next
+        // time.
         self.config.take_reloadable(&config);
         Ok(or_nothing(changes))
     }

@@ -11,8 +11,9 @@ use lockmesh_server::config::ServerConfig;
 use lockmesh_server::{Server, ServerOptions};
 use std::path::PathBuf;
 
-/// Runs a server until the process is told to stop. What it was told came from `sources`, and is read there again on
-/// SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop too.
+/// Runs a server until the process is told to stop. What it was told came from `sources`, and is
+/// read there again on SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop
+/// too.
 ///
 /// # Errors
 /// The server cannot start, or had to stop by itself: nothing of it runs. The error, or the log

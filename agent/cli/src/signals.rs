@@ -1,4 +1,5 @@
-//! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a request of its own API.
+//! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a
+//! request of its own API.
 
 use crate::error::RunError;
 use lockmesh_agent::reload::{self, Asking, Order, Outcome};
@@ -29,7 +30,8 @@ pub enum Event {
 }
 
 impl Signals {
-    /// Begins to listen; must be called on a runtime, and before anything that a signal must not cut off.
+    /// Begins to listen; must be called on a runtime, and before anything that a signal must not
+    /// cut off.
     ///
     /// # Errors
     /// The system refuses to hand signals over. The process must not start: it could not be stopped
@@ -49,12 +51,13 @@ impl Signals {
         Ok((this, asking))
     }
 
-    /// Takes the end of standard input for the wish to stop: whoever holds its other end started this process, and is
-    /// gone.
+    /// Takes the end of standard input for the wish to stop: whoever holds its other end started
+    /// this process, and is gone.
     pub fn stop_with_stdin(&mut self) {
         let (life, end) = oneshot::channel();
         self.stdin_end = Some(end);
-        // A thread of its own, since a read of standard input cannot be called off when the process stops.
+        // A thread of its own, since a read of standard input cannot be called off when the process
+        // stops.
         std::thread::spawn(move || {
             let _life: oneshot::Sender<()> = life;
             // An error is an end too.
@@ -67,7 +70,8 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
             _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
-            // A terminal that is closed says the same as somebody who wants a reload, but is not there any more.
+            // A terminal that is closed says the same as somebody who wants a reload, but is not
+            // there any more.
             _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
                 true => {}
                 false => return Event::Reload(Order::of_nobody()),

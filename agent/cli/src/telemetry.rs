@@ -1,7 +1,7 @@
 //! Logs: text for people or JSON for machines, to stderr, filtered by level and module.
 //!
-//! The one file that names tracing-subscriber. Set up once a process; libraries only ever call `tracing`'s macros.
-//! The level may be replaced later, the rest stays for the process's life.
+//! The one file that names tracing-subscriber. Set up once a process; libraries only ever call
+//! `tracing`'s macros. The level may be replaced later, the rest stays for the process's life.
 
 use lockmesh_net::config::{LogConfig, LogFormat};
 use std::fmt;
@@ -56,7 +56,8 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     Ok(())
 }
 
-/// Whether stderr is the journal of systemd, which then says so in `JOURNAL_STREAM`: device and inode.
+/// Whether stderr is the journal of systemd, which then says so in `JOURNAL_STREAM`: device and
+/// inode.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     // A child inherits the variable, and may have its stderr elsewhere.
@@ -64,8 +65,8 @@ fn is_journal() -> bool {
         .is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
-/// Text for the journal: each line begins with its priority (`<4>` is a warning, as syslog counts), so that
-/// `journalctl -p warning` finds it. The journal knows the time by itself.
+/// Text for the journal: each line begins with its priority (`<4>` is a warning, as syslog counts),
+/// so that `journalctl -p warning` finds it. The journal knows the time by itself.
 struct JournalFormat(Format<Full, ()>);
 
 impl Default for JournalFormat {
@@ -132,7 +133,8 @@ fn filter(variable: Option<String>, configured: &str) -> Result<Targets, Telemet
         Some(text) => (LEVEL_VARIABLE, text),
         None => ("`log.level`", configured.to_string()),
     };
-    // A bare word is a level and nothing else: taken for a module, a misspelt level would silence everything.
+    // A bare word is a level and nothing else: taken for a module, a misspelt level would silence
+    // everything.
     let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
     let is_good = |part: &str| match part.split_once('=') {
         Some((module, level)) => !module.is_empty() && is_level(level),

@@ -1,4 +1,5 @@
-//! Waiting a little longer after each failure, never in step with others. Pure: what is random comes from a seed.
+//! Waiting a little longer after each failure, never in step with others. Pure: what is random
+//! comes from a seed.
 //!
 //! The library depends on none of Lockmesh's crates, so that an application pulls in none of them:
 //! so it has this of its own, though agents and servers have one too.

@@ -13,7 +13,8 @@ use crate::session_options::SessionOptions;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session that is renewed until it is closed, dropped or lost. Clones stand for the same session.
+/// A session that is renewed until it is closed, dropped or lost. Clones stand for the same
+/// session.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper {
     driver: Arc<Driver>,

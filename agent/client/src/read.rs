@@ -21,7 +21,8 @@ pub struct Read {
     pub consistency: Consistency,
     /// Wait until the answer's index exceeds this; 0 for an answer at once.
     pub index: u64,
-    /// How long to wait at most for that; `None` for the agent's default of five minutes, and at most ten.
+    /// How long to wait at most for that; `None` for the agent's default of five minutes, and at
+    /// most ten.
     pub wait: Option<Duration>,
 }
 

@@ -17,14 +17,16 @@ const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duratio
 pub struct SessionOptions {
     /// A name for people.
     pub name: String,
-    /// The server ends the session when it was not renewed for twice this long; the keeper gives it up after this
-    /// long. At least 10 s unless the cluster allows less, at most a day.
+    /// The server ends the session when it was not renewed for twice this long; the keeper gives it
+    /// up after this long. At least 10 s unless the cluster allows less, at most a day.
     pub ttl: Duration,
-    /// How long its keys stay closed after an end that is not a release; `None` for the agent's default of 15 s.
+    /// How long its keys stay closed after an end that is not a release; `None` for the agent's
+    /// default of 15 s.
     pub lock_delay: Option<Duration>,
     /// Delete the keys at the session's end, instead of releasing them.
     pub delete_keys: bool,
-    /// Checks of this node that it depends on; `None` for the agent's default, the node's own health.
+    /// Checks of this node that it depends on; `None` for the agent's default, the node's own
+    /// health.
     pub node_checks: Option<Vec<String>>,
 }
 
@@ -46,7 +48,8 @@ impl SessionOptions {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Whether a session can be kept so: one without a TTL could not be believed in for any time at all.
+    /// Whether a session can be kept so: one without a TTL could not be believed in for any time at
+    /// all.
     ///
     /// # Errors
     /// [`Error::Settings`] with what to change.

@@ -1,7 +1,7 @@
 //! What the environment says about the local agent, and how an address is written.
 //!
-//! Decided once, when a client is made. The local agent speaks plain HTTP on a socket of this host: settings that
-//! ask for TLS are refused by name instead of being ignored.
+//! Decided once, when a client is made. The local agent speaks plain HTTP on a socket of this host:
+//! settings that ask for TLS are refused by name instead of being ignored.
 
 use crate::address::{Address, DEFAULT_PORT};
 use crate::error::Error;
@@ -37,10 +37,12 @@ impl Settings {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads `LOCKMESH_HTTP_ADDR` and `LOCKMESH_HTTP_TOKEN`, and where they are absent their `CONSUL_` namesakes.
+    /// Reads `LOCKMESH_HTTP_ADDR` and `LOCKMESH_HTTP_TOKEN`, and where they are absent their
+    /// `CONSUL_` namesakes.
     ///
-    /// With `LOCKMESH_HTTP_ADDR` given, Consul's other settings are about another service and are not looked at;
-    /// without it, those that ask for TLS are refused by name. An empty variable counts as absent.
+    /// With `LOCKMESH_HTTP_ADDR` given, Consul's other settings are about another service and are
+    /// not looked at; without it, those that ask for TLS are refused by name. An empty variable
+    /// counts as absent.
     ///
     /// # Errors
     /// [`Error::Settings`] with the variable's name and what to do.
@@ -61,7 +63,8 @@ impl Settings {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads `unix:///path`, `/path`, `host`, `host:port`, `[v6]:port` or `http://` and one of the latter.
+    /// Reads `unix:///path`, `/path`, `host`, `host:port`, `[v6]:port` or `http://` and one of the
+    /// latter.
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once("://") {
             Some(("unix", path)) => unix(path),

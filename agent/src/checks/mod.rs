@@ -1,12 +1,14 @@
-//! This agent's own health checks: reported by applications, kept here, shown to the cluster through the catalog.
+//! This agent's own health checks: reported by applications, kept here, shown to the cluster
+//! through the catalog.
 //!
-//! The checks that run are TTL checks: an application reports within its TTL, or the check turns critical. [`Checks`]
-//! is the list, `sync` keeps the catalog equal to it.
+//! The checks that run are TTL checks: an application reports within its TTL, or the check turns
+//! critical. [`Checks`] is the list, `sync` keeps the catalog equal to it.
 //!
-//! The list is in memory. A check that an earlier life of this agent left in the catalog is adopted: it keeps its
-//! status and its TTL begins anew, so that sessions which depend on it survive a restart of the agent, and end if its
-//! application is gone. **Invariant:** only checks whose definition in the catalog carries a TTL are adopted; what
-//! others wrote there on this node's name is never touched.
+//! The list is in memory. A check that an earlier life of this agent left in the catalog is
+//! adopted: it keeps its status and its TTL begins anew, so that sessions which depend on it
+//! survive a restart of the agent, and end if its application is gone. **Invariant:** only checks
+//! whose definition in the catalog carries a TTL are adopted; what others wrote there on this
+//! node's name is never touched.
 
 mod sync;
 
@@ -120,7 +122,8 @@ impl Checks {
         self.table().checks.values().map(|check| check.record.clone()).collect()
     }
 
-    /// Adds a check, or changes the one of that id, which keeps its status. Returns the version to wait for.
+    /// Adds a check, or changes the one of that id, which keeps its status. Returns the version to
+    /// wait for.
     ///
     /// # Errors
     /// [`CheckError::TooMany`]: the list is as it was, and the catalog is told nothing. The
@@ -183,13 +186,15 @@ impl Checks {
         Ok(version)
     }
 
-    /// Waits until the catalog knows everything urgent up to a version, but not for long: the catalog will be told.
+    /// Waits until the catalog knows everything urgent up to a version, but not for long: the
+    /// catalog will be told.
     pub async fn told(&self, version: u64, timeout: Duration) {
         let mut told = self.told.subscribe();
         let _ = tokio::time::timeout(timeout, told.wait_for(|known| *known >= version)).await;
     }
 
-    /// The check that a registration describes; critical until told otherwise unless it says so itself.
+    /// The check that a registration describes; critical until told otherwise unless it says so
+    /// itself.
     fn local(&self, new: &NewCheck, now: Instant) -> LocalCheck {
         let definition = serde_json::json!({ DEFINITION_TTL: format_duration(new.ttl) });
         let record = Check {

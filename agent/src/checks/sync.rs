@@ -1,8 +1,8 @@
 //! Keeps the catalog equal to the agent's list of checks.
 //!
-//! One task. It expires checks, tells the catalog of changes at once, tries again with growing pauses, and now and
-//! then compares the whole, so that a catalog that lost a check (a restored backup, a node taken out by hand) has it
-//! again.
+//! One task. It expires checks, tells the catalog of changes at once, tries again with growing
+//! pauses, and now and then compares the whole, so that a catalog that lost a check (a restored
+//! backup, a node taken out by hand) has it again.
 
 use super::{Checks, LocalCheck};
 use lockmesh_net::random::seed;
@@ -59,7 +59,8 @@ impl Checks {
             let wake_at = tokio::select! {
                 wake_at = &mut step => wake_at,
                 () = closed(&mut shutdown) => {
-                    // What is told just now shall arrive; but where nobody listens it would be said for seconds.
+                    // What is told just now shall arrive; but where nobody listens it would be said
+                    // for seconds.
                     let grace = if self.upstream.is_registered() { LAST_WORD_TIMEOUT } else { Duration::ZERO };
                     let _ = tokio::time::timeout(grace, step).await;
                     return;
@@ -153,7 +154,8 @@ impl Checks {
         self.propose(Command::Deregister(deregistration)).await?;
         let mut table = self.table();
         table.departed.remove(id);
-        // Registered again while the catalog was told of its end: it has to hear of its new beginning.
+        // Registered again while the catalog was told of its end: it has to hear of its new
+        // beginning.
         if let Some(check) = table.checks.get_mut(id) {
             check.tell_at = Some(Instant::now());
         }
@@ -182,7 +184,8 @@ impl Checks {
         }
     }
 
-    /// Marks every check that the catalog does not have as it stands here; at first also takes up what is left there.
+    /// Marks every check that the catalog does not have as it stands here; at first also takes up
+    /// what is left there.
     async fn compare(&self, adopted: &mut bool) -> Result<(), String> {
         // What changes while the catalog answers is newer than its answer.
         let before = self.table().version;

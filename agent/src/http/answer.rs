@@ -105,8 +105,8 @@ impl Failure {
     }
 }
 
-/// No answer could be had: 500, since clients try again after that and no other status; but 413 where trying again
-/// only costs the servers the same work once more.
+/// No answer could be had: 500, since clients try again after that and no other status; but 413
+/// where trying again only costs the servers the same work once more.
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Self {
         crate::metrics::UNAVAILABLE.with_label_values(&[unavailable_kind(&unavailable)]).inc();

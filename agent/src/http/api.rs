@@ -30,7 +30,8 @@ pub struct HttpLimits {
     pub max_query_time: Duration,
     /// How long a request's head may take to arrive.
     pub header_read_timeout: Duration,
-    /// How long a request's body may take to arrive; a snapshot's may take that between any two pieces.
+    /// How long a request's body may take to arrive; a snapshot's may take that between any two
+    /// pieces.
     pub body_read_timeout: Duration,
     /// The longest head, all header lines together.
     pub max_header_size: usize,

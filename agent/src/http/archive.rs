@@ -1,14 +1,18 @@
-//! The file that a backup is: a gzip'd tar of `meta.json`, `state.bin` and `SHA256SUMS`, as Consul's is.
+//! The file that a backup is: a gzip'd tar of `meta.json`, `state.bin` and `SHA256SUMS`, as
+//! Consul's is.
 //!
-//! `meta.json` has the fields of Consul's too, so that `consul snapshot save` and `inspect` take the file for one of
-//! theirs; Go reads names without regard to case, and so no field of ours may be called like one of them. What lies in
-//! `state.bin` only we read, and nobody else's can be restored here.
+//! `meta.json` has the fields of Consul's too, so that `consul snapshot save` and `inspect` take
+//! the file for one of theirs; Go reads names without regard to case, and so no field of ours may
+//! be called like one of them. What lies in `state.bin` only we read, and nobody else's can be
+//! restored here.
 //!
-//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded list of rows behind the
-//! version of its format ([`lockmesh_protocol::format`]). Nothing is held in memory but one part: writing spools to unnamed temporary files, reading walks through the file.
+//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded
+//! list of rows behind the version of its format ([`lockmesh_protocol::format`]). Nothing is held
+//! in memory but one part: writing spools to unnamed temporary files, reading walks through the
+//! file.
 //!
-//! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before anybody acts on a
-//! part, so that a damaged or a foreign file changes nothing.
+//! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before
+//! anybody acts on a part, so that a damaged or a foreign file changes nothing.
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -150,7 +154,8 @@ impl ArchiveWriter {
         Ok(())
     }
 
-    /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with its length.
+    /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with
+    /// its length.
     ///
     /// # Errors
     /// A temporary file cannot be read or written. It goes away with this value: begin anew.
@@ -216,8 +221,8 @@ pub fn verify<R: Read>(file: R) -> Result<Meta, ArchiveError> {
     walk(file, |_, _| Ok(()))
 }
 
-/// Reads a backup and hands out its parts in order; `take` ends the reading by an error. Only for a file that was
-/// verified: the checksum comes last.
+/// Reads a backup and hands out its parts in order; `take` ends the reading by an error. Only for a
+/// file that was verified: the checksum comes last.
 ///
 /// # Errors
 /// The file cannot be read, or `take` said so. What was handed out before that stays with whoever
@@ -385,7 +390,8 @@ mod tests {
             GzDecoder::new(bytes).read_to_end(&mut tar).map(|_| tar)
         };
         let whole = unpacked(&bytes).unwrap();
-        // The head of a gzip holds a time stamp and a system, which mean nothing; so do a few bits that pad its end.
+        // The head of a gzip holds a time stamp and a system, which mean nothing; so do a few bits
+        // that pad its end.
         for at in (10..bytes.len()).step_by(7) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;

@@ -1,4 +1,5 @@
-//! What a request brings and a response carries: bytes that are there, bytes that still arrive, or a file.
+//! What a request brings and a response carries: bytes that are there, bytes that still arrive, or
+//! a file.
 
 use super::file_body::FileBody;
 use bytes::Bytes;

@@ -22,7 +22,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that a client which sends too much is listened to, so that it reads the refusal and not a reset.
+/// The longest that a client which sends too much is listened to, so that it reads the refusal and
+/// not a reset.
 const MAX_DISCARDED: usize = 8 << 20;
 /// And for how long.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,7 +67,8 @@ impl Call<'_> {
         Ok(self.api.upstream.propose(command).await?)
     }
 
-    /// Asks the state. A failure carries the headers of `meta`, where the endpoint has them on failures too.
+    /// Asks the state. A failure carries the headers of `meta`, where the endpoint has them on
+    /// failures too.
     pub(super) async fn read(
         &self,
         query: Query,
@@ -172,8 +174,8 @@ impl Call<'_> {
         self.head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 
-    /// Reads the whole body. `too_large` words the refusal of one that is over the limit; it is given the length
-    /// that the client announced.
+    /// Reads the whole body. `too_large` words the refusal of one that is over the limit; it is
+    /// given the length that the client announced.
     pub(super) async fn body(
         &self,
         mut body: Body,
@@ -211,7 +213,8 @@ impl Call<'_> {
         self.body(body, limit, |_| format!("Request body too large, max size: {limit} bytes.")).await
     }
 
-    /// Takes what is still coming, within reason, unless the client waits for our word before it sends.
+    /// Takes what is still coming, within reason, unless the client waits for our word before it
+    /// sends.
     async fn discard(&self, body: &mut Body) {
         let hopeless = self.content_length().is_some_and(|length| length > MAX_DISCARDED as u64);
         // A client that waits for `100 Continue` sends nothing once it is refused, and from one
@@ -278,7 +281,8 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
     Ok(Some(pieces.map_or(whole, BytesMut::freeze)))
 }
 
-/// Refuses a `Cache-Control` whose numbers are none; what it says has no effect on reads that are always fresh.
+/// Refuses a `Cache-Control` whose numbers are none; what it says has no effect on reads that are
+/// always fresh.
 fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
     let Some(value) = headers.get(header::CACHE_CONTROL) else { return Ok(()) };
     // What is no text is refused like a number that is none.

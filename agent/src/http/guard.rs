@@ -1,8 +1,9 @@
-//! Slow clients ("slow loris"): a deadline for the head of a request. A client that sends it drop by
-//! drop is cut off, one that is idle is not.
+//! Slow clients ("slow loris"): a deadline for the head of a request. A client that sends it drop
+//! by drop is cut off, one that is idle is not.
 //!
-//! The clock starts at the first byte after a silence and stops when the head is complete. Between requests a
-//! connection may rest for as long as it likes; while one is served, reading is only the watch for its end.
+//! The clock starts at the first byte after a silence and stops when the head is complete. Between
+//! requests a connection may rest for as long as it likes; while one is served, reading is only the
+//! watch for its end.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::future::Future;

@@ -1,9 +1,10 @@
 //! Whether a request over TCP is meant for this agent, by the `Host` that it names.
 //!
-//! A web page cannot choose the `Host` that a browser sends: it is the page's own. But whoever owns that name can let it
-//! stand for 127.0.0.1 (DNS rebinding), and then the page may read and write all that an agent serves. A request for a
-//! name that nobody gave this agent is therefore refused. An IP address cannot be rebound, a missing `Host` no browser
-//! sends, and the Unix socket no page can reach.
+//! A web page cannot choose the `Host` that a browser sends: it is the page's own. But whoever owns
+//! that name can let it stand for 127.0.0.1 (DNS rebinding), and then the page may read and write
+//! all that an agent serves. A request for a name that nobody gave this agent is therefore refused.
+//! An IP address cannot be rebound, a missing `Host` no browser sends, and the Unix socket no page
+//! can reach.
 
 use super::answer::Failure;
 use super::api::Api;

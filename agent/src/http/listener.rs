@@ -1,8 +1,8 @@
 //! The sockets that applications connect to: which, with which rights, and who may not have them.
 //!
-//! Rules: a TCP address that others can reach is refused unless the configuration allows it by name; a Unix socket
-//! left behind by a dead process is replaced, one that somebody answers on is not; a file that is no socket is never
-//! touched.
+//! Rules: a TCP address that others can reach is refused unless the configuration allows it by
+//! name; a Unix socket left behind by a dead process is replaced, one that somebody answers on is
+//! not; a file that is no socket is never touched.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -139,8 +139,8 @@ fn inode(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }
 
-/// Makes the socket under another name with its rights, then gives it its own name: nobody ever connects to a socket
-/// with the wrong rights, and a dead process's socket is replaced in one step.
+/// Makes the socket under another name with its rights, then gives it its own name: nobody ever
+/// connects to a socket with the wrong rights, and a dead process's socket is replaced in one step.
 fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = &socket.path;
     // The rename below would take the path from a living agent without a word.

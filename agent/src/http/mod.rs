@@ -29,8 +29,9 @@
 //! | [`endpoint`] | the endpoints |
 //! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
 //!
-//! **Invariant:** nothing here decides about locks. A request becomes one `Command` or one `Query`, and the answer's
-//! text comes from the state. A handler whose client is gone is dropped, and with it what it waits for.
+//! **Invariant:** nothing here decides about locks. A request becomes one `Command` or one `Query`,
+//! and the answer's text comes from the state. A handler whose client is gone is dropped, and with
+//! it what it waits for.
 
 pub mod api;
 pub mod archive;

@@ -1,6 +1,7 @@
 //! From a request to an endpoint and back: paths, methods, and what is the same for all.
 //!
-//! One table names every endpoint. A path that ends with `/` in it stands for everything below; the longest wins.
+//! One table names every endpoint. A path that ends with `/` in it stands for everything below; the
+//! longest wins.
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;

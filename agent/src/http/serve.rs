@@ -1,8 +1,9 @@
 //! Connections: how many, how long, and their end.
 //!
-//! One task accepts for each listener, one serves each connection. A connection that is over a limit is told so and
-//! closed; at shutdown idle ones close at once and requests under way get a grace. A client that goes away drops its
-//! request's future, and with it the upstream call that it waited for.
+//! One task accepts for each listener, one serves each connection. A connection that is over a
+//! limit is told so and closed; at shutdown idle ones close at once and requests under way get a
+//! grace. A client that goes away drops its request's future, and with it the upstream call that it
+//! waited for.
 
 use super::api::Api;
 use super::body::Body;
@@ -134,7 +135,8 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, client)) => {
-                    // Answers are written in one piece: to hold them back for more would only delay them.
+                    // Answers are written in one piece: to hold them back for more would only delay
+                    // them.
                     let _ = socket.set_nodelay(true);
                     connections.spawn(connection(gate.clone(), socket, "tcp", Some(client.ip())));
                 }
@@ -217,7 +219,8 @@ where
         .max_header_size(limits.max_header_size)
         .serve_connection(socket, service);
     let mut connection = pin!(connection);
-    // A client that breaks off or talks nonsense is its own affair; hyper has told it what it could.
+    // A client that breaks off or talks nonsense is its own affair; hyper has told it what it
+    // could.
     tokio::select! {
         _ = &mut connection => {}
         () = gate.closing() => {
@@ -239,7 +242,8 @@ async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {
     let _ = socket.shutdown().await;
 }
 
-/// Raises this process's soft limit of open files to the hard one: every connection needs a descriptor.
+/// Raises this process's soft limit of open files to the hard one: every connection needs a
+/// descriptor.
 pub fn raise_open_files_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,8 +1,10 @@
-//! The driver of the agent's [`QuorumClient`]: gives it the time, tells it what happens, carries out what comes back.
+//! The driver of the agent's [`QuorumClient`]: gives it the time, tells it what happens, carries
+//! out what comes back.
 //!
-//! There is no task between a caller and its connection: whoever has something to tell takes the lock for some
-//! microseconds, and leaves calls in the connections' queues and answers with their callers. One task looks at the clock.
-//! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
+//! There is no task between a caller and its connection: whoever has something to tell takes the
+//! lock for some microseconds, and leaves calls in the connections' queues and answers with their
+//! callers. One task looks at the clock. **Invariant:** a caller that goes away, or never hears its
+//! answer, cancels its call.
 
 use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
@@ -166,7 +168,8 @@ impl Driver {
         // A caller that wakes up may call again at once, and must not find the lock taken by us.
         drop(state);
         for (caller, answer) in answers {
-            // A caller that has just left wants no answer; where it has to give something back, it does so itself.
+            // A caller that has just left wants no answer; where it has to give something back, it
+            // does so itself.
             let _ = caller.send(answer);
         }
     }
@@ -246,7 +249,8 @@ impl Driver {
     }
 
     fn lock(&self) -> MutexGuard<'_, ChannelState> {
-        // The client takes an input whole or panics, which is a fault of it: callers of other calls need not fail with it.
+        // The client takes an input whole or panics, which is a fault of it: callers of other calls
+        // need not fail with it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -280,7 +284,8 @@ impl Quorum for Driver {
             let mut client = connected.map_err(|error| {
                 Unavailable::Denied(format!("no server is reached at {address}: {error}"))
             })?;
-            // From here on it may have heard: what it makes of it cannot be told without its answer.
+            // From here on it may have heard: what it makes of it cannot be told without its
+            // answer.
             client.call(Request::Invite(servers), INVITE_TIMEOUT).await.map_err(|error| {
                 let what = format!("the server at {address} was told to join and did not answer ({error})");
                 Unavailable::Unknown(what)

@@ -41,7 +41,8 @@ use std::time::Duration;
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
-    /// Servers as `host:port`; names are looked up anew at every attempt. One that answers tells of the others.
+    /// Servers as `host:port`; names are looked up anew at every attempt. One that answers tells of
+    /// the others.
     pub servers: Vec<String>,
     /// Who this agent is.
     pub identity: Identity,
@@ -51,7 +52,8 @@ pub struct UpstreamOptions {
     pub hold_time: Duration,
     /// How long an answer is waited for from a server that is there.
     pub answer_time: Duration,
-    /// After how long without an answer other servers are asked whether the leader is another one by now.
+    /// After how long without an answer other servers are asked whether the leader is another one
+    /// by now.
     pub probe_after: Duration,
     /// The connection's own limits.
     pub quic: QuicOptions,
@@ -82,7 +84,8 @@ impl Upstream {
         Self(quorum)
     }
 
-    /// Begins to connect and to register, in the background and for ever; must be called within a runtime.
+    /// Begins to connect and to register, in the background and for ever; must be called within a
+    /// runtime.
     ///
     /// # Errors
     /// There can be no UDP socket.
@@ -111,8 +114,8 @@ impl Upstream {
         }
     }
 
-    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with the index at which the
-    /// lock was asked for. To drop the future is to give up the position.
+    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with
+    /// the index at which the lock was asked for. To drop the future is to give up the position.
     ///
     /// # Errors
     /// Unless [`Unavailable::certainly_not_done`], the lock may have been granted to the session:
@@ -183,7 +186,8 @@ impl Upstream {
         }
     }
 
-    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.
+    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the
+    /// default.
     ///
     /// # Errors
     /// No leader answered. Nothing was changed.
@@ -204,7 +208,8 @@ impl Upstream {
         self.ask(Request::TransferLeader(to)).await.map(|_| ())
     }
 
-    /// Tells the server at `address`, which belongs to no quorum yet, to join the one that `servers` are of.
+    /// Tells the server at `address`, which belongs to no quorum yet, to join the one that
+    /// `servers` are of.
     ///
     /// # Errors
     /// [`Unavailable::Denied`] says why the server does not join. Unless
@@ -254,7 +259,8 @@ impl Upstream {
         self.0.replace_identity(identity);
     }
 
-    /// Why this agent cannot have requests answered now, as far as it knows itself; nothing where it can.
+    /// Why this agent cannot have requests answered now, as far as it knows itself; nothing where
+    /// it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
         self.0.not_ready()
     }
@@ -269,7 +275,8 @@ impl Upstream {
         self.0.load()
     }
 
-    /// Lets blocking reads be answered with what there is, now and from now on: the agent is about to stop.
+    /// Lets blocking reads be answered with what there is, now and from now on: the agent is about
+    /// to stop.
     pub fn hurry(&self) {
         self.0.clone().hurry();
     }

@@ -49,8 +49,8 @@ impl QuicConnection {
         self.id
     }
 
-    /// Takes a call that is to be sent. Whether so much waits to be sent now that no more should be given, until it is told
-    /// that there is room again.
+    /// Takes a call that is to be sent. Whether so much waits to be sent now that no more should be
+    /// given, until it is told that there is room again.
     ///
     /// # Errors
     /// The call fits no frame; it was not taken.
@@ -165,7 +165,8 @@ impl QuicConnection {
             while self.lock().frames.is_empty() {
                 self.ready.notified().await;
             }
-            // Callers that are about to run may have something to say as well: let them, so that it shares a frame.
+            // Callers that are about to run may have something to say as well: let them, so that it
+            // shares a frame.
             tokio::task::yield_now().await;
             let (frames, was_full) = {
                 let mut queue = self.lock();
@@ -200,8 +201,8 @@ impl QuicConnection {
         Ok("it finished the stream")
     }
 
-    /// Whoever waits for news may wait for long, so that only this tells a server that is stopped or cut off from one that has no
-    /// news.
+    /// Whoever waits for news may wait for long, so that only this tells a server that is stopped
+    /// or cut off from one that has no news.
     async fn tell_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;

@@ -16,8 +16,8 @@ pub trait Quorum: Debug + Send + Sync {
     /// Answers a call. To drop the future is to cancel it.
     fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>>;
 
-    /// Tells the server at `address`, which belongs to no quorum yet, where the servers are that it shall join; or says why
-    /// it is not reached.
+    /// Tells the server at `address`, which belongs to no quorum yet, where the servers are that it
+    /// shall join; or says why it is not reached.
     fn invite(
         self: Arc<Self>,
         address: String,

@@ -1,7 +1,8 @@
 //! Makes certificates and reads what they say: the one file that names rcgen and x509-parser.
 //!
-//! A certificate names its owner's role and node in a URI, and its role once more as a DNS name, which is what
-//! a dialler asks for. Whether a certificate may be trusted is not decided here but by the TLS library.
+//! A certificate names its owner's role and node in a URI, and its role once more as a DNS name,
+//! which is what a dialler asks for. Whether a certificate may be trusted is not decided here but
+//! by the TLS library.
 
 use crate::files::{self, FileError};
 use crate::peer::Peer;
@@ -110,8 +111,9 @@ impl Authority {
         Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
     }
 
-    /// Makes a certificate for a server or an agent, good for `life` from now. `addresses` are host names or IP
-    /// addresses that other tools may want to find in it; Lockmesh itself looks at role and node only.
+    /// Makes a certificate for a server or an agent, good for `life` from now. `addresses` are host
+    /// names or IP addresses that other tools may want to find in it; Lockmesh itself looks at role
+    /// and node only.
     ///
     /// # Errors
     /// An address is neither an IP address nor a host name in ASCII, `life` is longer than
@@ -198,7 +200,8 @@ impl Facts {
     }
 }
 
-/// The owner that the only URI of ours names. Two of them would leave a choice, and a choice is a hole.
+/// The owner that the only URI of ours names. Two of them would leave a choice, and a choice is a
+/// hole.
 fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
     let names = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
     let names = names.iter().flat_map(|extension| &extension.value.general_names);

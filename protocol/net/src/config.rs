@@ -54,7 +54,8 @@ impl NodeConfig {
 
 /// Certificates for mutual TLS. The certificate says the role and the node's name.
 ///
-/// Its own default has no paths, which [`TlsConfig::check`] refuses: each role has its own, [`TlsConfig::of_role`].
+/// Its own default has no paths, which [`TlsConfig::check`] refuses: each role has its own,
+/// [`TlsConfig::of_role`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
@@ -100,7 +101,8 @@ impl TlsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// `error`, `warn`, `info`, `debug`, `trace` or `off`, and by module: `info,lockmesh_server=debug`.
+    /// `error`, `warn`, `info`, `debug`, `trace` or `off`, and by module:
+    /// `info,lockmesh_server=debug`.
     pub level: String,
     /// Text for people or one JSON object a line.
     pub format: LogFormat,

@@ -1,7 +1,9 @@
-//! Certificates for a cluster of one process, made on first start: an authority, a server and an agent.
+//! Certificates for a cluster of one process, made on first start: an authority, a server and an
+//! agent.
 //!
-//! A start that was cut off at any moment is made good by the next one. An authority that is there is never
-//! replaced, since others may trust it; a server's or an agent's certificate is, when it is not of use any more.
+//! A start that was cut off at any moment is made good by the next one. An authority that is there
+//! is never replaced, since others may trust it; a server's or an agent's certificate is, when it
+//! is not of use any more.
 
 use crate::certificate::{Authority, CertificateError};
 use crate::expiry::WARNING_WINDOW;
@@ -22,7 +24,8 @@ pub struct Development {
 }
 
 impl Development {
-    /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its `-key.pem`.
+    /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its
+    /// `-key.pem`.
     ///
     /// # Errors
     /// A file or folder cannot be read or made. What was made before that stays, and the next call
@@ -45,7 +48,8 @@ impl Development {
         member_files(&self.folder, role)
     }
 
-    /// Makes a certificate for a further member under another folder, unless there is a good one already.
+    /// Makes a certificate for a further member under another folder, unless there is a good one
+    /// already.
     ///
     /// # Errors
     /// A file or folder cannot be read or made. What was made before that stays, and the next call

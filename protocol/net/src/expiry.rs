@@ -61,7 +61,8 @@ impl CertificateLife {
     }
 }
 
-/// Waits until a certificate is refused that ends at this time, by a clock that may be set meanwhile.
+/// Waits until a certificate is refused that ends at this time, by a clock that may be set
+/// meanwhile.
 pub(crate) async fn ended(not_after: SystemTime) {
     // The second in which it ends belongs to its life.
     let end = not_after + Duration::from_secs(1);
@@ -72,9 +73,9 @@ pub(crate) async fn ended(not_after: SystemTime) {
     }
 }
 
-/// Looks at the certificates once an hour, whenever one ends, and whenever they are replaced, until nobody can replace
-/// them any more: tells `gauge` of the one that ends first, and warns in the log once a day from 30 days before the end,
-/// and at the end.
+/// Looks at the certificates once an hour, whenever one ends, and whenever they are replaced, until
+/// nobody can replace them any more: tells `gauge` of the one that ends first, and warns in the log
+/// once a day from 30 days before the end, and at the end.
 pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(&CertificateLife)) {
     let (mut looks, mut ended) = (0u32, 0);
     loop {

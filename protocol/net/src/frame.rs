@@ -1,8 +1,8 @@
 //! Messages into frames and back, without any socket.
 //!
-//! A frame is its length in four bytes, then one encoded sequence of messages: messages that are ready together
-//! travel together. A frame is at most [`MAX_FRAME_BYTES`] long; a longer message comes back to its sender, a longer
-//! frame is the peer's fault.
+//! A frame is its length in four bytes, then one encoded sequence of messages: messages that are
+//! ready together travel together. A frame is at most [`MAX_FRAME_BYTES`] long; a longer message
+//! comes back to its sender, a longer frame is the peer's fault.
 
 use bytes::{Buf, Bytes, BytesMut};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
@@ -16,7 +16,8 @@ const LENGTH_BYTES: usize = 4;
 /// Room in front of a frame's messages for its length, the version and the count of messages.
 const HEADER_ROOM: usize = LENGTH_BYTES + 1 + 9;
 
-/// A frame that is this long takes no further message, so that the other side can begin to work on it.
+/// A frame that is this long takes no further message, so that the other side can begin to work on
+/// it.
 const FULL_BYTES: usize = 64 << 10;
 
 /// The same for so many messages, far fewer than the other side takes.
@@ -160,12 +161,14 @@ pub enum FrameError {
 pub struct FrameCutter {
     /// What arrived last and was not looked at.
     piece: Bytes,
-    /// The beginning of a frame whose rest has not arrived. It grows with what arrives, not with what is announced.
+    /// The beginning of a frame whose rest has not arrived. It grows with what arrives, not with
+    /// what is announced.
     begun: BytesMut,
 }
 
 impl FrameCutter {
-    /// Takes what arrived. Call [`FrameCutter::next_message`] until it has nothing more before the next piece.
+    /// Takes what arrived. Call [`FrameCutter::next_message`] until it has nothing more before the
+    /// next piece.
     pub fn feed(&mut self, piece: Bytes) {
         debug_assert!(self.piece.is_empty(), "the last piece was not used up");
         self.piece = piece;
@@ -207,7 +210,8 @@ impl FrameCutter {
         Ok(Some(frame))
     }
 
-    /// The length of the frame that has begun, after moving the beginning of a new one out of the piece.
+    /// The length of the frame that has begun, after moving the beginning of a new one out of the
+    /// piece.
     fn begun_length(&mut self) -> Result<Option<usize>, FrameError> {
         self.move_until(LENGTH_BYTES);
         frame_length(&self.begun)

@@ -1,7 +1,9 @@
-//! Folders and files that nobody but their owner may enter or read, whatever the process's umask is.
+//! Folders and files that nobody but their owner may enter or read, whatever the process's umask
+//! is.
 //!
-//! **Invariant:** what is not ours is never touched: a folder that holds a file of somebody else's, or is a shared one
-//! such as `/tmp`, keeps its permissions; then only our own files in it are closed.
+//! **Invariant:** what is not ours is never touched: a folder that holds a file of somebody else's,
+//! or is a shared one such as `/tmp`, keeps its permissions; then only our own files in it are
+//! closed.
 
 use crate::files::FileError;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -32,8 +34,8 @@ pub enum FolderEntry {
     Foreign,
 }
 
-/// Makes a folder that only its owner may enter, and the missing ones above it by the usual rules. One that is there
-/// is left as it is: see [`close`].
+/// Makes a folder that only its owner may enter, and the missing ones above it by the usual rules.
+/// One that is there is left as it is: see [`close`].
 ///
 /// # Errors
 /// The folder is not there, and cannot be made, or something else is in its place. Those above it
@@ -66,10 +68,12 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     file_options().write(true).create(true).truncate(true).open(path)
 }
 
-/// Takes from a folder that is there, and from the secrets in it, what lets other users in: earlier versions and
-/// copies left it open. Says so in one line of the log, where there was something to close or where it cannot be.
+/// Takes from a folder that is there, and from the secrets in it, what lets other users in: earlier
+/// versions and copies left it open. Says so in one line of the log, where there was something to
+/// close or where it cannot be.
 ///
-/// A folder that is to stay `reachable`, because others have something to find in it, keeps its permissions.
+/// A folder that is to stay `reachable`, because others have something to find in it, keeps its
+/// permissions.
 ///
 /// # Errors
 /// The folder cannot be read, or a permission cannot be taken away. What was closed before that
@@ -99,7 +103,8 @@ fn close_all(
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A symbolic link shows what was meant for another place, and has no permissions of its own.
+        // A symbolic link shows what was meant for another place, and has no permissions of its
+        // own.
         let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
         match kind(&name) {
             FolderEntry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),

@@ -1,8 +1,9 @@
 //! QUIC: the one file that names quinn and the sockets under it.
 //!
-//! A stream begins with one byte that says what it is for; then frames follow, in both directions. Buffers are
-//! small, because a server keeps thousands of connections. **Invariant:** a [`Connection`] exists only after both
-//! certificates were verified, and its [`Connection::peer`] is the one that the peer's certificate names.
+//! A stream begins with one byte that says what it is for; then frames follow, in both directions.
+//! Buffers are small, because a server keeps thousands of connections. **Invariant:** a
+//! [`Connection`] exists only after both certificates were verified, and its [`Connection::peer`]
+//! is the one that the peer's certificate names.
 
 use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
@@ -24,8 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::task::AbortHandle;
 
-/// How many packets may come before one is acknowledged by itself. An answer acknowledges what it answers, so most
-/// packets need none of their own, and each of those wakes the other end for nothing.
+/// How many packets may come before one is acknowledged by itself. An answer acknowledges what it
+/// answers, so most packets need none of their own, and each of those wakes the other end for
+/// nothing.
 const PACKETS_PER_ACK: u32 = 8;
 
 /// How a connection's end behaves. Both ends' idle times count; the shorter one wins.
@@ -194,7 +196,8 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// Uses other certificates for all connections that begin from now on; those that stand are kept.
+    /// Uses other certificates for all connections that begin from now on; those that stand are
+    /// kept.
     pub fn replace_identity(&self, identity: &Identity) {
         *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) =
             client_config(identity, &self.transport);
@@ -278,7 +281,8 @@ impl Arrival {
     }
 }
 
-/// A connection to a verified peer; cheap to clone. It ends when all clones and streams are dropped.
+/// A connection to a verified peer; cheap to clone. It ends when all clones and streams are
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Connection {
     connection: quinn::Connection,
@@ -312,8 +316,8 @@ impl Connection {
         }
     }
 
-    /// Why the connection ended, where one end did not believe the other's certificate; to be asked before this end closes
-    /// it. A server says so only after the caller's own handshake is done.
+    /// Why the connection ended, where one end did not believe the other's certificate; to be asked
+    /// before this end closes it. A server says so only after the caller's own handshake is done.
     pub fn identity_refusal(&self) -> Option<String> {
         self.connection.close_reason().as_ref().and_then(identity_refusal)
     }
@@ -382,8 +386,8 @@ impl Connection {
     }
 }
 
-/// Closes a connection when the peer's certificate has ended: whoever began in time is no better than who begins now. The
-/// other end hears why, and both say so in their logs.
+/// Closes a connection when the peer's certificate has ended: whoever began in time is no better
+/// than who begins now. The other end hears why, and both say so in their logs.
 async fn close_at(connection: quinn::Connection, peer: Peer, end: SystemTime) {
     tokio::select! {
         _ = connection.closed() => return,
@@ -457,8 +461,8 @@ fn stranger_or_lost(error: ConnectionError) -> LinkError {
     identity_refusal(&error).map_or_else(|| lost(error), LinkError::Stranger)
 }
 
-/// Which end did not believe the other's certificate, and why, where a connection ended by one of TLS's alerts about
-/// certificates.
+/// Which end did not believe the other's certificate, and why, where a connection ended by one of
+/// TLS's alerts about certificates.
 fn identity_refusal(error: &ConnectionError) -> Option<String> {
     /// QUIC's code for TLS's alert 0.
     const ALERTS: u64 = 0x100;
@@ -473,7 +477,8 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
         _ => return None,
     };
     match u64::from(code).checked_sub(ALERTS)? {
-        // unknown_ca, and decrypt_error, which the signature of another authority of the same name gives.
+        // unknown_ca, and decrypt_error, which the signature of another authority of the same name
+        // gives.
         48 | 51 => Some(format!("{who}, as no authority in `tls.ca` has signed it: {reason}")),
         // From bad_certificate to access_denied, and certificate_required.
         42..=49 | 116 => Some(format!("{who}: {reason}")),
@@ -517,15 +522,16 @@ fn transport(options: &QuicOptions) -> TransportConfig {
     transport
 }
 
-/// Lets a restarted process tell its peers at once that their connections are gone; they would otherwise find out
-/// only when the idle time is over.
+/// Lets a restarted process tell its peers at once that their connections are gone; they would
+/// otherwise find out only when the idle time is over.
 fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(ResetKey(identity.reset_secret().clone())));
     config.cid_generator(|| Box::new(ConnectionIds));
     config
 }
 
-/// Connection ids that are not told apart from those of an earlier life, so that its connections are answered too.
+/// Connection ids that are not told apart from those of an earlier life, so that its connections
+/// are answered too.
 struct ConnectionIds;
 
 impl ConnectionIdGenerator for ConnectionIds {
@@ -554,7 +560,8 @@ impl HmacKey for ResetKey {
     }
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        // Only the process itself would ask, about what it signed; nothing secret hangs on the comparison's time.
+        // Only the process itself would ask, about what it signed; nothing secret hangs on the
+        // comparison's time.
         if self.0.sign(data) == signature { Ok(()) } else { Err(CryptoError) }
     }
 }

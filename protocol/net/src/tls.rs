@@ -1,7 +1,8 @@
 //! TLS 1.3 with certificates on both sides: the one file that names rustls.
 //!
-//! **Invariant:** no connection comes to be unless both certificates were signed by the authority that is trusted
-//! here, are within their lives, and name an owner; there is no setting that weakens this.
+//! **Invariant:** no connection comes to be unless both certificates were signed by the authority
+//! that is trusted here, are within their lives, and name an owner; there is no setting that
+//! weakens this.
 
 use crate::certificate::{CertificateError, Facts};
 use crate::expiry::CertificateLife;
@@ -129,8 +130,9 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Signs what a restarted process says to a peer that still talks to its earlier life: that life's connections are
-/// gone. It is made from the certificate's key, so that both lives have the same one.
+/// Signs what a restarted process says to a peer that still talks to its earlier life: that life's
+/// connections are gone. It is made from the certificate's key, so that both lives have the same
+/// one.
 #[derive(Clone)]
 pub(crate) struct ResetSecret(Vec<u8>);
 
@@ -153,7 +155,8 @@ fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
     suite.hkdf_provider.hmac_sign(&OkmBlock::new(key), message).as_ref().to_vec()
 }
 
-/// Peers will look at the certificate as this does; better to hear of it at the start than from them.
+/// Peers will look at the certificate as this does; better to hear of it at the start than from
+/// them.
 fn make_sure_of_trust(
     files: &IdentityFiles,
     provider: &Arc<CryptoProvider>,
@@ -173,8 +176,8 @@ fn make_sure_of_trust(
     }
 }
 
-/// The owner that a peer's verified certificate names, and when the first of its certificates ends. `chain` is what the
-/// TLS library hands out after the handshake.
+/// The owner that a peer's verified certificate names, and when the first of its certificates ends.
+/// `chain` is what the TLS library hands out after the handshake.
 pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<(Peer, SystemTime), String> {
     let chain = chain
         .downcast::<Vec<CertificateDer<'static>>>()
@@ -204,8 +207,8 @@ fn server_config(
         .with_single_cert(chain, key)
         .map_err(|error| error.to_string())?;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    // Connections live for days, so remembering them for a faster handshake would only cost memory; and a
-    // resumed one would not look at the peer's certificate again.
+    // Connections live for days, so remembering them for a faster handshake would only cost memory;
+    // and a resumed one would not look at the peer's certificate again.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(config)

@@ -67,7 +67,8 @@ async fn meet(
     tokio::join!(accept, dialler.connect(address, role))
 }
 
-/// What the dialler hears in the end: it may be let in by its own library before the other end has looked at it.
+/// What the dialler hears in the end: it may be let in by its own library before the other end has
+/// looked at it.
 async fn verdict(dialled: Result<Connection, LinkError>) -> String {
     match dialled {
         Ok(connection) => connection.closed().await,

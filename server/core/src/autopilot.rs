@@ -1,5 +1,5 @@
-//! Autopilot, what it knows of the other servers: who was heard when, who is healthy, who has caught
-//! up, and what is under way about them.
+//! Autopilot, what it knows of the other servers: who was heard when, who is healthy, who has
+//! caught up, and what is under way about them.
 
 mod leader;
 
@@ -77,7 +77,8 @@ impl AutopilotState {
         self.heard.get(&server).map(|heard| now.since(*heard))
     }
 
-    /// For how long a leader has waited for a word: whoever it never heard may have spoken to the one before it.
+    /// For how long a leader has waited for a word: whoever it never heard may have spoken to the
+    /// one before it.
     fn unheard_for(&self, now: Time, server: ServerId) -> Duration {
         now.since(self.heard.get(&server).copied().unwrap_or_default().max(self.led_since))
     }

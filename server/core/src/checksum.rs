@@ -1,11 +1,13 @@
-//! The checksum of a state: one number for all its rows, whatever their order, which is kept up to date row by row.
+//! The checksum of a state: one number for all its rows, whatever their order, which is kept up to
+//! date row by row.
 //!
-//! It is the sum, modulo 2^128, of the first half of the SHA-256 of each row's bytes. So a row that is written costs two
-//! hashes, of what was there and of what is there now, and never a look at the other rows. This is the one file of the
-//! crate that names sha2.
+//! It is the sum, modulo 2^128, of the first half of the SHA-256 of each row's bytes. So a row that
+//! is written costs two hashes, of what was there and of what is there now, and never a look at the
+//! other rows. This is the one file of the crate that names sha2.
 //!
-//! **Invariant:** two states with the same rows have the same checksum, whatever ways led to them. Rows that are a
-//! server's own, what it remembers of its peers and what its checkpoint stands for, are no part of it.
+//! **Invariant:** two states with the same rows have the same checksum, whatever ways led to them.
+//! Rows that are a server's own, what it remembers of its peers and what its checkpoint stands for,
+//! are no part of it.
 
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format::encode_into;
@@ -13,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt::{self, Display, Formatter};
 
-/// The format of what is summed up. It grows whenever the bytes of a row, or the way they are summed up, change: checksums
-/// of different formats cannot be compared.
+/// The format of what is summed up. It grows whenever the bytes of a row, or the way they are
+/// summed up, change: checksums of different formats cannot be compared.
 pub const FORMAT: u32 = 2;
 
 /// See the [module](self).

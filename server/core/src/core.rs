@@ -28,11 +28,13 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest command that is taken: what is in the log must fit into a frame for the other servers.
+/// The longest command that is taken: what is in the log must fit into a frame for the other
+/// servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 /// How long the leader waits before it proposes an end again that came to nothing.
 const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
-/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at once.
+/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at
+/// once.
 const DEADLINES_A_TICK: usize = 200;
 
 /// What a server must be told about itself.
@@ -50,13 +52,15 @@ pub struct CoreConfig {
     pub max_pending_proposals: usize,
     /// How many bytes of log are kept behind a durable snapshot for followers that lag.
     pub log_keep_bytes: u64,
-    /// How many are kept behind a snapshot that a follower may be fetching; never less than the others.
+    /// How many are kept behind a snapshot that a follower may be fetching; never less than the
+    /// others.
     pub log_keep_fetching_bytes: u64,
     /// When it stands for election.
     pub election: ElectionTimeout,
     /// The newest format that this build reads: [`lockmesh_protocol::format::NEWEST`].
     pub format: u8,
-    /// How long after a corruption check a leader begins the next one, where something was written since.
+    /// How long after a corruption check a leader begins the next one, where something was written
+    /// since.
     pub corruption_check_interval: Duration,
 }
 
@@ -175,7 +179,8 @@ impl Core {
         SnapshotMeta { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
     }
 
-    /// Takes one input. What was gathered goes into the log when the turn ends: see [`Core::settle`].
+    /// Takes one input. What was gathered goes into the log when the turn ends: see
+    /// [`Core::settle`].
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
             return;
@@ -208,8 +213,9 @@ impl Core {
         }
     }
 
-    /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be handed on at once,
-    /// so that the disk is at work while this one applies what was committed. [`Core::settle`] follows.
+    /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be
+    /// handed on at once, so that the disk is at work while this one applies what was committed.
+    /// [`Core::settle`] follows.
     pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
             return;
@@ -302,7 +308,8 @@ impl Core {
         (index, rows)
     }
 
-    /// The same for a query that may be about very many rows: of no more than `limit` bytes, or to be built elsewhere.
+    /// The same for a query that may be about very many rows: of no more than `limit` bytes, or to
+    /// be built elsewhere.
     pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
         match query {
             Query::QueuePosition { .. } => {
@@ -313,8 +320,8 @@ impl Core {
         }
     }
 
-    /// Whether what became of a position in a queue can be told at once: it is a fact of the log's beginning, which no
-    /// other leader can undo, and this one has applied that much.
+    /// Whether what became of a position in a queue can be told at once: it is a fact of the log's
+    /// beginning, which no other leader can undo, and this one has applied that much.
     pub fn knows_queue_position(&self, queue_position: LogIndex) -> bool {
         self.is_serving() && queue_position.0 <= self.applied.0.0 + self.state.index_base()
     }
@@ -414,7 +421,8 @@ impl Core {
         }
     }
 
-    /// What a heartbeat says that this server has acknowledged, where it holds less. The engine must never hear it.
+    /// What a heartbeat says that this server has acknowledged, where it holds less. The engine
+    /// must never hear it.
     fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
         let known = LogPosition { term: message.term, last_index: message.commit };
         // A heartbeat's commit is never more than the receiver has acknowledged to this leader, so
@@ -426,7 +434,8 @@ impl Core {
         is_beyond.then_some(known)
     }
 
-    /// Another server remembers more of this one than it holds: it must not vote, acknowledge or answer again.
+    /// Another server remembers more of this one than it holds: it must not vote, acknowledge or
+    /// answer again.
     fn notice_set_back(&mut self, now: Time, by: ServerId, known: LogPosition, outbox: &mut Outbox) {
         let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
             return;
@@ -718,8 +727,8 @@ impl Core {
             self.engine.applied(entry);
             // The change is in force, but not settled: its caller waits for one more entry.
             if let Some(PendingProposal { origin: Origin::Client(token, _), .. }) = pending {
-                // Through the same gate as the first answer, so that a retry is never told earlier than
-                // that.
+                // Through the same gate as the first answer, so that a retry is never told earlier
+                // than that.
                 self.autopilot.waits_for_membership.push(token);
             }
             self.notice_membership(&before);
@@ -827,7 +836,8 @@ impl Core {
         }
     }
 
-    /// Says in the log who leads, once for each change: operators follow an election by these lines.
+    /// Says in the log who leads, once for each change: operators follow an election by these
+    /// lines.
     fn tell_leader(&mut self) {
         let leader = self.engine.leader();
         if leader == self.told_leader {

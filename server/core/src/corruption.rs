@@ -1,4 +1,5 @@
-//! The corruption check: servers that applied the same log must hold the same state, and one that does not is found.
+//! The corruption check: servers that applied the same log must hold the same state, and one that
+//! does not is found.
 //!
 //! ```text
 //! leader ── CorruptionCheck, an entry ──> every server: a checkpoint of exactly that index, and its checksum
@@ -7,17 +8,20 @@
 //!        ── Corrupt ───────────────────> whoever differs from a majority of the voters
 //! ```
 //!
-//! A snapshot carries whatever its giver holds. So the state of a server that took one in bears witness of nothing: it is a
-//! copy, and is not counted, until a check has confirmed it. Otherwise a corrupt leader and the servers that it gave its
-//! state would be the majority that condemns a server that is right. `Checksum` also says up to which check the receiver is
-//! confirmed: where a majority that is no copy holds the same, or all members do, from where on each goes on by itself.
+//! A snapshot carries whatever its giver holds. So the state of a server that took one in bears
+//! witness of nothing: it is a copy, and is not counted, until a check has confirmed it. Otherwise
+//! a corrupt leader and the servers that it gave its state would be the majority that condemns a
+//! server that is right. `Checksum` also says up to which check the receiver is confirmed: where a
+//! majority that is no copy holds the same, or all members do, from where on each goes on by
+//! itself.
 //!
-//! Whoever is told leads no more and answers no agent, but stores and votes on: its log is as good as ever. The way back is
-//! an emptied data folder. Where no majority agrees nobody knows who is right, and people must decide: that is an alarm.
+//! Whoever is told leads no more and answers no agent, but stores and votes on: its log is as good
+//! as ever. The way back is an emptied data folder. Where no majority agrees nobody knows who is
+//! right, and people must decide: that is an alarm.
 //!
-//! **Invariants:** only a leader finds, and whoever is found differs from more than half of the voters, who agree with each
-//! other, are two at least, and none of whom is a copy. Checksums of another format, or of another index, are never
-//! compared. A server that tells none is not judged.
+//! **Invariants:** only a leader finds, and whoever is found differs from more than half of the
+//! voters, who agree with each other, are two at least, and none of whom is a copy. Checksums of
+//! another format, or of another index, are never compared. A server that tells none is not judged.
 
 mod exchange;
 
@@ -31,7 +35,8 @@ use std::time::Duration;
 
 /// How often a leader asks those who have not answered, and tells those who were found.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a leader waits for answers: a checkpoint may wait for a slow disk. Then it judges by what it has.
+/// How long a leader waits for answers: a checkpoint may wait for a slow disk. Then it judges by
+/// what it has.
 const ANSWER_WINDOW: Duration = Duration::from_secs(60);
 /// How many of its newest checksums a server remembers.
 const CHECKSUMS_KEPT: usize = 4;
@@ -86,8 +91,8 @@ pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Fin
     if reports.values().any(differs_from_some) { Finding::Undecided } else { Finding::Alike }
 }
 
-/// What more than half of the voters hold, each by its own work. The word of one alone is no majority: a quorum of one voter
-/// that is corrupt would condemn whoever joins it.
+/// What more than half of the voters hold, each by its own work. The word of one alone is no
+/// majority: a quorum of one voter that is corrupt would condemn whoever joins it.
 fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) -> Option<&'a Report> {
     // Learners are judged and do not judge; a copy repeats what its giver said.
     let own = || voters.iter().filter_map(|voter| reports.get(voter)).filter(|report| !report.is_copy);
@@ -105,7 +110,8 @@ pub struct CorruptionChecks {
     own: BTreeMap<LogIndex, Checksum>,
     /// The comparison that this leader makes.
     comparison: Option<Comparison>,
-    /// The newest check at which each server's state was confirmed, as far as this server knows as a leader.
+    /// The newest check at which each server's state was confirmed, as far as this server knows as
+    /// a leader.
     confirmed: BTreeMap<ServerId, LogIndex>,
     /// At which check a leader found this server's state to be another one than the majority's.
     found_corrupt: Option<LogIndex>,
@@ -149,7 +155,8 @@ impl CorruptionChecks {
         self.comparison.as_ref().filter(are_alike).map_or(LogIndex(0), |comparison| comparison.index)
     }
 
-    /// Whether this leader's newest comparison has shown that a server's state is another one than the majority's.
+    /// Whether this leader's newest comparison has shown that a server's state is another one than
+    /// the majority's.
     pub(crate) fn is_corrupt(&self, server: ServerId) -> bool {
         self.finding().is_corrupt(server)
     }
@@ -191,7 +198,8 @@ impl Comparison {
         Self { index, began: now, asked: None, reports, has_news: false, are_all: false, finding }
     }
 
-    /// What these members' answers show that was not known before. Before all have answered only a majority counts.
+    /// What these members' answers show that was not known before. Before all have answered only a
+    /// majority counts.
     fn judge(&mut self, now: Time, voters: &[ServerId], members: &[ServerId]) -> Option<&Finding> {
         self.reports.retain(|server, _| members.contains(server));
         self.are_all = members.iter().all(|member| self.reports.contains_key(member));
@@ -207,8 +215,8 @@ impl Comparison {
         Some(&self.finding)
     }
 
-    /// Whose states are right as far as anybody can know, so that they can bear witness from here on: those that a majority
-    /// holds too, or all where all hold the same.
+    /// Whose states are right as far as anybody can know, so that they can bear witness from here
+    /// on: those that a majority holds too, or all where all hold the same.
     fn confirmed(&self, voters: &[ServerId]) -> impl Iterator<Item = ServerId> {
         let all = self
             .reports

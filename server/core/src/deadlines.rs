@@ -1,9 +1,11 @@
-//! Deadlines become commands: with a tick, between two ticks, and in front of whoever asks for a lock.
+//! Deadlines become commands: with a tick, between two ticks, and in front of whoever asks for a
+//! lock.
 //!
-//! The state knows no time, so the end of a lock-delay is a command that the leader proposes. Whoever asks for a lock
-//! whose delay is over does not wait for the tick that would notice: the end goes into the log in front of the request,
-//! in the same batch. **Invariant:** a server that did not run for a while lets nothing pass before it has moved its
-//! deadlines, and only a tick does that.
+//! The state knows no time, so the end of a lock-delay is a command that the leader proposes.
+//! Whoever asks for a lock whose delay is over does not wait for the tick that would notice: the
+//! end goes into the log in front of the request, in the same batch. **Invariant:** a server that
+//! did not run for a while lets nothing pass before it has moved its deadlines, and only a tick
+//! does that.
 
 use crate::core::{Core, Origin};
 use crate::raft::TICK;
@@ -16,11 +18,13 @@ use std::time::Duration;
 
 /// A tick that comes later than this means that the server was not running: its deadlines move.
 const LATE: Duration = Duration::from_millis(200);
-/// The least that is told of a lock-delay that still closes a key: "closed for 0 s" tells nobody when to ask again.
+/// The least that is told of a lock-delay that still closes a key: "closed for 0 s" tells nobody
+/// when to ask again.
 const LEAST_REMAINING: Duration = Duration::from_millis(1);
 
 impl Core {
-    /// When [`crate::Input::Deadline`] is due; none before the next tick where nothing may pass until then.
+    /// When [`crate::Input::Deadline`] is due; none before the next tick where nothing may pass
+    /// until then.
     pub fn next_deadline(&self) -> Option<Time> {
         // Otherwise the shell would wake again and again for deadlines that may not pass before the
         // tick.
@@ -77,7 +81,8 @@ impl Core {
         }
     }
 
-    /// The state knows how long a delay is; only the leader knows how much of it was left when the request came.
+    /// The state knows how long a delay is; only the leader knows how much of it was left when the
+    /// request came.
     pub(crate) fn with_remaining_delay(&self, came: Time, command: &Command, applied: &Applied) -> Applied {
         let mut applied = applied.clone();
         if let (Reply::Delayed { remaining }, Some(key)) = (&mut applied.reply, locks_of(command).next()) {

@@ -1,7 +1,8 @@
 //! Rules that can be broken on purpose, so that the simulator can show that it would find it.
 //!
-//! **Invariant:** without the feature `fault_injection` every question here is answered *no* when it is compiled, so nothing of
-//! it is in the program. With it nothing is broken either, unless somebody calls `Core::break_rule`.
+//! **Invariant:** without the feature `fault_injection` every question here is answered *no* when
+//! it is compiled, so nothing of it is in the program. With it nothing is broken either, unless
+//! somebody calls `Core::break_rule`.
 
 /// A rule of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

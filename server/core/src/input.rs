@@ -19,12 +19,13 @@ pub enum Input {
     /// Time went on. The shell sends one every [`crate::raft::TICK`], late ones too, but
     /// never two for one; with it comes the wall clock, for people.
     Tick(WallTime),
-    /// Between two ticks: what [`crate::Core::next_deadline`] told is due. Consensus does not notice.
+    /// Between two ticks: what [`crate::Core::next_deadline`] told is due. Consensus does not
+    /// notice.
     Deadline(WallTime),
     /// Another server said something; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
-    /// The checkpoint that another server announced in this message was fetched, or a newer one of the same server: what
-    /// it stands for, and the state that it holds.
+    /// The checkpoint that another server announced in this message was fetched, or a newer one of
+    /// the same server: what it stands for, and the state that it holds.
     Install(ServerId, PeerMessage, SnapshotMeta, Box<State>),
     /// Another server remembers that this one had come so far.
     SetBack(ServerId, LogPosition),
@@ -32,7 +33,8 @@ pub enum Input {
     Unreachable(ServerId),
     /// Somebody wants the state changed.
     Propose(CallToken, Proposal),
-    /// Somebody wants to read; answered by a [`Outbox::readable`] token when the state may be looked at.
+    /// Somebody wants to read; answered by a [`Outbox::readable`] token when the state may be
+    /// looked at.
     Read(CallToken, Consistency),
     /// Somebody keeps a session alive.
     Renew(CallToken, SessionId),

@@ -1,8 +1,9 @@
-//! What a server measures of its own work, for whoever watches it: how long commits and waits for locks took, and which
-//! sessions and locks were lost.
+//! What a server measures of its own work, for whoever watches it: how long commits and waits for
+//! locks took, and which sessions and locks were lost.
 //!
-//! Everything is in the times that the shell gives, and nothing decides by it. It is the leader's view alone: the sums over
-//! all servers count everything once, and a log that is applied again at a start counts nothing again.
+//! Everything is in the times that the shell gives, and nothing decides by it. It is the leader's
+//! view alone: the sums over all servers count everything once, and a log that is applied again at
+//! a start counts nothing again.
 
 use crate::state::State;
 use lockmesh_protocol::change::Change;
@@ -85,7 +86,8 @@ impl Observer {
         self.waiting.clear();
     }
 
-    /// Whoever is granted a lock leaves its queue in the same command; others leave it without the lock.
+    /// Whoever is granted a lock leaves its queue in the same command; others leave it without the
+    /// lock.
     fn left_queue(&mut self, now: Time, position: (Key, LogIndex), state: &State) {
         let Some((session, since)) = self.waiting.remove(&position) else { return };
         if state.holder(&position.0) == Some(&session) {

@@ -11,12 +11,14 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 /// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// A snapshot that arrived takes the place of everything: hand it to the snapshot's writer before the writes, among
-    /// which is the log's reset. All that was watched may have changed.
+    /// A snapshot that arrived takes the place of everything: hand it to the snapshot's writer
+    /// before the writes, among which is the log's reset. All that was watched may have changed.
     pub install: Option<SnapshotMeta>,
-    /// What the log's writer must put on disk, first in, first out, then report as [`crate::Input::Persisted`].
+    /// What the log's writer must put on disk, first in, first out, then report as
+    /// [`crate::Input::Persisted`].
     pub writes: Vec<LogWrite>,
-    /// Messages that may leave at once. Those that rest on a write come out when the write is reported.
+    /// Messages that may leave at once. Those that rest on a write come out when the write is
+    /// reported.
     pub messages: Vec<(ServerId, PeerMessage)>,
     /// Answers. A promise in here is durable.
     pub replies: Vec<(CallToken, Response)>,
@@ -26,8 +28,9 @@ pub struct Outbox {
     pub unreadable: Vec<(CallToken, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
-    /// Corruption checks among these: how many changes came before each, and what a checkpoint of exactly that index
-    /// stands for. Such checkpoints are to be made, and told as [`crate::Input::Summed`].
+    /// Corruption checks among these: how many changes came before each, and what a checkpoint of
+    /// exactly that index stands for. Such checkpoints are to be made, and told as
+    /// [`crate::Input::Summed`].
     pub checks: Vec<(usize, SnapshotMeta)>,
     /// Rows that these removed many at once: to be dropped where nobody waits.
     pub removed: Removed,

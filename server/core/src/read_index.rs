@@ -1,9 +1,11 @@
-//! Read index (ReadIndex of the Raft thesis, 6.4): one round of the quorum allows all waiting reads.
+//! Read index (ReadIndex of the Raft thesis, 6.4): one round of the quorum allows all waiting
+//! reads.
 //!
-//! A round proves that its leader, this server or the one that it follows, led when the round began. Whoever arrived before
-//! it may then look at the state, once everything that was committed at that time is applied. A round that vanishes (a
-//! change of leader, a lost message) is begun again, and whichever is confirmed first confirms both: where every answer
-//! takes long, none would come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
+//! A round proves that its leader, this server or the one that it follows, led when the round
+//! began. Whoever arrived before it may then look at the state, once everything that was committed
+//! at that time is applied. A round that vanishes (a change of leader, a lost message) is begun
+//! again, and whichever is confirmed first confirms both: where every answer takes long, none would
+//! come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
 //! asked may ask the leader.
 
 use crate::input::CallToken;
@@ -15,7 +17,8 @@ use std::time::Duration;
 /// After this long without a confirmation another round is begun for those who wait.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or is far behind it.
+/// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or
+/// is far behind it.
 const FOLLOWERS_READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Somebody who waits for a round.
@@ -110,8 +113,9 @@ impl ReadIndex {
         overdue.into_iter().map(|(_, reader)| reader).collect()
     }
 
-    /// Lets another round begin where one may have been lost. The newest confirms all: as many are under way as begin in the
-    /// time that one takes, and those before it that nobody waits for are forgotten.
+    /// Lets another round begin where one may have been lost. The newest confirms all: as many are
+    /// under way as begin in the time that one takes, and those before it that nobody waits for are
+    /// forgotten.
     pub(crate) fn retry(&mut self, now: Time) {
         // A retry has no readers of its own and need not be kept: when it is confirmed, its number
         // confirms all that are before it.

@@ -1,10 +1,11 @@
-//! Servers whose disks were set back: a data folder that was restored over itself has forgotten votes and entries that
-//! others rely on, and consensus cannot bear that.
+//! Servers whose disks were set back: a data folder that was restored over itself has forgotten
+//! votes and entries that others rely on, and consensus cannot bear that.
 //!
-//! Each server remembers how far every other one has certainly come, as told by that one's own messages, all of which
-//! wait for the disk. Two servers that meet compare: whoever holds less than the other remembers is refused, and is told
-//! to be silent. **Invariant:** a server that did not lose anything is never refused: in a term it voted in it keeps its
-//! vote, and what it acknowledged to a leader it keeps as long as the term lasts.
+//! Each server remembers how far every other one has certainly come, as told by that one's own
+//! messages, all of which wait for the disk. Two servers that meet compare: whoever holds less than
+//! the other remembers is refused, and is told to be silent. **Invariant:** a server that did not
+//! lose anything is never refused: in a term it voted in it keeps its vote, and what it
+//! acknowledged to a leader it keeps as long as the term lasts.
 //!
 //! What only the server itself and a dead one knew, nobody can see.
 
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-/// How far a server has come. The pairs only grow as long as its disk keeps what it was given: within a term a log loses
-/// nothing that was acknowledged to the term's leader.
+/// How far a server has come. The pairs only grow as long as its disk keeps what it was given:
+/// within a term a log loses nothing that was acknowledged to the term's leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LogPosition {
     /// Its term.

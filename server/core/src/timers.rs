@@ -1,7 +1,8 @@
 //! The leader's deadlines: a session's TTL, lock-delays, waits for locks, tombstones.
 //!
-//! A timer never changes the state: when it is due, the leader proposes a command that says so. After an election
-//! every deadline starts afresh, in full; a clock can therefore lengthen a delay but never shorten it.
+//! A timer never changes the state: when it is due, the leader proposes a command that says so.
+//! After an election every deadline starts afresh, in full; a clock can therefore lengthen a delay
+//! but never shorten it.
 
 use crate::state::State;
 use lockmesh_protocol::change::Change;
@@ -103,8 +104,8 @@ impl Timers {
         }
     }
 
-    /// Learns what became true, in log order. The end of a node with very many locks is learned bit by bit, since
-    /// nobody is to wait for that: see [`Timers::catch_up`].
+    /// Learns what became true, in log order. The end of a node with very many locks is learned bit
+    /// by bit, since nobody is to wait for that: see [`Timers::catch_up`].
     pub(crate) fn note_all(&mut self, now: Time, changes: &[Change]) {
         let are_few = changes.len() <= NOTED_A_TURN;
         // Also few must queue up behind what waits, or the end of a deadline would be noted before
@@ -123,7 +124,8 @@ impl Timers {
                 _ => {}
             }
         }
-        // Each turn takes some of it off, so the many that go on coming a few at a time must not add to it.
+        // Each turn takes some of it off, so the many that go on coming a few at a time must not
+        // add to it.
         if are_few {
             self.catch_up_by(self.behind.len().saturating_sub(before));
         }
@@ -198,7 +200,8 @@ impl Timers {
         Some(*deadline)
     }
 
-    /// Takes the next subject whose time has come; it is being decided until [`Timers::failed`] or a change.
+    /// Takes the next subject whose time has come; it is being decided until [`Timers::failed`] or
+    /// a change.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<Subject> {
         let subject = self.queue.first_key_value()?.1.clone();
         self.take_due(now, &subject).then_some(subject)

@@ -7,8 +7,8 @@
 //! Install    ────────────────────────┴──> a checkpoint that takes the place of everything, and nothing is dirty
 //! ```
 //!
-//! **Invariants:** a row that changed is in exactly one checkpoint of what was applied, the next one. What changed before
-//! a snapshot was installed is written over it never.
+//! **Invariants:** a row that changed is in exactly one checkpoint of what was applied, the next
+//! one. What changed before a snapshot was installed is written over it never.
 
 use crate::fault_injection::{FaultPoint, Rule};
 use crate::frontend::Storage;
@@ -49,7 +49,8 @@ impl<R: CheckpointRows> Unwritten<R> {
         self.dirty.row_count()
     }
 
-    /// The rows of a snapshot that the frontend is given now; the first of them removes all that is there.
+    /// The rows of a snapshot that the frontend is given now; the first of them removes all that is
+    /// there.
     pub fn arrive(&mut self, rows: R) {
         self.arrived = Some(rows);
     }

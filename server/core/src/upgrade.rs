@@ -1,9 +1,10 @@
 //! How a cluster goes on to a newer format: see [`lockmesh_protocol::format`] for what that is.
 //!
-//! Every server says in its row of the roster which formats its build reads. As soon as all of them read the next one
-//! the leader proposes to raise the cluster's, and from then on commands of that format may be proposed. A server that
-//! reads less is not admitted any more. One that meets a newer format all the same, as its build was put back or it was
-//! not there when the others went on, does nothing any more, and says why.
+//! Every server says in its row of the roster which formats its build reads. As soon as all of them
+//! read the next one the leader proposes to raise the cluster's, and from then on commands of that
+//! format may be proposed. A server that reads less is not admitted any more. One that meets a
+//! newer format all the same, as its build was put back or it was not there when the others went
+//! on, does nothing any more, and says why.
 //!
 //! **Invariant:** nothing is applied that this build cannot read, nor anything behind it.
 
@@ -17,12 +18,14 @@ use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// Why this server must stop: its build cannot read what the cluster writes. Until it is stopped it does nothing.
+    /// Why this server must stop: its build cannot read what the cluster writes. Until it is
+    /// stopped it does nothing.
     pub fn unreadable(&self) -> Option<&FormatError> {
         self.unreadable.as_ref()
     }
 
-    /// Once a tick, where this server leads and serves: raises the format if every server reads a newer one.
+    /// Once a tick, where this server leads and serves: raises the format if every server reads a
+    /// newer one.
     pub(crate) fn raise_format_if_all_read_it(&mut self) {
         let is_listed = |id| self.state.server(id).is_some();
         if !self.engine.membership().each().all(is_listed) {
@@ -56,7 +59,8 @@ impl Core {
         self.unreadable.is_none()
     }
 
-    /// Whoever waits is told, and nothing more leaves this server. What it has applied stays: a newer build goes on there.
+    /// Whoever waits is told, and nothing more leaves this server. What it has applied stays: a
+    /// newer build goes on there.
     pub(crate) fn fall_silent(&mut self, now: Time, outbox: &mut Outbox) {
         self.serving = None;
         self.step_down(now, outbox);

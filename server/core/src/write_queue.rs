@@ -1,6 +1,5 @@
-//! The write queue: log commits, checkpoints and compaction in the order in which they may reach the
-//! disk: a value that threads drive, and the
-//! simulator.
+//! The write queue: log commits, checkpoints and compaction in the order in which they may reach
+//! the disk: a value that threads drive, and the simulator.
 //!
 //! ```text
 //! push ──> queue ──> begin_commit ── one commit for all that waits ──> committed
@@ -8,11 +7,13 @@
 //!                      refused ─> how long to wait ─> the same again, until accepted
 //! ```
 //!
-//! At most one commit of the log and one checkpoint are under way; whoever began one says what became of it.
+//! At most one commit of the log and one checkpoint are under way; whoever began one says what
+//! became of it.
 //!
-//! **Invariants:** a checkpoint of an applied index is begun only behind a durable commit index that reaches it. The log is
-//! reset or compacted only behind the durable checkpoint. What was begun is neither changed nor overtaken. A checkpoint of
-//! exactly one index is joined with none that is newer, but for another server's snapshot, which makes it useless.
+//! **Invariants:** a checkpoint of an applied index is begun only behind a durable commit index
+//! that reaches it. The log is reset or compacted only behind the durable checkpoint. What was
+//! begun is neither changed nor overtaken. A checkpoint of exactly one index is joined with none
+//! that is newer, but for another server's snapshot, which makes it useless.
 
 use crate::fault_injection::{FaultPoint, Rule};
 use crate::raft::log::{LogWrite, OwnMemory, SnapshotMeta};
@@ -30,7 +31,8 @@ const MAX_COMMIT_BYTES: usize = 8 << 20;
 /// How long after a refused write it is tried again: at first, and at most.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How many checkpoints may wait. Where the disk takes none for so long, corruption checks go without an answer.
+/// How many checkpoints may wait. Where the disk takes none for so long, corruption checks go
+/// without an answer.
 const MAX_QUEUED_CHECKPOINTS: usize = 4;
 
 /// The rows of a checkpoint, in whatever form they are gathered.
@@ -229,7 +231,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.compact_to
     }
 
-    /// How many writes the next commit can take: not beyond a reset whose checkpoint is not durable.
+    /// How many writes the next commit can take: not beyond a reset whose checkpoint is not
+    /// durable.
     pub fn ready_writes(&self) -> usize {
         let blocked = |write: &LogWrite| self.waits_for_checkpoint(write);
         self.writes.iter().position(blocked).unwrap_or(self.writes.len())
@@ -243,8 +246,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
         ahead && !self.fault_point.breaks(Rule::ResetsWaitForTheirCheckpoint)
     }
 
-    /// The next commit of the log, of at most so many writes; none where there is nothing to commit. `can_compact` says
-    /// whether the log holds something that may go.
+    /// The next commit of the log, of at most so many writes; none where there is nothing to
+    /// commit. `can_compact` says whether the log holds something that may go.
     pub fn begin_commit(&mut self, most: usize, can_compact: bool) -> Option<LogCommit> {
         let writes = self.take_writes(most);
         // A checkpoint may wait for a commit index that no write would carry for a while.
@@ -274,15 +277,15 @@ impl<R: CheckpointRows> WriteQueue<R> {
         taken
     }
 
-    /// The commit that was begun is durable, and with it this commit index. The number of its last write, where it had
-    /// one.
+    /// The commit that was begun is durable, and with it this commit index. The number of its last
+    /// write, where it had one.
     pub fn committed(&mut self, durable_commit: LogIndex) -> Option<u64> {
         self.durable_commit = durable_commit;
         self.last_begun.take()
     }
 
-    /// The checkpoint that is to be written now; none where there is none, where one is being written, or where it waits
-    /// for its commit index.
+    /// The checkpoint that is to be written now; none where there is none, where one is being
+    /// written, or where it waits for its commit index.
     pub fn begin_checkpoint(&mut self) -> Option<Checkpoint<R>> {
         // Each builds on the rows of the one before it, so there is only one at a time.
         if self.writing.is_some() {
@@ -333,8 +336,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.durable_checkpoint
     }
 
-    /// The disk refused what a writer had begun: after how long the same is to be tried again, and whether
-    /// [`WriteQueue::failure`] has changed.
+    /// The disk refused what a writer had begun: after how long the same is to be tried again, and
+    /// whether [`WriteQueue::failure`] has changed.
     pub fn refused(&mut self, writer: StoreWriter, reason: String) -> (Duration, bool) {
         let before = self.failure().map(str::to_owned);
         let slot = &mut self.failures[writer as usize];
@@ -350,7 +353,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.failure() != before.as_deref()
     }
 
-    /// Why the disk refuses, where it does. The log's trouble comes first: it is what clients wait for.
+    /// Why the disk refuses, where it does. The log's trouble comes first: it is what clients wait
+    /// for.
     pub fn failure(&self) -> Option<&str> {
         self.failures.iter().flatten().next().map(|failure| failure.reason.as_str())
     }
@@ -425,7 +429,8 @@ mod tests {
         Checkpoint { is_exact: true, ..checkpoint(index, false) }
     }
 
-    /// Writes every checkpoint that waits: what each stands for, how many rows it has, and whether it is exact.
+    /// Writes every checkpoint that waits: what each stands for, how many rows it has, and whether
+    /// it is exact.
     fn drained(mut queue: Queue) -> Vec<(u64, usize, bool)> {
         let next = || {
             let checkpoint = queue.begin_checkpoint()?;

@@ -111,7 +111,8 @@ fn forgotten() -> Reply {
     Reply::Refused(Refusal::Forgotten)
 }
 
-/// An agent that never says what it no longer wants loses its oldest replies, and may not use their numbers again.
+/// An agent that never says what it no longer wants loses its oldest replies, and may not use their
+/// numbers again.
 #[test]
 fn an_agent_has_a_bounded_number_of_replies() {
     let mut cluster = Cluster::new();

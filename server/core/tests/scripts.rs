@@ -1,8 +1,9 @@
 //! Plays the stories in `src/state/scripts`: text files of commands, each followed by what it did.
 //!
-//! A line that begins with `> ` is a command; the lines up to the next empty one are the recorded answer and the
-//! rows that changed. After every command the invariants hold, and a state rebuilt from the changes alone equals
-//! the one that made them. `UPDATE_SCRIPTS=1` writes the recordings anew; read the difference before believing it.
+//! A line that begins with `> ` is a command; the lines up to the next empty one are the recorded
+//! answer and the rows that changed. After every command the invariants hold, and a state rebuilt
+//! from the changes alone equals the one that made them. `UPDATE_SCRIPTS=1` writes the recordings
+//! anew; read the difference before believing it.
 
 #![expect(
     clippy::disallowed_methods,

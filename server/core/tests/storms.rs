@@ -53,7 +53,8 @@ impl Run {
 const TERM: Term = Term(3);
 
 proptest! {
-    /// Whatever is asked in whatever order, the state answers like the model, and holds what the model holds.
+    /// Whatever is asked in whatever order, the state answers like the model, and holds what the
+    /// model holds.
     #[test]
     fn the_state_does_what_the_model_does(actions in actions(1..80)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -86,7 +87,8 @@ proptest! {
         prop_assert_eq!(&run.state, &from_rows);
     }
 
-    /// Where all want one lock, and transactions pass it on past its queue, nobody waits for what he holds.
+    /// Where all want one lock, and transactions pass it on past its queue, nobody waits for what
+    /// he holds.
     #[test]
     fn one_lock_has_one_holder_and_one_queue(actions in contention(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -112,15 +114,16 @@ proptest! {
         prop_assert_eq!(once.state, twice.state);
     }
 
-    /// Whoever waits for an index beyond the one he knows misses nothing: what changed has a higher index. Nor
-    /// does an index go back, except where tombstones are forgotten.
+    /// Whoever waits for an index beyond the one he knows misses nothing: what changed has a higher
+    /// index. Nor does an index go back, except where tombstones are forgotten.
     #[test]
     fn an_index_tells_of_every_change(actions in actions(1..60)) {
         let (mut run, mut model) = (Run::default(), Model::default());
         an_index_tells_of(&mut run, &mut model, actions)?;
     }
 
-    /// A repeated command changes nothing and is answered as before, unless the lock that it took is lost.
+    /// A repeated command changes nothing and is answered as before, unless the lock that it took
+    /// is lost.
     #[test]
     fn a_repeated_command_is_done_once(actions in actions(1..60), deliveries in deliveries()) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -147,7 +150,8 @@ proptest! {
 }
 
 proptest! {
-    /// A backup brings back what it holds, whatever happened since, and nothing that was given is given again.
+    /// A backup brings back what it holds, whatever happened since, and nothing that was given is
+    /// given again.
     #[test]
     fn a_backup_brings_everything_back(before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -175,7 +179,8 @@ proptest! {
         prop_assert_eq!(run.state.check(), Ok(()));
     }
 
-    /// A restore is news to whoever asks, whatever index of the past he knows: of before, or of the backup.
+    /// A restore is news to whoever asks, whatever index of the past he knows: of before, or of the
+    /// backup.
     #[test]
     fn a_restore_is_news_to_everybody(before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -262,7 +267,8 @@ fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
     }
 }
 
-/// The rows as they are when all of them changed at one index. Only a key says of itself when it did.
+/// The rows as they are when all of them changed at one index. Only a key says of itself when it
+/// did.
 fn changed_at(index: LogIndex, mut rows: Rows) -> Rows {
     if let Rows::Entries(entries) = &mut rows {
         entries.iter_mut().for_each(|entry| Arc::make_mut(entry).modify_index = index);

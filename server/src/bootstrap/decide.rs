@@ -1,14 +1,16 @@
-//! Cluster bootstrap: which servers are here, and what follows from it for a server that belongs to no
-//! cluster yet. Pure.
+//! Cluster bootstrap: which servers are here, and what follows from it for a server that belongs to
+//! no cluster yet. Pure.
 //!
-//! A cluster begins once. Its first servers find each other, and the one with the lowest node id proposes a
+//! A cluster begins once. Its first servers find each other, and the one with the lowest node id
+//! proposes a
 //! [`BootstrapPlan`]: the cluster's id and the voters. Each voter writes down that it promises this plan, and promises
-//! no other, ever. Raft begins only where all are known to have promised. So two clusters never begin with one voter
-//! in common, whoever crashes when; and any server that has promised can bring the same plan to its end.
+//! no other, ever. Raft begins only where all are known to have promised. So two clusters never
+//! begin with one voter in common, whoever crashes when; and any server that has promised can bring
+//! the same plan to its end.
 //!
-//! **Invariants:** a server is taken for what its instance id says, which its data folder keeps: one that was emptied is
-//! another server and is bound by nothing, and nothing that it promised counts. A server that belongs to nothing and
-//! hears a member of a cluster founds none: it joins.
+//! **Invariants:** a server is taken for what its instance id says, which its data folder keeps:
+//! one that was emptied is another server and is bound by nothing, and nothing that it promised
+//! counts. A server that belongs to nothing and hears a member of a cluster founds none: it joins.
 
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::id::ServerId;
@@ -208,7 +210,8 @@ impl Bootstrap {
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
-        // The proposer's instance id is drawn for this data folder, so no other cluster has that id.
+        // The proposer's instance id is drawn for this data folder, so no other cluster has that
+        // id.
         Decision::Promise(BootstrapPlan { cluster_id: self.me.instance_id.clone(), servers })
     }
 

@@ -1,5 +1,6 @@
-//! The tasks that look for other servers: one a name that is looked up again and again, one an address that is
-//! called again and again. Both go on for ever and say what is wrong once for each change.
+//! The tasks that look for other servers: one a name that is looked up again and again, one an
+//! address that is called again and again. Both go on for ever and say what is wrong once for each
+//! change.
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};
@@ -68,7 +69,8 @@ impl Discovery {
         }
     }
 
-    /// A name stands for these addresses now: they are called, and those that nothing stands for no longer.
+    /// A name stands for these addresses now: they are called, and those that nothing stands for no
+    /// longer.
     pub(super) fn resolved(&mut self, name: &str, addresses: Vec<SocketAddr>) {
         if let Some(known) = self.names.get_mut(name) {
             known.addresses = addresses;

@@ -1,4 +1,5 @@
-//! Asking a quorum for something, wherever its leader is: to take this server in, or to note where it is now.
+//! Asking a quorum for something, wherever its leader is: to take this server in, or to note where
+//! it is now.
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};

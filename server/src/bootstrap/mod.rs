@@ -1,4 +1,5 @@
-//! How servers become a quorum: they find each other, promise, and begin; or a server that comes later is taken in.
+//! How servers become a quorum: they find each other, promise, and begin; or a server that comes
+//! later is taken in.
 //!
 //! ```text
 //! free ── all are here, or one of them asks ──> promised ── all have promised ──> member: Raft begins

@@ -1,7 +1,7 @@
 //! `quorum.json`: what a server must never forget of the cluster that it founds or belongs to.
 //!
-//! **Invariant:** what it says is durable before anybody hears of it or acts on it: an instance id before the first
-//! introduction, a promise before it is given, membership before Raft begins.
+//! **Invariant:** what it says is durable before anybody hears of it or acts on it: an instance id
+//! before the first introduction, a promise before it is given, membership before Raft begins.
 
 use crate::store::Origins;
 use lockmesh_net::files::FileError;
@@ -26,8 +26,8 @@ pub(crate) struct Record {
     /// The server's instance id: drawn with the data folder.
     pub(crate) instance_id: String,
     pub(crate) state: BootstrapState,
-    /// The store's files, as this server made or last used them: others are copies. None until it was first a member,
-    /// and in folders of versions that did not look.
+    /// The store's files, as this server made or last used them: others are copies. None until it
+    /// was first a member, and in folders of versions that did not look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Origins>,
     /// Whether the server was removed from the quorum that it belonged to.
@@ -161,7 +161,8 @@ impl Record {
         })
     }
 
-    /// What the store's files should be and are, where they are others than this server left: copies.
+    /// What the store's files should be and are, where they are others than this server left:
+    /// copies.
     pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
         // Before it was a member nothing was noted, and a crash while the store is made is no copy.
         let pair = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
@@ -244,7 +245,8 @@ mod tests {
     fn other_files_of_a_member_are_copies_and_unknown_ones_are_not() {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         let mut record = Record::fresh("b".into());
-        // Files are made before the record says that their server is a member: a crash between the two is no copy.
+        // Files are made before the record says that their server is a member: a crash between the
+        // two is no copy.
         record.state = BootstrapState::Admitted(membership.clone());
         assert_eq!(record.copied(Some(files(2))), None);
         record.state = BootstrapState::Member(membership);

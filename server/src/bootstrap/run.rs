@@ -1,4 +1,5 @@
-//! The driver's stand-in until this server belongs to a quorum: answers who asks, and brings the bootstrap to its end.
+//! The driver's stand-in until this server belongs to a quorum: answers who asks, and brings the
+//! bootstrap to its end.
 
 use super::decide::{Bootstrap, Decision};
 use super::discovery::Discovery;
@@ -50,8 +51,8 @@ struct RunningLoop<'a> {
 }
 
 impl BootstrapLoop {
-    /// Waits until this server belongs to a quorum, and keeps in the record that it does; its store is to be made next.
-    /// None when the server was told to stop.
+    /// Waits until this server belongs to a quorum, and keeps in the record that it does; its store
+    /// is to be made next. None when the server was told to stop.
     pub(crate) fn wait(mut self, receiver: &EventReceiver) -> Result<Option<Record>, RecordError> {
         let standing = match &self.record.state {
             BootstrapState::Promised(plan) => Standing::Promised(plan.clone()),

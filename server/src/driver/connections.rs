@@ -33,8 +33,8 @@ impl Connections {
         self.sinks.get(&call.caller).cloned()
     }
 
-    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`]. When the call arrived,
-    /// where its answer is still wanted.
+    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`].
+    /// When the call arrived, where its answer is still wanted.
     pub(super) fn answer(&mut self, to: CallRef, outgoing: impl Into<Outgoing>) -> Option<Instant> {
         let replies = self.sinks.get(&to.caller)?;
         self.wakes.answer(replies, to.call, outgoing)

@@ -1,4 +1,5 @@
-//! Shows where the server stands and what its frontend measured: in the metrics, and to those who ask for its health.
+//! Shows where the server stands and what its frontend measured: in the metrics, and to those who
+//! ask for its health.
 
 use crate::health::{Health, Report};
 use crate::metrics::{SERVER, show_flag};
@@ -34,7 +35,8 @@ impl Publisher {
         self.health.report(Report { at: Instant::now(), not_ready, unpersisted_since });
     }
 
-    /// Series of servers that this one does not lead go, so that nobody takes old figures for new ones.
+    /// Series of servers that this one does not lead go, so that nobody takes old figures for new
+    /// ones.
     fn show_followers(&mut self, followers: &[FollowerFigures]) {
         let (lag, contact) = (&SERVER.levels.follower_lag, &SERVER.levels.follower_contact);
         if !self.followers.iter().eq(followers.iter().map(|follower| &follower.node)) {

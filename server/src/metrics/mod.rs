@@ -6,8 +6,9 @@
 //! | `server.rs` | the other figures of a server |
 //!
 //! The registry, its text and its units are [`lockmesh_net::metrics`]'.
-//! **Invariant:** every series is there from the start, at zero, but for those of other servers, which a leader alone has.
-//! `deploy/metrics.md` explains each to operators, and a test holds that page equal to what is served.
+//! **Invariant:** every series is there from the start, at zero, but for those of other servers,
+//! which a leader alone has. `deploy/metrics.md` explains each to operators, and a test holds that
+//! page equal to what is served.
 
 mod server;
 
@@ -22,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// Shows the figures of a server. A second server in the same process shares the first one's names: what is read anew each
-/// time is shown of the first one.
+/// Shows the figures of a server. A second server in the same process shares the first one's names:
+/// what is read anew each time is shown of the first one.
 pub(crate) fn show_server(counters: &Arc<RpcCounters>, sender: &EventSender, health: &Health) {
     LazyLock::force(&SERVER);
     process::show();

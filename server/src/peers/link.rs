@@ -96,7 +96,8 @@ impl PeerLink {
         let _ = self.sender.post(DriverEvent::Unreachable(server));
     }
 
-    /// The other server may have closed the connection because this one was removed. It always gets in.
+    /// The other server may have closed the connection because this one was removed. It always gets
+    /// in.
     fn notice_removal(&self, connection: &Connection) {
         if connection.is_closed_by_removal() {
             let _ = self.sender.post(DriverEvent::Removed);

@@ -12,8 +12,9 @@
 //! | `link.rs` | the task that keeps a stream to one server |
 //! | `hello.rs` | how a stream begins |
 //!
-//! Each direction has a stream of its own, kept by the one who sends. **Invariants:** a server's word counts only if
-//! its certificate names the node that the roster has under its id; an id that was removed is never heard again.
+//! Each direction has a stream of its own, kept by the one who sends. **Invariants:** a server's
+//! word counts only if its certificate names the node that the roster has under its id; an id that
+//! was removed is never heard again.
 
 mod hello;
 mod link;
@@ -133,7 +134,8 @@ impl Peers {
         self.me.set(me).expect("a server becomes a member once");
     }
 
-    /// These are the servers, and this is the id given last. Does nothing before this server is a member.
+    /// These are the servers, and this is the id given last. Does nothing before this server is a
+    /// member.
     pub(crate) fn update<'a>(&self, servers: impl Iterator<Item = &'a Server>, last: ServerId) {
         let Some(me) = self.me.get() else { return };
         let mut rows = self.write();
@@ -176,7 +178,8 @@ impl Peers {
         self.departures.subscribe()
     }
 
-    /// Puts messages on their lines and wakes each once; notes in `lost` whom something was lost to.
+    /// Puts messages on their lines and wakes each once; notes in `lost` whom something was lost
+    /// to.
     pub(crate) fn send(&self, messages: &mut Vec<(ServerId, PeerMessage)>, lost: &mut Vec<ServerId>) {
         let rows = self.read();
         let mut woken: Vec<ServerId> = Vec::new();
@@ -192,7 +195,8 @@ impl Peers {
         }
     }
 
-    /// Notes how far this server has come and how far it knows the others to have come, before its messages leave.
+    /// Notes how far this server has come and how far it knows the others to have come, before its
+    /// messages leave.
     pub(crate) fn note(&self, own: LogPosition, memory: &PeerMemory) {
         let mut positions = self.positions();
         positions.own = own;
@@ -206,8 +210,8 @@ impl Peers {
         self.positions().memory.of(server)
     }
 
-    /// Compares what two servers that meet hold and remember of each other. `known` must have been known before the
-    /// other one wrote its hello: what it acknowledged since is no part of it.
+    /// Compares what two servers that meet hold and remember of each other. `known` must have been
+    /// known before the other one wrote its hello: what it acknowledged since is no part of it.
     pub(super) fn compare(&self, hello: &Hello, known: Option<LogPosition>) -> Result<(), SetBack> {
         let Hello { from, to, position, remembers, .. } = hello;
         // The other one remembers more of this server than it holds: the driver must silence it.
@@ -300,8 +304,8 @@ impl Peers {
         self.runtime.spawn(task(Arc::clone(&self.endpoint)))
     }
 
-    /// Ends all tasks. Who belongs to the quorum stays known: whoever is told that it does not, while this server stops,
-    /// would never serve again.
+    /// Ends all tasks. Who belongs to the quorum stays known: whoever is told that it does not,
+    /// while this server stops, would never serve again.
     pub(crate) fn close(&self) {
         self.read().servers.values().for_each(|row| row.task.abort());
     }

@@ -1,4 +1,5 @@
-//! What waits to be sent to one other server: bounded, and thrown away while that one cannot be reached.
+//! What waits to be sent to one other server: bounded, and thrown away while that one cannot be
+//! reached.
 
 use lockmesh_core::raft::message::PeerMessage;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,8 +33,8 @@ impl PeerQueue {
         Self { waiting, news, address: watch::Sender::new(address), heard }
     }
 
-    /// Takes a message; false when it is lost, because the other server cannot be reached or too much waits.
-    /// Nobody is woken: see [`PeerQueue::wake`].
+    /// Takes a message; false when it is lost, because the other server cannot be reached or too
+    /// much waits. Nobody is woken: see [`PeerQueue::wake`].
     pub(super) fn push(&self, message: PeerMessage) -> bool {
         let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
         let mut waiting = self.waiting();

@@ -22,7 +22,8 @@ pub struct RpcCounters {
     pub reply_frames: AtomicU64,
     /// Answers that were sent.
     pub replies: AtomicU64,
-    /// Calls that were turned away because the driver's event queue or the connection's own limit was full.
+    /// Calls that were turned away because the driver's event queue or the connection's own limit
+    /// was full.
     pub overloaded: AtomicU64,
     /// Answers that fit no frame, and were replaced by a refusal.
     pub too_long: AtomicU64,

@@ -1,7 +1,9 @@
-//! Answers of very many rows: built and encoded where nobody waits for it, one at a time for each connection.
+//! Answers of very many rows: built and encoded where nobody waits for it, one at a time for each
+//! connection.
 //!
-//! Encoding 8 MiB takes tens of milliseconds. The driver's loop, and everybody whose calls share this connection or this
-//! processor, must not stand still for so long, so it is done on a thread of its own, and on few of them at once.
+//! Encoding 8 MiB takes tens of milliseconds. The driver's loop, and everybody whose calls share
+//! this connection or this processor, must not stand still for so long, so it is done on a thread
+//! of its own, and on few of them at once.
 
 use lockmesh_core::state::{LongRead, too_long};
 use lockmesh_net::frame::Encoded;
@@ -11,7 +13,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// How many may wait on one connection: each keeps the pages from being freed that it will be built from.
+/// How many may wait on one connection: each keeps the pages from being freed that it will be built
+/// from.
 const WAITING_MAX: usize = 64;
 
 /// A part of the processors, so that something is left for everything else.
@@ -56,7 +59,8 @@ impl LongReads {
         None
     }
 
-    /// The next that is built; never, while there is none. May be called again when it was not waited for to the end.
+    /// The next that is built; never, while there is none. May be called again when it was not
+    /// waited for to the end.
     pub(super) async fn built(&mut self) -> Built {
         // Never ready: the loop around it waits for answers of other kinds meanwhile.
         let Some(building) = &mut self.building else { return std::future::pending().await };

@@ -1,4 +1,5 @@
-//! The QUIC service in front of the driver: who may connect, who may ask what, and what is too much.
+//! The QUIC service in front of the driver: who may connect, who may ask what, and what is too
+//! much.
 //!
 //! | file | is |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | `raft.rs` | one stream of another server's messages |
 //! | `counters.rs` | what is counted, for metrics |
 //!
-//! **Invariant:** nothing here waits for the driver while it keeps others from being heard, and a peer's bytes are
-//! never trusted further than its certificate reaches.
+//! **Invariant:** nothing here waits for the driver while it keeps others from being heard, and a
+//! peer's bytes are never trusted further than its certificate reaches.
 
 mod calls;
 pub mod counters;

@@ -1,4 +1,5 @@
-//! One stream of another server's messages: a hello that is verified, then frames, each one post to the driver.
+//! One stream of another server's messages: a hello that is verified, then frames, each one post to
+//! the driver.
 
 use super::counters::one_more;
 use super::service::RpcService;
@@ -67,7 +68,8 @@ impl RaftStream {
         Ok(())
     }
 
-    /// The next frame; none where the stream ended, or its server was removed: one that has nothing to say is told too.
+    /// The next frame; none where the stream ended, or its server was removed: one that has nothing
+    /// to say is told too.
     async fn next_frame(
         &self,
         from: ServerId,

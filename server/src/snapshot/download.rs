@@ -1,5 +1,5 @@
-//! Snapshot transfer, the receiving side: which part is asked for, what of it is taken, when it is asked for again, and
-//! when it is given up.
+//! Snapshot transfer, the receiving side: which part is asked for, what of it is taken, when it is
+//! asked for again, and when it is given up.
 //!
 //! ```text
 //! request ──> answered ──┬── Ask        for the next part, on the same connection
@@ -8,8 +8,9 @@
 //!                        └── GiveUp     the leader will say again that there is one
 //! ```
 //!
-//! A pure value: the task in `fetch.rs` has the clock and the connection, the simulator has its own. **Invariant:** what is
-//! done has every part, in order, from one reader, and every checksum is as that reader computed it.
+//! A pure value: the task in `fetch.rs` has the clock and the connection, the simulator has its
+//! own. **Invariant:** what is done has every part, in order, from one reader, and every checksum
+//! is as that reader computed it.
 
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{DirtyRows, RowReader};

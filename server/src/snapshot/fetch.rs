@@ -1,4 +1,5 @@
-//! The task that asks another server for the parts of its snapshot: the connection and the clock of a [`SnapshotDownload`].
+//! The task that asks another server for the parts of its snapshot: the connection and the clock of
+//! a [`SnapshotDownload`].
 
 use super::download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
 use crate::event_queue::{DriverEvent, EventSender};

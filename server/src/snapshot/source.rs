@@ -1,6 +1,8 @@
-//! A checkpoint that is read: for another server with the checksums of what was read, or for an operator.
+//! A checkpoint that is read: for another server with the checksums of what was read, or for an
+//! operator.
 //!
-//! A pure value over what it reads from: `backup.rs` gives each a thread of its own, the simulator has none.
+//! A pure value over what it reads from: `backup.rs` gives each a thread of its own, the simulator
+//! has none.
 
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{Backup, Part, RawPart, StoreError};
@@ -11,13 +13,13 @@ use lockmesh_protocol::rpc::{BackupPart, Response, SnapshotPart, Unavailable};
 use lockmesh_protocol::wire::encode_into;
 use std::time::Duration;
 
-/// After this long without a question the reader of a backup is closed: an agent asks for the next part as soon as it has
-/// packed the last one, which takes well below a second.
+/// After this long without a question the reader of a backup is closed: an agent asks for the next
+/// part as soon as it has packed the last one, which takes well below a second.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for a snapshot: a little more than the server that fetches it goes on asking.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same for a reader that has read its last part, or whose caller gave up: it is kept only in case that the answer was
-/// lost, or that the caller comes back on another connection.
+/// The same for a reader that has read its last part, or whose caller gave up: it is kept only in
+/// case that the answer was lost, or that the caller comes back on another connection.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A checkpoint that is read by parts.
@@ -54,8 +56,8 @@ impl CheckpointSource {
         Self { rows, is_finished: false, is_abandoned: false }
     }
 
-    /// After how long without a question it is closed: a server has room for few readers, and whoever needs a snapshot
-    /// must not wait for those that nobody reads any more.
+    /// After how long without a question it is closed: a server has room for few readers, and
+    /// whoever needs a snapshot must not wait for those that nobody reads any more.
     pub fn timeout(&self) -> Duration {
         match &self.rows {
             _ if self.is_finished || self.is_abandoned => LAST_TIMEOUT,
@@ -64,13 +66,14 @@ impl CheckpointSource {
         }
     }
 
-    /// Whoever asked last gave up his question, or lost his connection. A server that fetches a snapshot comes back for what
-    /// it lacks; an operator who has hung up does not.
+    /// Whoever asked last gave up his question, or lost his connection. A server that fetches a
+    /// snapshot comes back for what it lacks; an operator who has hung up does not.
     pub fn abandon(&mut self) {
         self.is_abandoned = matches!(self.rows, SourceKind::Backup(_));
     }
 
-    /// Answers with a part: any that was read before, or the one that follows. The number is the reader's.
+    /// Answers with a part: any that was read before, or the one that follows. The number is the
+    /// reader's.
     pub fn answer(&mut self, reader: u64, number: u32) -> Response {
         self.is_abandoned = false;
         let answer = match &mut self.rows {

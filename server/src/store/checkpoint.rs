@@ -1,7 +1,7 @@
 //! `state.redb`: the checkpoint of the state, one commit a checkpoint.
 //!
-//! **Invariant:** one commit holds the rows, their checksum, the index they stand for, its term and the membership of
-//! exactly that index. Nothing else writes the checkpoint.
+//! **Invariant:** one commit holds the rows, their checksum, the index they stand for, its term and
+//! the membership of exactly that index. Nothing else writes the checkpoint.
 
 use super::error::StoreError;
 use super::file::{Reading, RedbFile, StoreFault, TableName, Writing, WritingTable};
@@ -22,7 +22,8 @@ const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
 /// How far other servers had come; absent where none was ever heard.
 const PEERS_KEY: &[u8] = b"peers";
-/// The snapshot that the rows are a copy of; absent in checkpoints of versions that did not keep it.
+/// The snapshot that the rows are a copy of; absent in checkpoints of versions that did not keep
+/// it.
 const COPY_KEY: &[u8] = b"copy of";
 
 /// The checksum of the rows, and its format; absent in checkpoints of versions that kept none.
@@ -48,7 +49,8 @@ impl CheckpointStore {
         writing.table(MARKS)?.put(MARK_KEY, &encode(mark))
     }
 
-    /// Reads a checkpoint that was opened, with the state that it holds, and compares it with its checksum.
+    /// Reads a checkpoint that was opened, with the state that it holds, and compares it with its
+    /// checksum.
     pub(super) fn load(file: RedbFile) -> Result<(Self, SnapshotMeta, State), StoreError> {
         let reading = file.read()?;
         let mark = mark_of(&reading).map_err(|fault| file.fault(fault))?;
@@ -81,11 +83,11 @@ impl CheckpointStore {
         &self.file
     }
 
-    /// Makes the checkpoint stand for `mark`, durably; the checksum of all its rows. May be called again with the same after an
-    /// error.
+    /// Makes the checkpoint stand for `mark`, durably; the checksum of all its rows. May be called
+    /// again with the same after an error.
     ///
-    /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called between two of them, so
-    /// that processor and disk are there for others too.
+    /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called
+    /// between two of them, so that processor and disk are there for others too.
     pub(super) fn write(
         &self,
         mark: &SnapshotMeta,
@@ -97,7 +99,8 @@ impl CheckpointStore {
             if dirty.cleared() {
                 writing.remove_table(ROWS)?;
             } else {
-                // What an attempt that failed has written may be there all the same, with its checksum.
+                // What an attempt that failed has written may be there all the same, with its
+                // checksum.
                 let kept = writing.table(MARKS)?.get(CHECKSUM_KEY)?;
                 sum = decode_checksum(kept)?.unwrap_or(self.opened_with);
             }
@@ -165,7 +168,8 @@ fn mark_of(reading: &Reading) -> Result<SnapshotMeta, StoreFault> {
     wire::decode_stored(&bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 
-/// The checksum that was kept with the rows; none where there is none that this build could compare.
+/// The checksum that was kept with the rows; none where there is none that this build could
+/// compare.
 fn checksum_of(reading: &Reading) -> Result<Option<Checksum>, StoreFault> {
     decode_checksum(reading.get(MARKS, CHECKSUM_KEY)?)
 }
@@ -226,9 +230,11 @@ impl RowSource for Reading {
     }
 }
 
-/// A backup under way: the checkpoint as it was at one moment, in parts. Later checkpoints do not disturb it.
+/// A backup under way: the checkpoint as it was at one moment, in parts. Later checkpoints do not
+/// disturb it.
 ///
-/// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks any more.
+/// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks
+/// any more.
 pub struct Backup {
     path: std::path::PathBuf,
     rows: Box<dyn RowSource>,
@@ -294,10 +300,12 @@ impl Backup {
         &self.cluster_id
     }
 
-    /// Reads a part: any that was read before, or the one that follows; none where there is no such part.
+    /// Reads a part: any that was read before, or the one that follows; none where there is no such
+    /// part.
     ///
-    /// What a restore has gathered so far is left out: it is not part of the state yet. So are kept replies, any of
-    /// which may be longer than a part can be: whoever restores a backup keeps its own.
+    /// What a restore has gathered so far is left out: it is not part of the state yet. So are kept
+    /// replies, any of which may be longer than a part can be: whoever restores a backup keeps its
+    /// own.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged. What was read so far is no backup: begin a new one.
@@ -328,8 +336,8 @@ impl Backup {
         Ok(Some(Part { rows, last }))
     }
 
-    /// Reads a part with all its rows as they lie in the file, as bytes for a [`super::RowReader`]: any that was read
-    /// before, or the one that follows; none where there is no such part.
+    /// Reads a part with all its rows as they lie in the file, as bytes for a [`super::RowReader`]:
+    /// any that was read before, or the one that follows; none where there is no such part.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged. What was read so far is no snapshot: begin a new

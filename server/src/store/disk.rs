@@ -84,12 +84,14 @@ impl Folder {
     }
 }
 
-/// What a server has in its folder: all values, and the ids of sessions, which are all it takes to release a lock.
+/// What a server has in its folder: all values, and the ids of sessions, which are all it takes to
+/// release a lock.
 fn kind(name: &str) -> FolderEntry {
     let ours = [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
     match name {
         _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => FolderEntry::Secret,
-        // The process's number may lie here too, and the root of a file system of its own has a folder for what it finds.
+        // The process's number may lie here too, and the root of a file system of its own has a
+        // folder for what it finds.
         "pid" | "lost+found" => FolderEntry::Public,
         _ if name.ends_with(".pid") => FolderEntry::Public,
         _ => FolderEntry::Foreign,
@@ -111,7 +113,8 @@ fn take_lock(folder: &Path, lock: &File) -> Result<(), StoreError> {
 #[derive(Debug)]
 pub(super) struct ReadOnlyFolder {
     path: PathBuf,
-    /// Its lock is the hold; none in a folder that no server ever ran on, such as a copy of some files.
+    /// Its lock is the hold; none in a folder that no server ever ran on, such as a copy of some
+    /// files.
     _held: Option<File>,
 }
 

@@ -9,13 +9,15 @@ use std::path::PathBuf;
 
 /// What to do about a file that cannot be used.
 ///
-/// Never to put an older copy back: a server of a quorum would forget what it voted and acknowledged.
+/// Never to put an older copy back: a server of a quorum would forget what it voted and
+/// acknowledged.
 const HOW_TO_GO_ON: &str = "nothing was changed; if this is one of several servers, empty its whole data folder and \
      start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a saved backup into it";
 
 /// Why the store cannot be opened or written.
 ///
-/// All but [`StoreError::Io`] and [`StoreError::Closed`] are fatal to the server's start: an operator must act.
+/// All but [`StoreError::Io`] and [`StoreError::Closed`] are fatal to the server's start: an
+/// operator must act.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the folder.

@@ -5,7 +5,8 @@ pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::LogIndex;
 
-/// What happened in the store. Told from the store's own threads, which wait for the listener: it must be quick.
+/// What happened in the store. Told from the store's own threads, which wait for the listener: it
+/// must be quick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
     /// Every log write up to this number is durable.

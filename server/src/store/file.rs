@@ -1,13 +1,16 @@
 //! One redb file: opened with suspicion, written in whole commits, opened anew after an error.
 //!
-//! This file, `guard.rs` and `disk.rs` are the ones that name redb. Every table maps bytes to bytes.
+//! This file, `guard.rs` and `disk.rs` are the ones that name redb. Every table maps bytes to
+//! bytes.
 //!
-//! redb keeps two commits, and goes back to the older one where the newer is torn: a crash came before it was
-//! whole, so nobody was told of it. But a page of a finished commit may be lost as well while nobody looks, and redb
-//! cannot tell the two apart. Therefore [`RedbFile::finish`] commits once more, and both hold the same.
+//! redb keeps two commits, and goes back to the older one where the newer is torn: a crash came
+//! before it was whole, so nobody was told of it. But a page of a finished commit may be lost as
+//! well while nobody looks, and redb cannot tell the two apart. Therefore [`RedbFile::finish`]
+//! commits once more, and both hold the same.
 //!
-//! **Invariant:** [`RedbFile::write`] has changed all or nothing, and when it returns `Ok` the change is durable.
-//! After an error it may have become durable all the same: whoever writes must be able to write the same again.
+//! **Invariant:** [`RedbFile::write`] has changed all or nothing, and when it returns `Ok` the
+//! change is durable. After an error it may have become durable all the same: whoever writes must
+//! be able to write the same again.
 
 use super::disk::Disk;
 use super::error::StoreError;
@@ -27,8 +30,8 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
-/// The format of either file: how its tables are laid out. What lies in them has a version of its own, see
-/// [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
+/// The format of either file: how its tables are laid out. What lies in them has a version of its
+/// own, see [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
 const FORMAT: u32 = 3;
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
@@ -241,7 +244,8 @@ impl RedbFile {
         Ok(())
     }
 
-    /// Before the file is closed: commits what changes nothing, so that both of redb's commits hold the same.
+    /// Before the file is closed: commits what changes nothing, so that both of redb's commits hold
+    /// the same.
     pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>) {
         if let Err(error) = self.write(same) {
             tracing::warn!(%error, "closed without the last commit, which would have changed nothing");
@@ -319,7 +323,8 @@ impl RedbFile {
     }
 }
 
-/// Whether redb reports, by this progress, that the newest commit is torn and that it goes back to the one before.
+/// Whether redb reports, by this progress, that the newest commit is torn and that it goes back to
+/// the one before.
 fn is_roll_back(progress: f64) -> bool {
     progress > 0.2 && progress < 0.5
 }
@@ -335,7 +340,8 @@ fn commit(
     database: &Database,
     change: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
 ) -> Result<(), StoreFault> {
-    // Durable at once, in one phase and without a saved allocator: redb's defaults, and its fastest.
+    // Durable at once, in one phase and without a saved allocator: redb's defaults, and its
+    // fastest.
     let transaction = database.begin_write()?;
     change(&mut Writing { transaction: &transaction })?;
     transaction.commit()?;
@@ -382,7 +388,8 @@ impl WritingTable<'_> {
         Ok(())
     }
 
-    /// Removes the first rows of a range, at most so many, and shows what they held; how many there were.
+    /// Removes the first rows of a range, at most so many, and shows what they held; how many there
+    /// were.
     pub(super) fn remove_some(
         &mut self,
         start: &[u8],

@@ -1,12 +1,16 @@
-//! What stands between redb and a file: nothing reaches the file before it is known to be ours and sound.
+//! What stands between redb and a file: nothing reaches the file before it is known to be ours and
+//! sound.
 //!
-//! redb repairs while it opens. A [`Guard`] holds those writes back in memory; only [`Guard::release`] lets them
-//! through, in the order in which they were made. So a file that is refused keeps every byte.
+//! redb repairs while it opens. A [`Guard`] holds those writes back in memory; only
+//! [`Guard::release`] lets them through, in the order in which they were made. So a file that is
+//! refused keeps every byte.
 //!
-//! redb also writes while it closes: a table of free space, which it trusts at the next opening without looking
-//! whether it changed since. A guard that is shut lets none of that through. Then every opening looks at every page.
+//! redb also writes while it closes: a table of free space, which it trusts at the next opening
+//! without looking whether it changed since. A guard that is shut lets none of that through. Then
+//! every opening looks at every page.
 //!
-//! **Invariant:** a guard never reorders: what redb wrote before a sync is on disk before what it wrote after it.
+//! **Invariant:** a guard never reorders: what redb wrote before a sync is on disk before what it
+//! wrote after it.
 
 use redb::{BackendError, StorageBackend};
 use std::io;
@@ -28,7 +32,8 @@ struct Inner {
     held: Mutex<Option<Vec<HeldWrite>>>,
     /// What the system said last when it refused.
     last_error: Mutex<Option<String>>,
-    /// Whether a sync failed: what it covered may never reach the disk, though reading still shows it.
+    /// Whether a sync failed: what it covered may never reach the disk, though reading still shows
+    /// it.
     sync_failed: AtomicBool,
 }
 
@@ -62,7 +67,8 @@ impl Guard {
 
     /// Lets what is held back through, and from now on everything.
     ///
-    /// After an error the rest stays held back: the file is then as after a crash, and must be opened again.
+    /// After an error the rest stays held back: the file is then as after a crash, and must be
+    /// opened again.
     pub(super) fn release(&self) -> io::Result<()> {
         let mut held = self.held();
         for operation in held.iter().flatten() {
@@ -99,8 +105,8 @@ impl Guard {
 
     /// Writes the whole file over itself and syncs it.
     ///
-    /// After a failed sync the system may have dropped writes and yet show them to readers. A file that was
-    /// written again as it is read is on disk as it is read, once this returns.
+    /// After a failed sync the system may have dropped writes and yet show them to readers. A file
+    /// that was written again as it is read is on disk as it is read, once this returns.
     pub(super) fn rewrite(&self) -> io::Result<()> {
         let length = self.0.file.len()?;
         let mut buffer = vec![0; REWRITE_BYTES];

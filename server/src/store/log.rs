@@ -1,13 +1,15 @@
 //! `log.redb`: the log's entries and the hard state, one durable commit a batch.
 //!
-//! All entries of a batch lie in one row under the first one's index, and the head (hard state and where the log
-//! was compacted) lies behind them under the highest key: the newest row and the head share a page, so that a small
-//! commit touches one page of one table.
+//! All entries of a batch lie in one row under the first one's index, and the head (hard state and
+//! where the log was compacted) lies behind them under the highest key: the newest row and the head
+//! share a page, so that a small commit touches one page of one table.
 //!
-//! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was told as durable.
+//! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was
+//! told as durable.
 //!
-//! **Invariants:** rows follow each other without a gap, the first one right behind the base. The commit index on
-//! disk never goes back. The base never passes the durable checkpoint, which [`LogStore::compact`] is told.
+//! **Invariants:** rows follow each other without a gap, the first one right behind the base. The
+//! commit index on disk never goes back. The base never passes the durable checkpoint, which
+//! [`LogStore::compact`] is told.
 
 use super::error::StoreError;
 use super::file::{RedbFile, StoreFault, TableName, Writing};
@@ -119,7 +121,8 @@ impl LogStore {
         self.told = Some(told);
     }
 
-    /// Goes on without commits that were told as durable, up to the number `told`: numbers go on behind it.
+    /// Goes on without commits that were told as durable, up to the number `told`: numbers go on
+    /// behind it.
     pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
         // Above what was told, or the next start would find the log short again.
         self.head.commit_number = told;
@@ -136,10 +139,12 @@ impl LogStore {
         self.head
     }
 
-    /// Makes writes durable, all or none, in their order. May be called again with the same after an error.
+    /// Makes writes durable, all or none, in their order. May be called again with the same after
+    /// an error.
     ///
     /// # Panics
-    /// Where entries do not follow the log or would replace what was compacted: the engine has lost its way.
+    /// Where entries do not follow the log or would replace what was compacted: the engine has lost
+    /// its way.
     pub(super) fn commit(&mut self, writes: &[LogWrite], least_commit: LogIndex) -> Result<(), StoreError> {
         let plan = self.plan(writes, least_commit)?;
         // A commit costs a sync, also where it changes nothing, as for a commit index that is there
@@ -171,8 +176,8 @@ impl LogStore {
         self.file.finish(|writing| Self::fill(writing, &self.head));
     }
 
-    /// Marks everything up to an index, which the durable checkpoint holds already, as to be compacted: a portion with
-    /// each commit.
+    /// Marks everything up to an index, which the durable checkpoint holds already, as to be
+    /// compacted: a portion with each commit.
     pub(super) fn compact(&mut self, up_to: LogIndex) {
         self.compact_to = self.compact_to.max(up_to);
     }
@@ -210,7 +215,8 @@ impl LogStore {
                 assert!(first.index > head.base.0, "an entry would replace what was compacted the log");
             }
             if let Some(hard_state) = write.hard_state {
-                // An older one may still be on its way when a checkpoint has raised the commit index.
+                // An older one may still be on its way when a checkpoint has raised the commit
+                // index.
                 let commit = hard_state.commit.max(head.hard_state.commit);
                 head.hard_state = HardState { commit, ..hard_state };
             }
@@ -238,7 +244,8 @@ impl LogStore {
         Ok(CommitPlan { head, compact, keep, trimmed, added: into_rows(tail) })
     }
 
-    /// What is left of the last row that is kept, where it reaches beyond the index from which the log is replaced.
+    /// What is left of the last row that is kept, where it reaches beyond the index from which the
+    /// log is replaced.
     fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(LogRow, Vec<u8>)>, StoreError> {
         let Some(row) = keep.checked_sub(1).map(|last| self.rows[last]).filter(|row| row.last >= from) else {
             return Ok(None);
@@ -294,7 +301,8 @@ impl CommitPlan {
     }
 }
 
-/// Adds entries to the tail that one commit writes; the first one's index replaces everything from there on.
+/// Adds entries to the tail that one commit writes; the first one's index replaces everything from
+/// there on.
 fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
     let first = entries.first().map(|entry| entry.index);
     tail.retain(|entry| Some(entry.index) < first);

@@ -1,4 +1,5 @@
-//! The server's memory on disk: `log.redb`, the replicated log, and `state.redb`, a checkpoint of the state.
+//! The server's memory on disk: `log.redb`, the replicated log, and `state.redb`, a checkpoint of
+//! the state.
 //!
 //! State = checkpoint + the log's suffix behind it. What a driver does with it:
 //!
@@ -19,9 +20,10 @@
 //! store.close();                          // writes what is queued, ends the threads
 //! ```
 //!
-//! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes when), `log.rs`,
-//! `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`, `guard.rs`, `disk.rs`, which alone know redb.
-//! `testing/` is for tests and the simulator: a disk that fails on purpose, and the store without its threads.
+//! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes
+//! when), `log.rs`, `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`,
+//! `guard.rs`, `disk.rs`, which alone know redb. `testing/` is for tests and the simulator: a disk
+//! that fails on purpose, and the store without its threads.
 
 mod checkpoint;
 mod disk;
@@ -96,7 +98,8 @@ impl HeldFolder {
 }
 
 impl Store {
-    /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is dropped.
+    /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is
+    /// dropped.
     ///
     /// # Errors
     /// Another process holds the folder, or it cannot be made. Nothing in it was looked at.
@@ -119,7 +122,8 @@ impl Store {
         open::inspect(&disk, server, cache_bytes)
     }
 
-    /// Opens the store in a folder, or makes a new one where there is none, and reads all that it holds.
+    /// Opens the store in a folder, or makes a new one where there is none, and reads all that it
+    /// holds.
     ///
     /// The folder is held until the store is closed. A file that is refused keeps every byte.
     ///

@@ -1,9 +1,11 @@
 //! Opening the pair of files: making it, checking it, and bringing log and checkpoint together.
 //!
-//! **Invariant:** nothing is written to either file before both are known to be ours, whole, and of one pair.
+//! **Invariant:** nothing is written to either file before both are known to be ours, whole, and of
+//! one pair.
 //!
-//! A new pair is made under other names and then renamed, the checkpoint first. So a crash on the way leaves either
-//! nothing under the real names, or a checkpoint and beside it its log, which has only its name still to get.
+//! A new pair is made under other names and then renamed, the checkpoint first. So a crash on the
+//! way leaves either nothing under the real names, or a checkpoint and beside it its log, which has
+//! only its name still to get.
 
 use super::checkpoint::CheckpointStore;
 use super::disk::Disk;
@@ -24,8 +26,9 @@ use std::sync::Arc;
 pub struct StoreOptions {
     /// Whose store it is; files of another server are refused.
     pub server: ServerId,
-    /// What a new store begins with: index 1, term 1 and the first membership where a cluster is founded, all
-    /// zero where a server joins one. The log then begins behind it, and it counts as committed.
+    /// What a new store begins with: index 1, term 1 and the first membership where a cluster is
+    /// founded, all zero where a server joins one. The log then begins behind it, and it counts as
+    /// committed.
     pub first_snapshot: SnapshotMeta,
     /// How many bytes of each file are kept in memory at most.
     pub cache_bytes: usize,
@@ -256,8 +259,8 @@ fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Resul
     }
 }
 
-/// Whether the log must begin anew behind the checkpoint, since it does not lead to it. Refuses a log that begins only
-/// behind it.
+/// Whether the log must begin anew behind the checkpoint, since it does not lead to it. Refuses a
+/// log that begins only behind it.
 fn check_fit(
     head: LogHead,
     entries: &[LogEntry],

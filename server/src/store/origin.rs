@@ -1,8 +1,8 @@
 //! Where a file comes from: a copy of it is another file, though every byte is the same.
 //!
-//! A server whose data folder was copied may have an original that ran on, and knows nothing of what that one voted and
-//! acknowledged. Deleting a file and copying it back keeps its path and its device, and often its inode, but never the
-//! time at which the file was made.
+//! A server whose data folder was copied may have an original that ran on, and knows nothing of
+//! what that one voted and acknowledged. Deleting a file and copying it back keeps its path and its
+//! device, and often its inode, but never the time at which the file was made.
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,8 @@ pub struct Origins {
     pub state: Origin,
 }
 
-/// What tells a file from its copies. Never the path or the device: both may change when a machine starts anew.
+/// What tells a file from its copies. Never the path or the device: both may change when a machine
+/// starts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {

@@ -1,7 +1,8 @@
-//! Rows of the checkpoint as a stream of bytes in pieces of one size: what one server sends to another.
+//! Rows of the checkpoint as a stream of bytes in pieces of one size: what one server sends to
+//! another.
 //!
-//! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too, since a row may be
-//! longer than anything that can be sent at once.
+//! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too,
+//! since a row may be longer than anything that can be sent at once.
 
 use lockmesh_core::checksum::Checksum;
 use lockmesh_protocol::change::Change;
@@ -95,7 +96,8 @@ mod tests {
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
 
-    /// Sends rows in pieces of one size, as a file is read: from the row, and the place in it, where the last ended.
+    /// Sends rows in pieces of one size, as a file is read: from the row, and the place in it,
+    /// where the last ended.
     fn sent(rows: &[Change], limit: usize) -> Vec<Vec<u8>> {
         let rows: Vec<_> = rows.iter().map(encode).collect();
         let (mut pieces, mut next) = (Vec::new(), Some((0, 0)));

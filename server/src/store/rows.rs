@@ -1,7 +1,8 @@
 //! How a [`Change`] becomes a row of the checkpoint, and what changed since the last checkpoint.
 //!
-//! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a letter for its
-//! kind, then the parts of its name. Keys never change their form within a format version.
+//! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a
+//! letter for its kind, then the parts of its name. Keys never change their form within a format
+//! version.
 
 use lockmesh_core::raft::log::OwnMemory;
 use lockmesh_core::write_queue::CheckpointRows;
@@ -73,7 +74,8 @@ enum RowName<'a> {
     Numbers(u64, u64),
 }
 
-/// The row that a change is about, and whether it is there afterwards; none where the change is about many.
+/// The row that a change is about, and whether it is there afterwards; none where the change is
+/// about many.
 fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
@@ -164,7 +166,8 @@ fn paired(kind: u8, first: &str, second: &str) -> RowKey {
     RowKey(key)
 }
 
-/// The queue position is as long in every row, so it can stand behind a name that may hold any byte.
+/// The queue position is as long in every row, so it can stand behind a name that may hold any
+/// byte.
 fn in_queue(kind: u8, key: &str, queue_position: LogIndex) -> RowKey {
     let mut row = named(kind, key);
     row.0.extend_from_slice(&queue_position.0.to_be_bytes());
@@ -197,20 +200,23 @@ const SORTED_AT_ONCE: usize = 8_192;
 /// After so many that are not, it is done after all: where no checkpoint comes to do it.
 const UNSORTED_MAX: usize = 100_000;
 
-/// The rows that changed since the last checkpoint, the newest content of each. No larger than the state.
+/// The rows that changed since the last checkpoint, the newest content of each. No larger than the
+/// state.
 ///
-/// Every write of the server passes through here, so it costs little: rows lie in no order until a checkpoint wants
-/// one, and a row that came and went in between is not heard of at all.
+/// Every write of the server passes through here, so it costs little: rows lie in no order until a
+/// checkpoint wants one, and a row that came and went in between is not heard of at all.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRows {
     /// Whether every row that is not listed here is gone.
     cleared: bool,
     rows: HashSet<DirtyRow>,
-    /// The prefixes under which every key and tombstone was deleted, and at which of the changes that were taken.
+    /// The prefixes under which every key and tombstone was deleted, and at which of the changes
+    /// that were taken.
     trees: BTreeMap<Key, u64>,
     /// How many changes were taken.
     taken: u64,
-    /// Changes of many rows at once, and all that came behind them: sorted into the rows by who writes them.
+    /// Changes of many rows at once, and all that came behind them: sorted into the rows by who
+    /// writes them.
     unsorted: Vec<Vec<Change>>,
     /// How many changes these are.
     unsorted_len: usize,
@@ -218,7 +224,8 @@ pub struct DirtyRows {
     own: Option<OwnMemory>,
 }
 
-/// The newest content of a row. It stands for the row itself: another content of the same row is its equal.
+/// The newest content of a row. It stands for the row itself: another content of the same row is
+/// its equal.
 #[derive(Clone, Debug)]
 struct DirtyRow {
     /// What sets it or removes it; never [`Change::Cleared`].
@@ -329,7 +336,8 @@ impl DirtyRows {
                 self.trees.clear();
                 self.rows.clear();
             }
-            // Rows under it that came before stay until they are listed: this must not look for them.
+            // Rows under it that came before stay until they are listed: this must not look for
+            // them.
             Change::TreeDeleted(prefix) => drop(self.trees.insert(prefix, self.taken)),
             change => {
                 let is_new = is_made_once(&change);
@@ -374,7 +382,8 @@ impl DirtyRows {
         self.trees.keys().flat_map(|prefix| ranges_of(prefix.as_str()))
     }
 
-    /// The rows in the order of their keys, once they are sorted; `None` for one that is to be removed.
+    /// The rows in the order of their keys, once they are sorted; `None` for one that is to be
+    /// removed.
     pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
         let mut rows: Vec<_> = self.standing().map(DirtyRow::listed).collect();
         rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -409,7 +418,8 @@ impl DirtyRows {
     }
 }
 
-/// Whether a row of this kind is made only where there is none, and never changed until it goes: the state's promise.
+/// Whether a row of this kind is made only where there is none, and never changed until it goes:
+/// the state's promise.
 fn is_made_once(change: &Change) -> bool {
     matches!(change, Change::Session(..) | Change::Reply(..) | Change::Loss(..))
 }

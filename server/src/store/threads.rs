@@ -1,13 +1,15 @@
-//! The store at work: a thread that writes the log, a thread that writes the checkpoint, and what they wait for.
+//! The store at work: a thread that writes the log, a thread that writes the checkpoint, and what
+//! they wait for.
 //!
 //! ```text
 //! driver ── write ──> queue ──> log thread ── one commit for all that waits ──> Persisted
 //!        ─ checkpoint ─> slot ─> checkpoint thread ── commit index durable? one commit ──> Checkpoint
 //! ```
 //!
-//! What may be written when, and what is tried again after how long, [`WriteQueue`] decides: here are only the threads that
-//! ask it, the files, and the waiting. The checkpoint's thread lets others go first: of all clients only backups wait for it, and
-//! beside them a server that takes a snapshot.
+//! What may be written when, and what is tried again after how long, [`WriteQueue`] decides: here
+//! are only the threads that ask it, the files, and the waiting. The checkpoint's thread lets
+//! others go first: of all clients only backups wait for it, and beside them a server that takes a
+//! snapshot.
 
 use super::checkpoint::{Backup, CheckpointStore};
 use super::error::StoreError;
@@ -28,7 +30,8 @@ use std::time::{Duration, Instant};
 
 pub use lockmesh_core::write_queue::MAX_QUEUED_WRITES;
 
-/// How long the checkpoint's thread rests between two portions of rows that it removes: about as long as one takes.
+/// How long the checkpoint's thread rests between two portions of rows that it removes: about as
+/// long as one takes.
 const PORTION_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A checkpoint to be made.
@@ -92,10 +95,12 @@ impl StoreHandle {
         Ok(handle)
     }
 
-    /// Queues log writes. They become durable in this order; [`StoreEvent::Persisted`] tells how far.
+    /// Queues log writes. They become durable in this order; [`StoreEvent::Persisted`] tells how
+    /// far.
     ///
-    /// Waits only while [`MAX_QUEUED_WRITES`] wait already. A write that resets the log waits, and all behind it,
-    /// until the checkpoint that it names is durable: [`StoreHandle::install`] that first.
+    /// Waits only while [`MAX_QUEUED_WRITES`] wait already. A write that resets the log waits, and
+    /// all behind it, until the checkpoint that it names is durable: [`StoreHandle::install`] that
+    /// first.
     ///
     /// # Errors
     /// [`StoreError::Closed`]: this write and those behind it were not queued, those before it are
@@ -128,21 +133,22 @@ impl StoreHandle {
         self.shared.state().queue.queued_writes()
     }
 
-    /// Makes the checkpoint stand for an index of another server's, to which the own log does not lead. The rows begin
-    /// with [`lockmesh_protocol::change::Change::Cleared`]; a [`LogWrite::reset`] to the same mark must follow.
+    /// Makes the checkpoint stand for an index of another server's, to which the own log does not
+    /// lead. The rows begin with [`lockmesh_protocol::change::Change::Cleared`]; a
+    /// [`LogWrite::reset`] to the same mark must follow.
     pub fn install(&self, mark: SnapshotMeta, rows: DirtyRows) {
         self.hand_over(Checkpoint { mark, rows, installed: true, is_exact: false });
     }
 
-    /// Makes a checkpoint as soon as the checkpoint thread is free. What it has not begun yet is joined to it, but to one that
-    /// is exact nothing is, so this never waits.
+    /// Makes a checkpoint as soon as the checkpoint thread is free. What it has not begun yet is
+    /// joined to it, but to one that is exact nothing is, so this never waits.
     pub(crate) fn hand_over(&self, newer: Checkpoint) {
         self.shared.state().queue.hand_over(newer);
         self.shared.checkpoint_news.notify_one();
     }
 
-    /// Lets the log go up to an index, or up to the durable checkpoint if that is less; a little with each commit.
-    /// Rows are cut off whole, so a few entries before the index may stay.
+    /// Lets the log go up to an index, or up to the durable checkpoint if that is less; a little
+    /// with each commit. Rows are cut off whole, so a few entries before the index may stay.
     pub fn compact(&self, up_to: LogIndex) {
         self.shared.state().queue.compact(up_to);
         self.shared.log_news.notify_one();
@@ -153,7 +159,8 @@ impl StoreHandle {
         health(&self.shared.state().queue)
     }
 
-    /// Begins a backup of what the durable checkpoint holds. A newer one is had by a checkpoint first.
+    /// Begins a backup of what the durable checkpoint holds. A newer one is had by a checkpoint
+    /// first.
     ///
     /// # Errors
     /// The checkpoint cannot be read. The store is as it was.
@@ -193,8 +200,8 @@ impl StoreShared {
         }
     }
 
-    /// Tries a write until the disk takes it; false where the store was closed before it did. The attempt is told
-    /// whether it is a repetition: then the file must be opened anew first.
+    /// Tries a write until the disk takes it; false where the store was closed before it did. The
+    /// attempt is told whether it is a repetition: then the file must be opened anew first.
     fn retry_until_written(
         &self,
         writer: StoreWriter,
@@ -297,7 +304,8 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
     log.finish();
 }
 
-/// Waits for something to commit: writes, a commit index, or rows to cut off. None where there will be nothing more.
+/// Waits for something to commit: writes, a commit index, or rows to cut off. None where there will
+/// be nothing more.
 fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
     let mut state = shared.state();
     loop {

@@ -1,11 +1,13 @@
 //! `log.told`: the number of the newest commit of the log that was told as durable.
 //!
-//! redb finds its newest commit torn and goes back to the one before, which is right after a power cut: nobody was told of
-//! it. But a newest page that was damaged later looks the same to it, and then an acknowledged write, or a vote, would be
-//! gone without a word. This file knows better: a log that ends before the number in it has lost what was told.
+//! redb finds its newest commit torn and goes back to the one before, which is right after a power
+//! cut: nobody was told of it. But a newest page that was damaged later looks the same to it, and
+//! then an acknowledged write, or a vote, would be gone without a word. This file knows better: a
+//! log that ends before the number in it has lost what was told.
 //!
-//! It is never synced. A process that is killed leaves it whole; after a power cut it may be older, torn or missing, and then
-//! it only knows less. **Invariant:** it never names a commit that is not durable.
+//! It is never synced. A process that is killed leaves it whole; after a power cut it may be older,
+//! torn or missing, and then it only knows less. **Invariant:** it never names a commit that is not
+//! durable.
 
 use super::disk::Disk;
 use super::names::TOLD;

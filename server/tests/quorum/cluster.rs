@@ -55,7 +55,8 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
     panic!("waited in vain until {what}");
 }
 
-/// With `LOCKMESH_TEST_LOG` in the environment the servers' logs are shown: for somebody who looks for a fault.
+/// With `LOCKMESH_TEST_LOG` in the environment the servers' logs are shown: for somebody who looks
+/// for a fault.
 fn show_logs_if_wanted() {
     if std::env::var_os("LOCKMESH_TEST_LOG").is_some() {
         // Another test of this process may have done so already.

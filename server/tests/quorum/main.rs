@@ -1,4 +1,5 @@
-//! Three and five real servers: they find each other, agree, lose one, take it back, and take in new ones.
+//! Three and five real servers: they find each other, agree, lose one, take it back, and take in
+//! new ones.
 
 mod bootstrap;
 mod cluster;

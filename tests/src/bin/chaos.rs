@@ -1,9 +1,11 @@
-//! Rounds of faults on three real servers under a recorded load: `chaos [--rounds N] [--seconds N] [--seed N] [--clients N]
-//! [--faults NAME,…] [--json] [--disks DIR]`; `chaos --check FILE` checks a history that was kept.
+//! Rounds of faults on three real servers under a recorded load: `chaos [--rounds N] [--seconds N]
+//! [--seed N] [--clients N] [--faults NAME,…] [--json] [--disks DIR]`; `chaos --check FILE` checks
+//! a history that was kept.
 //!
-//! Each round is a fresh cluster and every fault once, held for `--seconds`. Needs root, or a kernel that gives users
-//! namespaces of their own, for the three small disks that it mounts (`--disks` names a folder where they are mounted
-//! already), and `strace`. What a round leaves behind lies in `target/chaos/`. Fails if a promise was broken.
+//! Each round is a fresh cluster and every fault once, held for `--seconds`. Needs root, or a
+//! kernel that gives users namespaces of their own, for the three small disks that it mounts
+//! (`--disks` names a folder where they are mounted already), and `strace`. What a round leaves
+//! behind lies in `target/chaos/`. Fails if a promise was broken.
 
 use lockmesh_tests::chaos::faults::{self, Fault};
 use lockmesh_tests::chaos::{BOUNDS, CLIENTS, MOST_CLIENTS, Round, fresh_folder};

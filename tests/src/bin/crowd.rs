@@ -1,7 +1,9 @@
-//! A crowd of connections on one agent, in a process of its own: `crowd [NUMBER]`, 10,000 unless told.
+//! A crowd of connections on one agent, in a process of its own: `crowd [NUMBER]`, 10,000 unless
+//! told.
 //!
-//! Idle ones, watchers of one key, watchers each of its own key; memory a connection, wake-up of all and of one, and
-//! that those who leave are freed. Prints figures; fails where somebody is not woken, woken for nothing, or not freed.
+//! Idle ones, watchers of one key, watchers each of its own key; memory a connection, wake-up of
+//! all and of one, and that those who leave are freed. Prints figures; fails where somebody is not
+//! woken, woken for nothing, or not freed.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;
@@ -261,7 +263,8 @@ fn mebibytes(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Starts this program again with the highest limit on open files that is allowed, where it is needed.
+/// Starts this program again with the highest limit on open files that is allowed, where it is
+/// needed.
 fn raise_file_limit(needed: usize) {
     let limits = std::fs::read_to_string("/proc/self/limits").expect("a process has limits");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("one on files");

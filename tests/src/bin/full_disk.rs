@@ -1,8 +1,8 @@
 //! Fills the disk under `lockmesh dev`, and holds it to what it must do then: `full_disk FOLDER`.
 //!
-//! FOLDER lies on a small disk of its own that may be filled, such as a tmpfs of 64 MiB; `.ci/run` mounts one. Writes
-//! must be refused with a 500 that says why, reads must go on, nothing acknowledged may be lost, and writes must work
-//! again, without a restart, once there is room.
+//! FOLDER lies on a small disk of its own that may be filled, such as a tmpfs of 64 MiB; `.ci/run`
+//! mounts one. Writes must be refused with a 500 that says why, reads must go on, nothing
+//! acknowledged may be lost, and writes must work again, without a restart, once there is room.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;

@@ -1,5 +1,6 @@
-//! Breaks rules on purpose, one after the other, in a copy of the tree, and says what finds each. It fails where a rule
-//! survives, where a finder fails with nothing broken, and where a rule's text fits the tree no more.
+//! Breaks rules on purpose, one after the other, in a copy of the tree, and says what finds each.
+//! It fails where a rule survives, where a finder fails with nothing broken, and where a rule's
+//! text fits the tree no more.
 
 use lockmesh_tests::hunt::{build, chase, copy, table};
 use lockmesh_tests::tidy::tree;

@@ -1,5 +1,6 @@
-//! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice SEED` compares two
-//! runs, `sim --hunt A..B` breaks one rule after the other and says which seed showed it.
+//! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice
+//! SEED` compares two runs, `sim --hunt A..B` breaks one rule after the other and says which seed
+//! showed it.
 
 use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Mark, Marks, Outcome, hunt, run_focused, trace};
 use std::process::ExitCode;
@@ -107,7 +108,8 @@ fn verdict(outcome: &Outcome) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Fails where a rare branch was reached by no seed: then the storms do not show what they are meant to.
+/// Fails where a rare branch was reached by no seed: then the storms do not show what they are
+/// meant to.
 fn missing(marks: &Marks) -> ExitCode {
     let missing = marks.missing();
     missing.iter().for_each(|mark| eprintln!("never reached: {}", mark.words()));
@@ -145,8 +147,8 @@ struct Sum {
     failed: Option<Outcome>,
 }
 
-/// Runs seeds in their order, one on each core, until one shows something wrong. All that come before it are run to their
-/// end, so that it is the first one whatever the cores do.
+/// Runs seeds in their order, one on each core, until one shows something wrong. All that come
+/// before it are run to their end, so that it is the first one whatever the cores do.
 fn on_every_core(seeds: &std::ops::Range<u64>, (focus, fault_injection): (Focus, FaultInjection)) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let work = || {

@@ -1,6 +1,7 @@
 //! Asks an agent over HTTP in the words of a history, and puts the answer into them.
 //!
-//! It must never guess kindly: only what is certainly not done is recorded so, everything else without an answer is unknown.
+//! It must never guess kindly: only what is certainly not done is recorded so, everything else
+//! without an answer is unknown.
 
 use crate::history::operation::{
     KvWrite, Outcome, Query, Read, Reply, Request, Seen, SessionWish, TxnStep, Write,
@@ -182,7 +183,8 @@ fn outcome(request: &Request, answer: &Answer) -> Outcome {
     }
 }
 
-/// A status of 500: a refusal of the state, or no answer from it. Only some texts say for certain that nothing was done.
+/// A status of 500: a refusal of the state, or no answer from it. Only some texts say for certain
+/// that nothing was done.
 fn failure(request: &Request, text: String) -> Outcome {
     let is_write = matches!(request, Request::Write(_));
     if is_write && (text.starts_with("invalid session") || text.starts_with("missing session")) {

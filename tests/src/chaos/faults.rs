@@ -1,6 +1,8 @@
-//! What happens to the cluster, one fault after the other: each is done, held for a while and undone again.
+//! What happens to the cluster, one fault after the other: each is done, held for a while and
+//! undone again.
 //!
-//! After a fault nothing is repaired by hand: whoever was killed is started again, and the rest must follow by itself.
+//! After a fault nothing is repaired by hand: whoever was killed is started again, and the rest
+//! must follow by itself.
 
 use super::proxy::{Place, Rule};
 use crate::cluster::{Cluster, SERVERS};
@@ -114,7 +116,8 @@ fn kill_all(cluster: &mut Cluster, _: Duration) {
     (0..SERVERS).for_each(|place| cluster.begin(place));
 }
 
-/// The second agent knows the stopped leader only: when it goes on, it must not tell what it held for true before.
+/// The second agent knows the stopped leader only: when it goes on, it must not tell what it held
+/// for true before.
 fn stop_leader(cluster: &mut Cluster, length: Duration) {
     let leader = leader(cluster);
     bind_second_agent(cluster, leader);
@@ -126,7 +129,8 @@ fn stop_leader(cluster: &mut Cluster, length: Duration) {
     cluster.network.heal();
 }
 
-/// One after the other, longer than an agent bears a home that says nothing: one of them is the first agent's, or the leader is.
+/// One after the other, longer than an agent bears a home that says nothing: one of them is the
+/// first agent's, or the leader is.
 fn stop_followers(cluster: &mut Cluster, length: Duration) {
     let leader = leader(cluster);
     for follower in others(leader) {
@@ -137,7 +141,8 @@ fn stop_followers(cluster: &mut Cluster, length: Duration) {
     }
 }
 
-/// Nobody among the servers hears it or is heard by it; the agents reach everybody, the second one only it.
+/// Nobody among the servers hears it or is heard by it; the agents reach everybody, the second one
+/// only it.
 fn cut_off(cluster: &mut Cluster, length: Duration, place: Place) {
     bind_second_agent(cluster, place);
     for other in others(place) {
@@ -195,7 +200,8 @@ fn fill(path: &Path) {
     }
 }
 
-/// Every sync of the thread that writes the log takes long: `strace` holds the calls of that thread up.
+/// Every sync of the thread that writes the log takes long: `strace` holds the calls of that thread
+/// up.
 fn slow_disk(cluster: &mut Cluster, length: Duration, place: Place) {
     let process = cluster.process_number(place);
     let thread = thread_named(process, "log writer");

@@ -1,7 +1,8 @@
 //! The mixed load: clients of several kinds, each with one request under way, all of it recorded.
 //!
-//! Keys are named by the epoch, which moves on every few seconds, and more clients have more keys: the history of each key stays
-//! short enough for the checker that takes long. Every value is written once only. A client never gives up: whatever it is answered, it goes on.
+//! Keys are named by the epoch, which moves on every few seconds, and more clients have more keys:
+//! the history of each key stays short enough for the checker that takes long. Every value is
+//! written once only. A client never gives up: whatever it is answered, it goes on.
 
 use super::caller::Caller;
 use crate::dialect::let_pass;
@@ -15,9 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The pause between two requests of a client, at most: what a machine with two cores checks in a few seconds.
+/// The pause between two requests of a client, at most: what a machine with two cores checks in a
+/// few seconds.
 const PAUSE_MS: u64 = 25;
-/// How many keys are written to and watched in each epoch, where there are no more clients than [`MANY`] and [`FEW`].
+/// How many keys are written to and watched in each epoch, where there are no more clients than
+/// [`MANY`] and [`FEW`].
 const WORDS: u64 = 3;
 /// Between two attempts to wake whoever waits still.
 const WAKE_BACKOFF: Duration = Duration::from_secs(1);
@@ -225,7 +228,8 @@ impl Player {
         self.write(KvWrite::Release { key, value, session });
     }
 
-    /// Waits for a lock of which all who wait know, holds it for a moment, and gives it back or ends its session.
+    /// Waits for a lock of which all who wait know, holds it for a moment, and gives it back or
+    /// ends its session.
     fn queue_once(&mut self) {
         let wish = lasting(self.below(3) * 100);
         let Some(session) = self.own_session(&wish) else { return };
@@ -234,7 +238,8 @@ impl Player {
             Some(Reply::Granted { .. } | Reply::GrantedLater { .. }) => {}
             Some(Reply::Refused(_)) => return self.session = None,
             Some(_) => return,
-            // It may hold it, or be granted it yet, without knowing: the end of its session ends that, too.
+            // It may hold it, or be granted it yet, without knowing: the end of its session ends
+            // that, too.
             None => return self.end_session(&session),
         }
         let pause = self.below(60);
@@ -293,7 +298,8 @@ impl Player {
         }
     }
 
-    /// Writes once more to the keys of the epoch that is over, so that nobody goes on waiting there.
+    /// Writes once more to the keys of the epoch that is over, so that nobody goes on waiting
+    /// there.
     fn say_farewell(&mut self) {
         let epoch = self.stage.epoch.load(Ordering::Relaxed);
         if let Some(over) = self.epoch.replace(epoch).filter(|over| *over != epoch) {

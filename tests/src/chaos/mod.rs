@@ -1,4 +1,5 @@
-//! Chaos on real processes: three servers and two agents under a recorded mixed load, struck by one fault after the other.
+//! Chaos on real processes: three servers and two agents under a recorded mixed load, struck by one
+//! fault after the other.
 //!
 //! | module | is |
 //! |---|---|
@@ -42,7 +43,8 @@ const LAST: u32 = SECOND - 1;
 pub const CLIENTS: usize = MANY.len() + FEW.len();
 /// How many there may be: those who wake and read at the end have numbers of their own.
 pub const MOST_CLIENTS: usize = 900;
-/// What histories are held to. A watch may sleep as long as its server may be stopped or cut off, and then some.
+/// What histories are held to. A watch may sleep as long as its server may be stopped or cut off,
+/// and then some.
 pub const BOUNDS: Bounds = Bounds { wake_limit: Duration::from_secs(25), independently: true };
 
 /// A round: a fresh cluster, and these faults.
@@ -81,7 +83,8 @@ impl Round<'_> {
             self.faults.iter().map(|fault| self.strike(&mut cluster, &stage, fault)).collect();
         stage.ended.store(true, Ordering::Relaxed);
         clock.join().expect("the clock does not panic");
-        // Whoever looked whether it is over just before it was may begin to wait after it was woken: so until all are done.
+        // Whoever looked whether it is over just before it was may begin to wait after it was
+        // woken: so until all are done.
         let mut waker = load::Waker::new(&stage, &cluster.client(0), LAST - 1);
         while !clients.iter().all(JoinHandle::is_finished) {
             waker.wake();
@@ -106,7 +109,8 @@ impl Round<'_> {
     fn judge(&self, history: &History, spans: &[Span]) -> Report {
         let file = File::create(self.keep.join("history.jsonl")).expect("the folder can be written to");
         history.write(BufWriter::new(file)).expect("the history can be written");
-        // What it cannot explain at once it looks at for minutes: whoever waits shall know for what.
+        // What it cannot explain at once it looks at for minutes: whoever waits shall know for
+        // what.
         eprintln!("checking {} operations", history.operations.len());
         let begun = Instant::now();
         let verdict = check_within(history, &BOUNDS);

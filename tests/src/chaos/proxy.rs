@@ -1,8 +1,10 @@
-//! The network between real processes: a UDP relay in front of every server, with rules for every direction.
+//! The network between real processes: a UDP relay in front of every server, with rules for every
+//! direction.
 //!
-//! A server's advertised address is its relay's. The relay knows every sender by the process that owns the socket, and keeps
-//! one socket towards the server for each of them, so that answers find their way back and are held to the rules of their own
-//! direction. It must never invent anything: a datagram is passed on as it is, late, twice or not at all.
+//! A server's advertised address is its relay's. The relay knows every sender by the process that
+//! owns the socket, and keeps one socket towards the server for each of them, so that answers find
+//! their way back and are held to the rules of their own direction. It must never invent anything:
+//! a datagram is passed on as it is, late, twice or not at all.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -30,7 +32,8 @@ pub struct Rule {
     pub lost: u32,
     /// Of a thousand, how many arrive twice.
     pub doubled: u32,
-    /// The longest delay; each datagram has its own, so that they overtake each other. Milliseconds.
+    /// The longest delay; each datagram has its own, so that they overtake each other.
+    /// Milliseconds.
     pub late_ms: u32,
 }
 
@@ -82,7 +85,8 @@ impl Network {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Opens a relay in front of a server that is at `place` and listens on `server`. It ends with the network.
+    /// Opens a relay in front of a server that is at `place` and listens on `server`. It ends with
+    /// the network.
     ///
     /// # Errors
     /// There is no socket to be had; nothing is relayed to that server.
@@ -315,7 +319,8 @@ mod tests {
         let (length, from) = client.recv_from(&mut buffer).expect("the answer arrives");
         assert_eq!((&buffer[..length], from), (&b"welcome"[..], relay));
 
-        // Only the way there is cut: what the server says still arrives, and what is sent after healing is next.
+        // Only the way there is cut: what the server says still arrives, and what is sent after
+        // healing is next.
         network.rule(7, 0, Rule::CUT);
         say(&client, "lost", relay);
         while network.lost() == 0 {

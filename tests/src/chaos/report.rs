@@ -17,7 +17,8 @@ pub struct Struck {
     pub ended: Moment,
     /// How long the cluster took to be whole after the fault was undone, in milliseconds.
     pub whole_after_ms: u64,
-    /// The longest time in which no write was answered to any client of the first agent, in milliseconds.
+    /// The longest time in which no write was answered to any client of the first agent, in
+    /// milliseconds.
     pub silence_ms: u64,
     /// Requests that ended in that time.
     pub operations: u64,
@@ -99,7 +100,8 @@ impl Told {
 }
 
 impl Struck {
-    /// Sums up what happened to clients between two moments; the first agent's clients have numbers below `second`.
+    /// Sums up what happened to clients between two moments; the first agent's clients have numbers
+    /// below `second`.
     pub fn new(name: &'static str, history: &History, span: (Moment, Moment), second: u32) -> Self {
         let (begun, ended) = span;
         let mut struck = Self {

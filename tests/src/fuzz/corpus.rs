@@ -1,5 +1,5 @@
-//! The inputs that are kept: `tests/corpus/<target>/`, one file each. `seed-…` come from [`super::Target::seeds`],
-//! `mutant-…` are made of these, and any other name was a find.
+//! The inputs that are kept: `tests/corpus/<target>/`, one file each. `seed-…` come from
+//! [`super::Target::seeds`], `mutant-…` are made of these, and any other name was a find.
 
 use super::Target;
 use super::mutate::{Dice, mutate};

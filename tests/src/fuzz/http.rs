@@ -1,5 +1,5 @@
-//! What HTTP clients send: the words alone, and whole requests answered by the agent's own router in front of a
-//! quorum that says anything.
+//! What HTTP clients send: the words alone, and whole requests answered by the agent's own router
+//! in front of a quorum that says anything.
 
 use super::{as_text, bytes_of, samples};
 use flate2::Compression;
@@ -114,7 +114,8 @@ fn bodies(path: &str) -> Vec<Vec<u8>> {
     bytes_of(&bodies.collect::<Vec<_>>())
 }
 
-/// A backup's file: as it is, and as the tar inside the gzip, so that mutants get further than its checksum.
+/// A backup's file: as it is, and as the tar inside the gzip, so that mutants get further than its
+/// checksum.
 pub fn http_archive(data: &[u8]) {
     let mut packed = GzEncoder::new(Vec::new(), Compression::none());
     packed.write_all(data).expect("memory can be written");

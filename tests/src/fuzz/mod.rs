@@ -1,7 +1,8 @@
 //! Everything that reads bytes or text from outside, each as one function that any fuzzer can call.
 //!
-//! A check panics when the decoder does, and when what was decoded does not survive being written and read again.
-//! It says nothing about what the input should mean: that is for the tests beside each decoder.
+//! A check panics when the decoder does, and when what was decoded does not survive being written
+//! and read again. It says nothing about what the input should mean: that is for the tests beside
+//! each decoder.
 //!
 //! | module | is |
 //! |---|---|

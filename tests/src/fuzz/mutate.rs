@@ -1,4 +1,5 @@
-//! A small mutator. The same seed makes the same inputs on every machine, so that a failure can be had again.
+//! A small mutator. The same seed makes the same inputs on every machine, so that a failure can be
+//! had again.
 
 /// Draws numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]

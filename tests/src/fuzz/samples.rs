@@ -1,4 +1,5 @@
-//! Well-formed values, at least one of each kind, for fuzzers to begin with. They make no sense together.
+//! Well-formed values, at least one of each kind, for fuzzers to begin with. They make no sense
+//! together.
 
 use bytes::Bytes;
 use lockmesh_core::Proposal;

@@ -1,5 +1,5 @@
-//! The replicated state machine under commands in any order: whatever an agent may send is answered, the invariants
-//! hold, and the changes say everything.
+//! The replicated state machine under commands in any order: whatever an agent may send is
+//! answered, the invariants hold, and the changes say everything.
 
 use super::samples;
 use lockmesh_core::{Proposal, State};

@@ -1,4 +1,5 @@
-//! What may have happened without anybody having been told: unanswered writes, and ends of sessions.
+//! What may have happened without anybody having been told: unanswered writes, and ends of
+//! sessions.
 
 use super::model::Model;
 use super::operation::{
@@ -47,7 +48,8 @@ pub(super) struct Parting {
 }
 
 impl Parting {
-    /// Whether some of these leave the queue of a closed lock: it is not known then which of them were granted it.
+    /// Whether some of these leave the queue of a closed lock: it is not known then which of them
+    /// were granted it.
     pub(super) fn of(leavers: &[Leaver], model: &Model) -> Option<Self> {
         let key = leavers.iter().map(|leaver| &leaver.key).find(|key| model.is_closed(key))?;
         let leave = leavers.iter().filter(|leaver| leaver.key == *key).count();
@@ -67,7 +69,8 @@ impl<'h> Act<'h> {
 /// All that may have happened, by what it touches.
 pub(super) struct Candidates<'h> {
     facts: &'h Facts<'h>,
-    /// Writes that may have taken effect without their clients having been told where, by the keys that they name.
+    /// Writes that may have taken effect without their clients having been told where, by the keys
+    /// that they name.
     by_key: BTreeMap<&'h str, Vec<&'h Operation>>,
     /// The same by the sessions that they name.
     by_session: BTreeMap<&'h str, Vec<&'h Operation>>,
@@ -130,8 +133,9 @@ impl<'h> Candidates<'h> {
         }
     }
 
-    /// The writes that may have happened unseen at an index, and touch any of these keys and sessions. What was not
-    /// answered mostly took effect soon, if at all, so the latest come first.
+    /// The writes that may have happened unseen at an index, and touch any of these keys and
+    /// sessions. What was not answered mostly took effect soon, if at all, so the latest come
+    /// first.
     fn touching<'k>(
         &self,
         index: u64,
@@ -213,7 +217,8 @@ impl<'h> Candidates<'h> {
         elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
     }
 
-    /// The keys whose lock was granted at an index to somebody who may have waited for it, also unheard of so far.
+    /// The keys whose lock was granted at an index to somebody who may have waited for it, also
+    /// unheard of so far.
     fn handed(&self, index: u64, model: &Model) -> BTreeSet<String> {
         let told = self.facts.evidence.grants_at(index).map(|told| &told.key);
         let seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen);
@@ -289,7 +294,8 @@ impl<'h> Candidates<'h> {
         concern
     }
 
-    /// What may have happened unseen before an index, and bears on what happened there; adds what that concerns.
+    /// What may have happened unseen before an index, and bears on what happened there; adds what
+    /// that concerns.
     pub(super) fn unseen(
         &self,
         index: u64,
@@ -358,8 +364,9 @@ impl<'h> Candidates<'h> {
     }
 }
 
-/// Whether a write may have taken effect at an index that its client was not told: if it was not answered, or, hardly ever, if
-/// it was answered that the lock is not held, which is also the answer to a repeated acquire whose hold is over.
+/// Whether a write may have taken effect at an index that its client was not told: if it was not
+/// answered, or, hardly ever, if it was answered that the lock is not held, which is also the
+/// answer to a repeated acquire whose hold is over.
 fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     let is_acquire = matches!(operation.write(), Some(Write::Kv(KvWrite::Acquire { .. })));
     match &operation.outcome {

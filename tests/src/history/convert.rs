@@ -1,4 +1,5 @@
-//! Commands, replies and entries in the words of a history: for those who drive the core itself, without HTTP.
+//! Commands, replies and entries in the words of a history: for those who drive the core itself,
+//! without HTTP.
 //!
 //! Only words are changed here; what a command does is nobody's business in this file.
 

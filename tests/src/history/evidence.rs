@@ -1,9 +1,10 @@
 //! What clients saw: every version of every key that anybody was shown, by the index that made it.
 //!
-//! An entry that was shown with modify index M proves that something wrote it at M, whether or not the writer was ever
-//! answered. So this is what tells which of the unknown writes took effect, and where. The index that comes with an absent
-//! key, or with a listing of everything, is that of the newest change to any key: such an answer is exact at that index. So
-//! is a listing in which there is nothing: its index is that of the newest delete under its prefix, or of any key.
+//! An entry that was shown with modify index M proves that something wrote it at M, whether or not
+//! the writer was ever answered. So this is what tells which of the unknown writes took effect, and
+//! where. The index that comes with an absent key, or with a listing of everything, is that of the
+//! newest change to any key: such an answer is exact at that index. So is a listing in which there
+//! is nothing: its index is that of the newest delete under its prefix, or of any key.
 
 use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Read, Reply, Request, Seen, Write};
 use super::verdict::Violation;
@@ -66,7 +67,8 @@ impl Evidence {
                 if Some(seen.create_index) != own_index {
                     evidence.births.entry(seen.create_index).or_default().insert(seen.key.clone());
                 }
-                // What a transaction shows of its own writes may have been overwritten by its next step.
+                // What a transaction shows of its own writes may have been overwritten by its next
+                // step.
                 if Some(seen.modify_index) != own_index {
                     violations.extend(evidence.add(operation, seen));
                 }
@@ -130,7 +132,8 @@ fn told_of_grant(operation: &Operation) -> Option<(u64, Told)> {
     Some((*at, Told { key, value, session, fence: *fence, by: operation.number }))
 }
 
-/// What an answer proves of the state right after its index. An index of 1 is also sent where nothing was ever written.
+/// What an answer proves of the state right after its index. An index of 1 is also sent where
+/// nothing was ever written.
 fn snapshot(operation: &Operation) -> Option<(u64, Snapshot)> {
     let Request::Read(Read { query, .. }) = &operation.request else { return None };
     let Outcome::Answered { index: Some(index), reply: Reply::Entries(shown) } = &operation.outcome else {

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn fences(operations: &[Operation], grants: &[Grant]) -> Vec<Violation> {
     let rule = "fencing tokens only grow";
-    // Where an acquire was not answered, the next one of the same session may have been told of that older hold.
+    // Where an acquire was not answered, the next one of the same session may have been told of
+    // that older hold.
     let unanswered = operations.iter().filter(|operation| operation.is_unknown()).flat_map(kv_writes);
     let may_be_older: BTreeSet<(&str, &str)> = unanswered
         .filter_map(|write| match write {

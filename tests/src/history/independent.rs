@@ -1,13 +1,15 @@
 //! The same histories through a checker of linearizability that others wrote, key by key.
 //!
-//! `todc-utils` searches for *any* order of the operations on one key that agrees with real time and with a small
-//! specification of a key that has a value and a holder. It knows nothing of log indexes, of our replay, or of how we place what was
-//! not answered: only times, values and holders go in. Because its search takes time that grows fast with the operations
-//! that overlap, it is fed short histories only.
+//! `todc-utils` searches for *any* order of the operations on one key that agrees with real time
+//! and with a small specification of a key that has a value and a holder. It knows nothing of log
+//! indexes, of our replay, or of how we place what was not answered: only times, values and holders
+//! go in. Because its search takes time that grows fast with the operations that overlap, it is fed
+//! short histories only.
 //!
-//! A history of several keys is linearizable only if the history of each key is, so transactions and deletes by prefix
-//! take part in the history of every key that they touch. What was not answered ends after everything else: it may be
-//! placed anywhere behind its beginning, or last, where it bothers nobody.
+//! A history of several keys is linearizable only if the history of each key is, so transactions
+//! and deletes by prefix take part in the history of every key that they touch. What was not
+//! answered ends after everything else: it may be placed anywhere behind its beginning, or last,
+//! where it bothers nobody.
 
 use super::candidates::{key_of, keys_of, kv_writes, written};
 use super::evidence::seen_by;
@@ -70,7 +72,8 @@ fn is_linearizable(spans: Vec<Span>) -> bool {
     if spans.is_empty() {
         return true;
     }
-    // Every operation is a process of its own. At the same moment calls come first: such operations overlap.
+    // Every operation is a process of its own. At the same moment calls come first: such operations
+    // overlap.
     let mut events = Vec::with_capacity(spans.len() * 2);
     for (process, span) in spans.into_iter().enumerate() {
         let ended = span.ended.unwrap_or(Moment(u64::MAX));
@@ -156,7 +159,8 @@ impl<'h> Projection<'h> {
         }
     }
 
-    /// Deletes and reads by prefix, and ends of sessions, take part in the history of every key that they touch.
+    /// Deletes and reads by prefix, and ends of sessions, take part in the history of every key
+    /// that they touch.
     fn spread(&mut self) {
         let mut locked: BTreeMap<&str, BTreeSet<&'h str>> = BTreeMap::new();
         for operation in self.operations {
@@ -201,7 +205,8 @@ impl<'h> Projection<'h> {
         let mut push =
             |ended, projected| spans.push(Span { begun: operation.begun, ended, operation: projected });
         match (&operation.request, operation.reply()) {
-            // Who waits in vain may have been granted the lock, and have given it back before anybody was told.
+            // Who waits in vain may have been granted the lock, and have given it back before
+            // anybody was told.
             (Request::Write(Write::Kv(KvWrite::Enqueue { key: of, value, session })), _)
                 if of == key && operation.waits_in_vain() && is_possible(operation) =>
             {

@@ -45,7 +45,8 @@ use std::time::Duration;
 pub use recorder::Recorder;
 pub use verdict::{Counts, Verdict, Violation};
 
-/// What some clients asked and were told. It must be whole: what it leaves out looks like a fault where it shows.
+/// What some clients asked and were told. It must be whole: what it leaves out looks like a fault
+/// where it shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// All operations, in the order in which they began.
@@ -57,7 +58,8 @@ pub struct History {
 pub struct Bounds {
     /// How long after a change was acknowledged a watch of its key may still sleep.
     pub wake_limit: Duration,
-    /// Whether the histories of single keys also go through the independent checker, which takes more time.
+    /// Whether the histories of single keys also go through the independent checker, which takes
+    /// more time.
     pub independently: bool,
 }
 

@@ -1,11 +1,13 @@
-//! A model of keys, sessions, locks and delays, written anew from the rules, that carries out writes one by one.
+//! A model of keys, sessions, locks and delays, written anew from the rules, that carries out
+//! writes one by one.
 //!
-//! It shares nothing with the product's state. A write is carried out together with what its client was told, if it
-//! was told anything, and an answer that the rules do not give is an error that says what they give. Everything is
-//! written into one list from which any moment can be had back: that is how a guess is undone.
+//! It shares nothing with the product's state. A write is carried out together with what its client
+//! was told, if it was told anything, and an answer that the rules do not give is an error that
+//! says what they give. Everything is written into one list from which any moment can be had back:
+//! that is how a guess is undone.
 //!
-//! What it cannot know it holds open: whether a lock-delay is over (an answer tells), and the index of a write that
-//! nobody ever saw (a range). Who waits for a lock is in `queue`.
+//! What it cannot know it holds open: whether a lock-delay is over (an answer tells), and the index
+//! of a write that nobody ever saw (a range). Who waits for a lock is in `queue`.
 
 use super::operation::{KvWrite, Moment, Reply, Seen, SessionWish, Write};
 use super::queue::{Asked, Waiter};
@@ -85,7 +87,8 @@ pub(super) struct Entry {
     pub(super) modified: Place,
     /// Which grant stands, or stood last.
     grant: Option<usize>,
-    /// Where somebody asked to wait for this grant; none once its session has acquired the lock again.
+    /// Where somebody asked to wait for this grant; none once its session has acquired the lock
+    /// again.
     pub(super) awaited: Option<Asked>,
 }
 
@@ -125,8 +128,9 @@ pub(super) struct Grant {
 /// A key that is closed by a lock-delay, unless that is over.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
-    /// When the delay began, at the earliest. None where it is not certain that there was one: the key was deleted while
-    /// it was held, and the holder's session may have ended unseen before that.
+    /// When the delay began, at the earliest. None where it is not certain that there was one: the
+    /// key was deleted while it was held, and the holder's session may have ended unseen before
+    /// that.
     since: Option<Moment>,
     delay_ms: u64,
 }
@@ -146,7 +150,8 @@ pub(super) enum Undo {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     entries: BTreeMap<String, Entry>,
-    /// The keys that are held after a wait. They are asked for at every index, and there may be very many keys.
+    /// The keys that are held after a wait. They are asked for at every index, and there may be
+    /// very many keys.
     held_after_wait: BTreeSet<String>,
     sessions: BTreeMap<String, SessionWish>,
     closed: BTreeMap<String, Closed>,
@@ -480,7 +485,8 @@ impl Model {
         self.queues.iter()
     }
 
-    /// All locks that are held after a wait, by whom, where it was asked for, and by which operation.
+    /// All locks that are held after a wait, by whom, where it was asked for, and by which
+    /// operation.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (&String, &String, Asked, Option<u64>)> {
         self.held_after_wait.iter().filter_map(|key| {
             let entry = self.entries.get(key)?;

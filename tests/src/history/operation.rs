@@ -1,7 +1,8 @@
 //! What a history is made of: who asked what, when, and what became of it.
 //!
-//! Nothing here knows HTTP, the wire or the product's own types: a recorder of real clusters and a simulator fill in the
-//! same forms. Flags of entries are left out; whoever records must leave them at 0.
+//! Nothing here knows HTTP, the wire or the product's own types: a recorder of real clusters and a
+//! simulator fill in the same forms. Flags of entries are left out; whoever records must leave them
+//! at 0.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,7 +59,8 @@ pub enum Write {
     DestroySession(String),
 }
 
-/// A write to one key, or to all under a prefix. Its own values tell it apart best: give each write another.
+/// A write to one key, or to all under a prefix. Its own values tell it apart best: give each write
+/// another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the nouns of the variant's sentence")]
 pub enum KvWrite {
@@ -70,7 +72,8 @@ pub enum KvWrite {
     Acquire { key: String, value: String, session: String },
     /// Takes a lock, or waits for it in its queue.
     Enqueue { key: String, value: String, session: String },
-    /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted in it.
+    /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted
+    /// in it.
     Leave { key: String, session: String, asked: u64 },
     /// Gives up the position that the `Enqueue` at an index asked for, and nothing else.
     StopWaiting { key: String, session: String, asked: u64 },
@@ -146,7 +149,8 @@ pub enum Query {
 pub enum Outcome {
     /// It was answered.
     Answered {
-        /// For a write, its place in the log; only a refusal may lack it. For a read, the query's index.
+        /// For a write, its place in the log; only a refusal may lack it. For a read, the query's
+        /// index.
         index: Option<u64>,
         /// The answer.
         reply: Reply,
@@ -171,7 +175,8 @@ pub enum Reply {
     Delayed,
     /// There is a place in the lock's queue, and that is all that the client was told.
     Queued,
-    /// There was a place in the lock's queue, in which the lock was granted at a later index, under this fencing token.
+    /// There was a place in the lock's queue, in which the lock was granted at a later index, under
+    /// this fencing token.
     GrantedLater { at: u64, fence: u64 },
     /// The new session.
     Session(String),
@@ -221,7 +226,8 @@ impl Operation {
         }
     }
 
-    /// Whether a lock is asked for here, and the client was not told that it got it: what it may have got was taken back.
+    /// Whether a lock is asked for here, and the client was not told that it got it: what it may
+    /// have got was taken back.
     pub fn waits_in_vain(&self) -> bool {
         let waits = matches!(self.write(), Some(Write::Kv(KvWrite::Enqueue { .. })));
         waits

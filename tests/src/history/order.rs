@@ -1,8 +1,9 @@
 //! Real time against the log: what ended before something else began comes before it.
 //!
-//! One sweep over all beginnings and ends. Every operation that has a position in the order of the log (a write at its index,
-//! a read of the newest state at the first place where the state was as it was shown) must lie behind all that had
-//! ended when it began. Taking the *first* place for a read is never wrong: places only bound what comes later from below.
+//! One sweep over all beginnings and ends. Every operation that has a position in the order of the
+//! log (a write at its index, a read of the newest state at the first place where the state was as
+//! it was shown) must lie behind all that had ended when it began. Taking the *first* place for a
+//! read is never wrong: places only bound what comes later from below.
 
 use super::evidence::seen_by;
 use super::operation::{Moment, Operation, Outcome, Request};
@@ -16,7 +17,8 @@ pub(super) struct Floor {
     pub(super) by: u64,
 }
 
-/// Goes through all operations by time: `place` says where each one lies, given its floor. Returns the floors.
+/// Goes through all operations by time: `place` says where each one lies, given its floor. Returns
+/// the floors.
 pub(super) fn sweep(
     operations: &[Operation],
     mut place: impl FnMut(&Operation, Floor) -> Option<u64>,
@@ -47,7 +49,8 @@ pub(super) fn floors(operations: &[Operation]) -> BTreeMap<u64, Floor> {
     sweep(operations, |operation, _| known_index(operation))
 }
 
-/// An index that an operation has certainly seen or made: the newest state was at least there when it ended.
+/// An index that an operation has certainly seen or made: the newest state was at least there when
+/// it ended.
 pub(super) fn known_index(operation: &Operation) -> Option<u64> {
     let Outcome::Answered { index, .. } = &operation.outcome else { return None };
     match &operation.request {
@@ -87,7 +90,8 @@ fn is_refusal(reply: &super::operation::Reply) -> bool {
     matches!(reply, super::operation::Reply::Refused(_))
 }
 
-/// When each index was applied at the earliest and at the latest, as the answers to its neighbours tell.
+/// When each index was applied at the earliest and at the latest, as the answers to its neighbours
+/// tell.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     /// By index: the latest beginning of anything up to it.

@@ -1,7 +1,7 @@
 //! Queues in the model: whoever waits for a lock gets it in turn, from the command that frees it.
 //!
-//! A waiter that was told nothing, or that it waited in vain, may have left at any time before its answer; if it was
-//! granted the lock before that, leaving gives the lock back.
+//! A waiter that was told nothing, or that it waited in vain, may have left at any time before its
+//! answer; if it was granted the lock before that, leaving gives the lock back.
 
 use super::evidence::Told;
 use super::model::{Acquired, Entry, Grant, Model, Place, Step, Undo};

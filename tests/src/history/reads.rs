@@ -1,4 +1,5 @@
-//! Reads against the timeline: what a read of the newest state may return, what any read may, and watches.
+//! Reads against the timeline: what a read of the newest state may return, what any read may, and
+//! watches.
 
 use super::History;
 use super::evidence::seen_by;
@@ -47,7 +48,8 @@ pub(super) fn real_time_order(history: &History, replayed: &Replayed) -> Vec<Vio
 /// Checks that every stale read shows a state that was there at some time before it ended.
 pub(super) fn stale_reads(history: &History, timeline: &Timeline) -> Vec<Violation> {
     let rule = "a stale read shows a state that was there";
-    // The lowest index of any write that began at a time or later: a read that ended before cannot have seen it.
+    // The lowest index of any write that began at a time or later: a read that ended before cannot
+    // have seen it.
     let mut ceilings: BTreeMap<Moment, u64> = BTreeMap::new();
     let mut writes: Vec<(Moment, u64)> =
         history.operations.iter().filter_map(|write| Some((write.begun, write.write_index()?))).collect();
@@ -76,7 +78,8 @@ pub(super) fn stale_reads(history: &History, timeline: &Timeline) -> Vec<Violati
     violations
 }
 
-/// Checks that a watch never goes back behind the index that it was given, and does not sleep through a change.
+/// Checks that a watch never goes back behind the index that it was given, and does not sleep
+/// through a change.
 pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Duration) -> Vec<Violation> {
     let by_number: BTreeMap<u64, &Operation> =
         history.operations.iter().map(|operation| (operation.number, operation)).collect();
@@ -89,7 +92,8 @@ pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Durati
             violations.push(Violation::new("a watch never goes back", &[operation.number], text));
         }
         let Query::Key(key) = query else { continue };
-        // The first change behind what it knew, if its writer was answered: that answer is when it was there.
+        // The first change behind what it knew, if its writer was answered: that answer is when it
+        // was there.
         let change = timeline.stages(key).iter().find(|stage| stage.from.earliest() > *after);
         let Some(writer) = change.and_then(|stage| by_number.get(&stage.by?)) else { continue };
         let known = writer.ended.max(operation.begun);
@@ -106,7 +110,8 @@ pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Durati
     violations
 }
 
-/// The keys that are there at the end, or were, and that no read of the newest state saw after the last write.
+/// The keys that are there at the end, or were, and that no read of the newest state saw after the
+/// last write.
 pub(super) fn unread_at_end<'t>(history: &History, timeline: &'t Timeline) -> BTreeSet<&'t str> {
     let writes = history.operations.iter().filter(|operation| operation.write().is_some());
     let last = writes.map(|write| write.ended).max().unwrap_or_default();

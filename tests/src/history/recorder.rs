@@ -1,6 +1,7 @@
 //! Records what clients in several threads ask and are told, on one clock.
 //!
-//! It must never reorder: a request is recorded as begun before it is sent, and as ended after its answer was read.
+//! It must never reorder: a request is recorded as begun before it is sent, and as ended after its
+//! answer was read.
 
 use super::History;
 use super::operation::{Moment, Operation, Outcome, Request};

@@ -1,14 +1,17 @@
-//! Replays all writes in the order of the log against the model, and finds out about those that were never answered.
+//! Replays all writes in the order of the log against the model, and finds out about those that
+//! were never answered.
 //!
-//! An answered write has its index. Every other index that somebody saw an entry of was made by a write that nobody was
-//! answered, or by the end of a session that nobody asked for: the first that explains what was seen is taken. Where an
-//! answered write does not agree with the model, something unseen happened before it: again the first few unanswered
-//! writes and ends of sessions that explain it are taken. Where such a choice turns out wrong, the next one is tried.
-//! What nothing explains is a violation. Unanswered writes that explain nothing never happened.
+//! An answered write has its index. Every other index that somebody saw an entry of was made by a
+//! write that nobody was answered, or by the end of a session that nobody asked for: the first that
+//! explains what was seen is taken. Where an answered write does not agree with the model,
+//! something unseen happened before it: again the first few unanswered writes and ends of sessions
+//! that explain it are taken. Where such a choice turns out wrong, the next one is tried. What
+//! nothing explains is a violation. Unanswered writes that explain nothing never happened.
 //!
-//! It takes linear time as long as clients are answered; each write that was not answered adds a small search. A search that
-//! looks in the wrong place can be very long, so it deepens step by step: everything is tried with few steps before anything
-//! is tried with many. An explanation that needs two unseen acts is then found before all are weighed that need one.
+//! It takes linear time as long as clients are answered; each write that was not answered adds a
+//! small search. A search that looks in the wrong place can be very long, so it deepens step by
+//! step: everything is tried with few steps before anything is tried with many. An explanation that
+//! needs two unseen acts is then found before all are weighed that need one.
 
 use super::candidates::{Act, Candidates, Concern, Leaver, Parting};
 use super::evidence::{Evidence, Snapshot};
@@ -19,7 +22,8 @@ use super::timeline::{Stage, Timeline};
 use super::verdict::Violation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many unseen acts may come together before an index: few are tried first, everywhere, and then more.
+/// How many unseen acts may come together before an index: few are tried first, everywhere, and
+/// then more.
 const TOGETHER: usize = 4;
 /// How many are tried to explain one index.
 const TRIES: usize = 5_000;
@@ -29,7 +33,8 @@ const RETREATS: usize = 16;
 const LOOK_BACK: usize = 2_000;
 /// How many are tried in all before giving up; what is left unexplained then is a violation.
 const TIMEOUT: usize = 50_000;
-/// How many steps a replay may take at first, besides one for each index; each time that is too few, ten times as many.
+/// How many steps a replay may take at first, besides one for each index; each time that is too
+/// few, ten times as many.
 const FIRST_STEPS: usize = 10_000;
 
 /// What a replay found out.
@@ -65,13 +70,15 @@ struct Replay<'h> {
     placed: Vec<(u64, Place)>,
     placed_numbers: BTreeSet<u64>,
     ends_inferred: u64,
-    /// Choices that can be made otherwise: the place in the list of indexes, and how many explanations were tried there.
+    /// Choices that can be made otherwise: the place in the list of indexes, and how many
+    /// explanations were tried there.
     forks: BTreeMap<usize, usize>,
     /// The moment before each index.
     moments: Vec<Moments>,
     /// The places from which earlier ones were called in question.
     retreated: BTreeSet<usize>,
-    /// The places at which it is not known whether a closed lock was granted to those who left its queue: its key.
+    /// The places at which it is not known whether a closed lock was granted to those who left its
+    /// queue: its key.
     parted: BTreeMap<usize, String>,
     together: usize,
     budget: usize,
@@ -128,7 +135,8 @@ pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
     }
 }
 
-/// A replay with so many unseen acts together at most, and whether it ended because it would have taken too many steps.
+/// A replay with so many unseen acts together at most, and whether it ended because it would have
+/// taken too many steps.
 fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replayed, bool) {
     let answered: BTreeMap<u64, &Operation> =
         facts.operations.iter().filter_map(|operation| Some((operation.write_index()?, operation))).collect();
@@ -193,7 +201,8 @@ impl<'h> Replay<'h> {
         None
     }
 
-    /// Carries out what happened at an index, by the first explanation after `skipped` others that agrees with everything.
+    /// Carries out what happened at an index, by the first explanation after `skipped` others that
+    /// agrees with everything.
     fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
         let index = self.indexes[at];
         let leavers = self.candidates.have_left(index, &self.model);
@@ -253,8 +262,9 @@ impl<'h> Replay<'h> {
         Err(self.violation(index, error))
     }
 
-    /// Whoever was told before an index that it had waited in vain has left by then. A closed lock may have opened when
-    /// so many of those who wait for it were still there: it is granted to one after the other as they leave.
+    /// Whoever was told before an index that it had waited in vain has left by then. A closed lock
+    /// may have opened when so many of those who wait for it were still there: it is granted to one
+    /// after the other as they leave.
     fn let_go(
         &mut self,
         index: u64,
@@ -277,7 +287,8 @@ impl<'h> Replay<'h> {
         Ok(())
     }
 
-    /// Something unseen may have happened even before earlier indexes that bear on this one, though they agreed without.
+    /// Something unseen may have happened even before earlier indexes that bear on this one, though
+    /// they agreed without.
     fn retreat(&mut self, from: usize, concern: &Concern) {
         let bears = |at: &usize| {
             let index = self.indexes[*at];

@@ -1,4 +1,5 @@
-//! Sessions by time alone: none dies before its end was asked for or its time was over, none lives after its end.
+//! Sessions by time alone: none dies before its end was asked for or its time was over, none lives
+//! after its end.
 
 use super::candidates::kv_writes;
 use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Reply, Request, SessionWish, Write};

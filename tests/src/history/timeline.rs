@@ -21,7 +21,8 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// From stages in the order of the log. Of several at one place only the last was ever there to be seen.
+    /// From stages in the order of the log. Of several at one place only the last was ever there to
+    /// be seen.
     pub(super) fn new(stages: Vec<(String, Stage)>) -> Self {
         let mut keys: BTreeMap<String, Vec<Stage>> = BTreeMap::new();
         for (key, stage) in stages {
@@ -50,7 +51,8 @@ impl Timeline {
             .take_while(move |key| key.starts_with(prefix))
     }
 
-    /// The first place at or behind `from` where the key can have been as it was seen; none if there is no such place.
+    /// The first place at or behind `from` where the key can have been as it was seen; none if
+    /// there is no such place.
     pub(super) fn first_match(&self, key: &str, seen: Option<&Seen>, from: u64) -> Option<u64> {
         let stages = self.stages(key);
         let matches = |entry: Option<&Entry>| match (entry, seen) {

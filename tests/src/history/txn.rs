@@ -28,7 +28,8 @@ impl Model {
         }
     }
 
-    /// Whether lock-delays explain why it failed: then nothing was tried. Else all its locks were open.
+    /// Whether lock-delays explain why it failed: then nothing was tried. Else all its locks were
+    /// open.
     fn is_refused_for_delays(
         &mut self,
         step: Step,
@@ -89,7 +90,8 @@ impl Model {
         holds.then(|| shown.cloned().into_iter().collect())
     }
 
-    /// Whether these keys could be seen like that. A key that is shown more than once is held to its last showing.
+    /// Whether these keys could be seen like that. A key that is shown more than once is held to
+    /// its last showing.
     fn told_right(&self, keys: &[String], results: &[Seen]) -> Result<(), String> {
         let shown: Vec<&String> = results.iter().map(|seen| &seen.key).collect();
         if shown != keys.iter().collect::<Vec<_>>() {

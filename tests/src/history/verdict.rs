@@ -1,4 +1,5 @@
-//! What a check found: the violations, each with the operations that show it, and how much was looked at.
+//! What a check found: the violations, each with the operations that show it, and how much was
+//! looked at.
 
 use serde::Serialize;
 use std::fmt;
@@ -49,7 +50,8 @@ pub struct Counts {
     pub watches: u64,
     /// Locks that were granted.
     pub grants: u64,
-    /// The steps that the replay took: indexes that it explained, over again too, and unseen acts that it tried.
+    /// The steps that the replay took: indexes that it explained, over again too, and unseen acts
+    /// that it tried.
     pub steps: u64,
     /// Keys at the end that nobody read after the last write.
     pub unread_at_end: u64,

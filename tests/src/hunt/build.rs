@@ -29,8 +29,8 @@ impl Built {
     }
 }
 
-/// Builds what these finders need, in one go. The tests' own package is always among those that are named, so that
-/// dependencies keep the features that its tests give them and are built once.
+/// Builds what these finders need, in one go. The tests' own package is always among those that are
+/// named, so that dependencies keep the features that its tests give them and are built once.
 ///
 /// # Errors
 /// The copy does not build: the compiler's words. What was built before that stays in `target`.

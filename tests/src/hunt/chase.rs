@@ -1,4 +1,5 @@
-//! All rules and their finders: first each finder with nothing broken, which must pass, then rule after rule.
+//! All rules and their finders: first each finder with nothing broken, which must pass, then rule
+//! after rule.
 
 use super::build::Built;
 use super::finder::{Finder, Said};
@@ -43,7 +44,8 @@ pub fn without_fault(
     runs.into_iter().flatten().collect()
 }
 
-/// Breaks each rule, and runs its finders until one fails. Each outcome is told as soon as it is known.
+/// Breaks each rule, and runs its finders until one fails. Each outcome is told as soon as it is
+/// known.
 pub fn chase(
     built: &Built,
     copy: &Path,

@@ -1,7 +1,8 @@
 //! A copy of the tree in which every rule can be broken.
 //!
-//! It holds what git tracks or would track, as it is now, so also what is not committed. It must never touch the tree
-//! itself. A file is written only where its content changes, so that a later hunt builds little.
+//! It holds what git tracks or would track, as it is now, so also what is not committed. It must
+//! never touch the tree itself. A file is written only where its content changes, so that a later
+//! hunt builds little.
 
 use super::SWITCH;
 use super::table::{self, FAULT, Rule};

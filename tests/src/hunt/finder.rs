@@ -1,7 +1,8 @@
-//! A finder: tests of one package, or seeds of the simulator. It fails where a rule is broken, and only there.
+//! A finder: tests of one package, or seeds of the simulator. It fails where a rule is broken, and
+//! only there.
 //!
-//! In words it is `FOLDER TARGET [FILTER…]`, as `server lib store::tests::power` or `server/core stories members`, or
-//! `sim A..B [--break NAME]`.
+//! In words it is `FOLDER TARGET [FILTER…]`, as `server lib store::tests::power` or `server/core
+//! stories members`, or `sim A..B [--break NAME]`.
 
 use super::SWITCH;
 use super::build::Built;
@@ -82,7 +83,8 @@ impl Finder {
         self.package == "tests" && self.target == "sim" && self.words.starts_with("sim ")
     }
 
-    /// Why there is no such finder in the tree. That its names stand in the sources is all that is looked at.
+    /// Why there is no such finder in the tree. That its names stand in the sources is all that is
+    /// looked at.
     pub fn fault(&self, top: &Path) -> Option<String> {
         let folder = top.join(&self.package);
         let sources = match (self.is_sim(), self.test()) {

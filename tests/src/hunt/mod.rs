@@ -1,9 +1,11 @@
-//! The hunt: rules are broken on purpose, one after the other, and what must find each is run and must fail.
+//! The hunt: rules are broken on purpose, one after the other, and what must find each is run and
+//! must fail.
 //!
-//! The rules lie in `tests/hunt/`, a file a topic: which rule, where it is kept, what stands there instead once it is
-//! broken, and the finders, narrow ones first. All rules are broken at once in a *copy* of the tree, each behind a switch
-//! that reads the environment, so one build serves all of them. **Invariant:** nothing of it is in the program: the
-//! switch and what it switches exist in the copy only.
+//! The rules lie in `tests/hunt/`, a file a topic: which rule, where it is kept, what stands there
+//! instead once it is broken, and the finders, narrow ones first. All rules are broken at once in a
+//! *copy* of the tree, each behind a switch that reads the environment, so one build serves all of
+//! them. **Invariant:** nothing of it is in the program: the switch and what it switches exist in
+//! the copy only.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,7 +1,8 @@
-//! The rules that are broken on purpose, as the files of `tests/hunt/` and the core's own fault points name them.
+//! The rules that are broken on purpose, as the files of `tests/hunt/` and the core's own fault
+//! points name them.
 //!
-//! It must never let a rule rot: a text that is not in its file exactly once is an error, and so is a finder whose name
-//! stands nowhere.
+//! It must never let a rule rot: a text that is not in its file exactly once is an error, and so is
+//! a finder whose name stands nowhere.
 
 use super::finder::Finder;
 use crate::sim::FaultInjection;
@@ -100,7 +101,8 @@ fn fault_points() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// What is wrong with the rules: names that are given twice, texts that do not fit the tree, finders that are not there.
+/// What is wrong with the rules: names that are given twice, texts that do not fit the tree,
+/// finders that are not there.
 pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
     let mut names = BTreeSet::new();
     let twice = rules.iter().filter(|rule| !names.insert(&rule.name));

@@ -1,4 +1,5 @@
-//! A client that looks after the quorum by way of its agent: asks what the leader knows, and hands the leadership over.
+//! A client that looks after the quorum by way of its agent: asks what the leader knows, and hands
+//! the leadership over.
 
 use super::client::Wish;
 use super::marks::Mark;

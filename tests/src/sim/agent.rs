@@ -1,7 +1,8 @@
-//! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients that call it.
+//! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients
+//! that call it.
 //!
-//! It has a clock of its own, and now and then takes nothing in for a while. How it is connected is in
-//! [`super::connections`], what its clients want in [`super::client`].
+//! It has a clock of its own, and now and then takes nothing in for a while. How it is connected is
+//! in [`super::connections`], what its clients want in [`super::client`].
 
 use super::client::{Client, Wish};
 use super::clock::Clock;
@@ -155,7 +156,8 @@ impl Agent {
         self.restart(stage, judge);
     }
 
-    /// It takes nothing in for so long, and then all at once. Its clock stands still where its whole host is suspended.
+    /// It takes nothing in for so long, and then all at once. Its clock stands still where its
+    /// whole host is suspended.
     pub fn stop(&mut self, stage: &mut Stage, length: Duration, is_suspended: bool) {
         let until = stage.now + length;
         self.busy_until = self.busy_until.max(until);
@@ -172,7 +174,8 @@ impl Agent {
         }
     }
 
-    /// Until when it takes nothing in. A slow agent takes in what has come meanwhile, and then nothing for a while.
+    /// Until when it takes nothing in. A slow agent takes in what has come meanwhile, and then
+    /// nothing for a while.
     pub fn is_busy(&mut self, stage: &mut Stage) -> Option<Time> {
         if self.turn == Some(stage.now) {
             return None;
@@ -489,8 +492,9 @@ fn clock(stage: &mut Stage) -> Clock {
     Clock::start(stage.now, drift)
 }
 
-/// The servers that whoever starts an agent names: the first ones, all that there are by now, and where there is only one,
-/// the next ones too. An agent whose every server is taken out before it has heard of another one is lost.
+/// The servers that whoever starts an agent names: the first ones, all that there are by now, and
+/// where there is only one, the next ones too. An agent whose every server is taken out before it
+/// has heard of another one is lost.
 fn configured(stage: &Stage) -> Vec<String> {
     let next = if stage.plan.voters == 1 { 2 } else { 0 };
     let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));

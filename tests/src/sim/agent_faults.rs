@@ -1,4 +1,5 @@
-//! What goes wrong with agents and their hosts, and with the servers that an agent relies on just now.
+//! What goes wrong with agents and their hosts, and with the servers that an agent relies on just
+//! now.
 
 use super::agent::registration;
 use super::marks::Mark;
@@ -64,8 +65,8 @@ impl World {
         self.agents[agent].stop(&mut self.stage, length, is_suspended);
     }
 
-    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment: the servers take it for the
-    /// agent, and forget what that one is.
+    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment: the
+    /// servers take it for the agent, and forget what that one is.
     pub(super) fn copy_some_agent(&mut self) {
         let agent = self.some_agent();
         let Some(to) = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id)
@@ -79,7 +80,8 @@ impl World {
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
-    /// The server that an agent takes for the leader, or its home, stands still, dies, is cut off from it or is taken out.
+    /// The server that an agent takes for the leader, or its home, stands still, dies, is cut off
+    /// from it or is taken out.
     pub(super) fn trouble_server_of_agent(&mut self) {
         let agent = self.some_agent();
         let is_home = self.stage.draw.once_in(2);

@@ -1,7 +1,8 @@
 //! A client that keeps backups of the cluster, and now and then restores one.
 //!
-//! A backup comes in parts from one reader of one server, and is begun anew where that is gone. A restore is one command
-//! after another, of which only the last changes what others see; whoever does not know what became of one begins again.
+//! A backup comes in parts from one reader of one server, and is begun anew where that is gone. A
+//! restore is one command after another, of which only the last changes what others see; whoever
+//! does not know what became of one begins again.
 
 use super::client::Wish;
 use super::invariant::Fact;
@@ -111,7 +112,8 @@ impl Archivist {
         stale: bool,
         (mut parts, part): (Vec<BackupPart>, BackupPart),
     ) -> Work {
-        // Servers count their readers each process for itself, so another backup may have the same number.
+        // Servers count their readers each process for itself, so another backup may have the same
+        // number.
         let of = |part: &BackupPart| (part.backup, part.index, part.term);
         if parts.first().is_some_and(|first| of(first) != of(&part)) {
             stage.hit(Mark::BackupInterrupted);

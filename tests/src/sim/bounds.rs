@@ -1,14 +1,17 @@
-//! How soon an agent must find its way, also in the storm: whenever everything that it needs has been well for so long.
+//! How soon an agent must find its way, also in the storm: whenever everything that it needs has
+//! been well for so long.
 //!
-//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one leads, runs, has a disk that
-//! takes writes, is reached both ways and nothing that the agent sends or should hear is lost. In that time it may have to
-//! notice that a server does not answer a question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some
-//! tenths of a second).
+//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one
+//! leads, runs, has a disk that takes writes, is reached both ways and nothing that the agent sends
+//! or should hear is lost. In that time it may have to notice that a server does not answer a
+//! question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some tenths of a
+//! second).
 //!
-//! **A watch is woken** within [`WATCH_BOUND`] of the moment from which on, besides, the agent knows the leader, there is
-//! news, and every server that it reaches has it: where its home server has just gone silent, that is noticed after 2.5 s, is
-//! looked for twice a second, and a question that is open for 0.3 s more is enough to leave it; without that, only the end of
-//! the connection after 6 s would tell.
+//! **A watch is woken** within [`WATCH_BOUND`] of the moment from which on, besides, the agent
+//! knows the leader, there is news, and every server that it reaches has it: where its home server
+//! has just gone silent, that is noticed after 2.5 s, is looked for twice a second, and a question
+//! that is open for 0.3 s more is enough to leave it; without that, only the end of the connection
+//! after 6 s would tell.
 
 use super::agent::LISTEN_INTERVAL;
 use super::network::Place;
@@ -73,8 +76,8 @@ impl World {
         self.bounds.insert(agent, bounds);
     }
 
-    /// The leader, where it runs, its disk takes writes, and the agent reaches it and was told of it or of another one who
-    /// can tell. Whose disk refuses sends agents to others.
+    /// The leader, where it runs, its disk takes writes, and the agent reaches it and was told of
+    /// it or of another one who can tell. Whose disk refuses sends agents to others.
     fn reachable_leader(&self, agent: usize) -> Option<(ServerId, u64, Term)> {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
@@ -121,8 +124,8 @@ impl World {
         bounds.due = due;
     }
 
-    /// Whether every server that the agent reaches, the leader among them, knows something newer. That a tombstone was
-    /// forgotten moves an index, and is no news.
+    /// Whether every server that the agent reaches, the leader among them, knows something newer.
+    /// That a tombstone was forgotten moves an index, and is no news.
     fn is_news_everywhere(
         &self,
         (agent, leader): (usize, ServerId),

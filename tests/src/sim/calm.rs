@@ -16,8 +16,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long it may take until all is well.
 const BOUND: Duration = Duration::from_secs(60);
-/// How much longer it may take until it is known whose state is corrupt: a comparison waits a minute for servers that tell
-/// no checksum, and the last one begins a while after the last write.
+/// How much longer it may take until it is known whose state is corrupt: a comparison waits a
+/// minute for servers that tell no checksum, and the last one begins a while after the last write.
 const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 
 impl World {
@@ -41,7 +41,8 @@ impl World {
         self.stage.after(LOOK, Event::Look);
     }
 
-    /// An agent that was away while all the servers were taken out of which it knew is told of others by whoever runs it.
+    /// An agent that was away while all the servers were taken out of which it knew is told of
+    /// others by whoever runs it.
     fn find_lost_agents(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let members = leader.process.as_ref().expect("it serves").core().membership().all();

@@ -1,7 +1,8 @@
-//! A client that writes the catalog: a node of its own with a check and a service, and sessions that depend on them.
+//! A client that writes the catalog: a node of its own with a check and a service, and sessions
+//! that depend on them.
 //!
-//! Its sessions end by what it does: a check turns critical or goes, the node goes. What they held is freed with them,
-//! which the invariants see in the changes.
+//! Its sessions end by what it does: a check turns critical or goes, the node goes. What they held
+//! is freed with them, which the invariants see in the changes.
 
 use super::client::Wish;
 use super::stage::Stage;
@@ -117,7 +118,8 @@ impl Cataloguer {
             (Command::CreateSession(new), Response::Applied(Applied { reply: Reply::Session(_), .. })) => {
                 self.session = Some(new.id);
             }
-            // Whether what it did ended the session, its next acquire would tell; it makes a new one.
+            // Whether what it did ended the session, its next acquire would tell; it makes a new
+            // one.
             (Command::DestroySession(_) | Command::Deregister(_), _) => self.session = None,
             (Command::Kv(_), Response::Applied(Applied { reply: Reply::Refused(_), .. })) => {
                 self.session = None;

@@ -1,4 +1,5 @@
-//! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small script with chance.
+//! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small
+//! script with chance.
 
 use super::administrator::Administrator;
 use super::archivist::Archivist;
@@ -288,8 +289,8 @@ impl Watcher {
         self.known = LogIndex(0);
     }
 
-    /// As Consul tells its clients: where the index has gone back, by a restore or at a server that lags behind, they
-    /// begin anew.
+    /// As Consul tells its clients: where the index has gone back, by a restore or at a server that
+    /// lags behind, they begin anew.
     fn heard(&mut self, response: Response) {
         let Response::Answer(answer) = response else { return };
         self.known = if answer.index < self.known { LogIndex(0) } else { answer.index };

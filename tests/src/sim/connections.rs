@@ -1,8 +1,9 @@
 //! How an agent is connected: streams that carry everything in order and once, or break.
 //!
-//! What is lost is sent again, and all that was sent behind it waits for it; or the connection breaks, and both ends hear of
-//! that. So a call whose connection broke had arrived or not, and its answer was on its way or not. Of a connection that it
-//! gave up an agent may hear a last word, which was on its way through the process.
+//! What is lost is sent again, and all that was sent behind it waits for it; or the connection
+//! breaks, and both ends hear of that. So a call whose connection broke had arrived or not, and its
+//! answer was on its way or not. Of a connection that it gave up an agent may hear a last word,
+//! which was on its way through the process.
 
 use super::agent::{Agent, LISTEN_INTERVAL};
 use super::invariant::AgentEvent;
@@ -28,7 +29,8 @@ const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What was lost is sent again after so long.
 const RETRANSMIT_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// For so long, at most, the last word of a connection that was given up is on its way through the process.
+/// For so long, at most, the last word of a connection that was given up is on its way through the
+/// process.
 const LAST_WORD: Duration = Duration::from_millis(50);
 
 /// A connection, or an attempt at one.

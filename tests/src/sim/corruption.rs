@@ -1,11 +1,14 @@
-//! A server whose state is another one than the log has made, and what the corruption checks make of it.
+//! A server whose state is another one than the log has made, and what the corruption checks make
+//! of it.
 //!
-//! At most one server of a run is given a row that no entry has made, as a flaw in its state machine would. Its snapshots
-//! carry the row to others. From then on the state of whoever has it is not judged.
+//! At most one server of a run is given a row that no entry has made, as a flaw in its state
+//! machine would. Its snapshots carry the row to others. From then on the state of whoever has it
+//! is not judged.
 //!
-//! **Invariants:** nobody else is ever found to be corrupt, however many have the row; where no server has it, all that are
-//! compared are alike. In the end every server that has it knows so, where a majority bears witness of something else, and
-//! the leader says at least that states differ, where no majority does.
+//! **Invariants:** nobody else is ever found to be corrupt, however many have the row; where no
+//! server has it, all that are compared are alike. In the end every server that has it knows so,
+//! where a majority bears witness of something else, and the leader says at least that states
+//! differ, where no majority does.
 
 use super::chaos::Kind;
 use super::machine::Machine;

@@ -1,8 +1,9 @@
-//! A server's disk: the log and the checkpoint as they would be found after a power cut, and what is on its way there.
+//! A server's disk: the log and the checkpoint as they would be found after a power cut, and what
+//! is on its way there.
 //!
-//! What is written when, and what of it is tried again, the real store's own queue decides; here is only how long it takes,
-//! what the disk refuses, and what a power cut leaves. Most seeds have no more than that for a store; the others write with
-//! the real one: see [`Medium`].
+//! What is written when, and what of it is tried again, the real store's own queue decides; here is
+//! only how long it takes, what the disk refuses, and what a power cut leaves. Most seeds have no
+//! more than that for a store; the others write with the real one: see [`Medium`].
 
 use super::durable::Durable;
 use super::fault_injection::FaultInjection;

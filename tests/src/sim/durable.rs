@@ -1,7 +1,7 @@
 //! What a server finds on its disk after a power cut: the log, the hard state, the checkpoint.
 //!
-//! For most seeds this is the disk. For the others it is what the real store has said that it holds, and must hold still
-//! when the power is back.
+//! For most seeds this is the disk. For the others it is what the real store has said that it
+//! holds, and must hold still when the power is back.
 
 use super::disk::Checkpoint;
 use lockmesh_core::State;
@@ -111,7 +111,8 @@ impl Durable {
         LogPosition { term: self.hard_state.term, last_index }
     }
 
-    /// Whether a server that starts on it may be the only voter, by whatever part of its log is committed.
+    /// Whether a server that starts on it may be the only voter, by whatever part of its log is
+    /// committed.
     pub fn may_be_alone(&self, server: ServerId) -> bool {
         let mark = &self.mark;
         if self.term(mark.index) != Some(mark.term) {
@@ -130,7 +131,8 @@ impl Durable {
         }
     }
 
-    /// What is missing in what was found, though it was told as durable; `begun` may have taken its place.
+    /// What is missing in what was found, though it was told as durable; `begun` may have taken its
+    /// place.
     pub fn lost_in(&self, found: &Self, begun: &[LogWrite]) -> Option<String> {
         let (mine, theirs) = (self.hard_state, found.hard_state);
         let forgets_vote = mine.vote != ServerId(0) && theirs.term == mine.term && theirs.vote != mine.vote;

@@ -1,7 +1,8 @@
 //! What can be broken on purpose, to show that the simulator would find it.
 //!
-//! Rules of the disk and of the shell are broken here, in the simulation's own disk and shell. Rules of the core are
-//! broken inside the core, which takes that order only under its feature `fault_injection`.
+//! Rules of the disk and of the shell are broken here, in the simulation's own disk and shell.
+//! Rules of the core are broken inside the core, which takes that order only under its feature
+//! `fault_injection`.
 
 use super::plan::Plan;
 use lockmesh_core::fault_injection::Rule;
@@ -86,8 +87,8 @@ impl FaultInjection {
                 plan.faults.arrival = often;
                 plan.faults.transfer = often;
             }
-            // A server must stand for election while it installs a snapshot: it lags behind the others' logs often, it is
-            // slow to install, and quick to miss its leader.
+            // A server must stand for election while it installs a snapshot: it lags behind the
+            // others' logs often, it is slow to install, and quick to miss its leader.
             Self::Core(Rule::TimeStandsStillForSnapshots) => {
                 plan.faults.crash = often;
                 plan.faults.split = often;
@@ -105,8 +106,9 @@ impl FaultInjection {
                 plan.faults.split = often;
                 plan.core.log_keep_bytes = 0;
             }
-            // A deposed leader must acknowledge a renewal while another one counts, and the session must end before that
-            // one hears of it: a cut lasts longer than a TTL, and nothing ends it, or the deposed leader, before its time.
+            // A deposed leader must acknowledge a renewal while another one counts, and the session
+            // must end before that one hears of it: a cut lasts longer than a TTL, and nothing ends
+            // it, or the deposed leader, before its time.
             Self::Core(Rule::RenewalsWaitForTheirRound) => {
                 plan.faults.split = Some(Duration::from_secs(4));
                 plan.faults.cut_length = Duration::from_secs(4);
@@ -127,7 +129,8 @@ impl FaultInjection {
         }
         if self != Self::None {
             plan.disk.is_real = false;
-            // Nothing else goes wrong while a set-back disk waits for its refusal: seeds are spent where the rule matters.
+            // Nothing else goes wrong while a set-back disk waits for its refusal: seeds are spent
+            // where the rule matters.
             plan.faults.set_back = None;
             plan.corruption.comes = None;
             plan.guards.per_agent = 0;

@@ -1,5 +1,5 @@
-//! How servers meet: no message passes between two processes before one has said hello and the other has answered, and both
-//! have compared what they hold and remember of each other.
+//! How servers meet: no message passes between two processes before one has said hello and the
+//! other has answered, and both have compared what they hold and remember of each other.
 
 use super::network::Place;
 use super::process::{DriverEvent, Process};

@@ -1,9 +1,10 @@
-//! A program that holds locks by the client library: the real [`Holder`], driven as the library's own driver drives it, on a
-//! host with a clock of its own.
+//! A program that holds locks by the client library: the real [`Holder`], driven as the library's
+//! own driver drives it, on a host with a clock of its own.
 //!
-//! It wants a lock, holds it for a while, and gives it back; at times it changes its mind, or its process stands still, or
-//! dies. Its requests are local calls of its agent: [`super::guard_calls`]. Whether it may believe what it believes is
-//! judged after every entry of the log and after everything that it hears.
+//! It wants a lock, holds it for a while, and gives it back; at times it changes its mind, or its
+//! process stands still, or dies. Its requests are local calls of its agent:
+//! [`super::guard_calls`]. Whether it may believe what it believes is judged after every entry of
+//! the log and after everything that it hears.
 
 use super::clock::Clock;
 use super::draw::Draw;
@@ -29,7 +30,8 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What guards' locks start with. No session without a TTL ever holds one, which only its owner could end.
+/// What guards' locks start with. No session without a TTL ever holds one, which only its owner
+/// could end.
 const PREFIX: &str = "guard/";
 
 /// Something that happens to a guard.
@@ -60,7 +62,8 @@ pub enum Act {
     Call(u64, HolderRequest, LocalCall),
     /// Nobody waits for this one any more.
     Cancel(u64, HolderRequest),
-    /// Nobody waits for any of them any more, up to this holder: the process of the next ones may be heard before.
+    /// Nobody waits for any of them any more, up to this holder: the process of the next ones may
+    /// be heard before.
     CancelAll(u64),
     /// A call whose answer nobody hears.
     Forget(LocalCall),
@@ -200,8 +203,8 @@ impl Guard {
         self.served
     }
 
-    /// Why it is not content, if it is not: it was not served since the storm ended, or its session holds what it does not
-    /// know of.
+    /// Why it is not content, if it is not: it was not served since the storm ended, or its session
+    /// holds what it does not know of.
     pub fn discontent(&self, now: Time, judge: &Judge) -> Option<String> {
         let name = format!("guard {} of agent {}", self.number, self.agent);
         if !self.served || self.missed.is_some() || self.doing != Doing::Nothing {
@@ -417,7 +420,8 @@ impl Guard {
         if wait_limit == WaitLimit::Once {
             self.promises.tries_once(id);
         }
-        // What is written with a value is written once in this simulation; a guard may write the same again.
+        // What is written with a value is written once in this simulation; a guard may write the
+        // same again.
         let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
         self.doing = Doing::Acquiring(id, key);
         self.tell(stage, seat, Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }), acts);
@@ -503,8 +507,8 @@ impl Guard {
         acts.push(Act::Forget(LocalCall::Propose(command)));
     }
 
-    /// Somebody took one lock from a session or all of them, or a restore everything: what was held under it may be believed in
-    /// until that is heard.
+    /// Somebody took one lock from a session or all of them, or a restore everything: what was held
+    /// under it may be believed in until that is heard.
     pub fn revoked(
         &mut self,
         stage: &mut Stage,

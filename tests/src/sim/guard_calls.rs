@@ -1,4 +1,5 @@
-//! What a guard's requests are to its agent, and what the agent's answers are to the guard: what lies between them over HTTP.
+//! What a guard's requests are to its agent, and what the agent's answers are to the guard: what
+//! lies between them over HTTP.
 
 use super::draw::Draw;
 use super::judge::Judge;

@@ -15,7 +15,8 @@ use lockmesh_protocol::id::{LogIndex, SessionId};
 /// What became of a guard's holds, as far as promises rest on it.
 #[derive(Debug, Default)]
 pub struct Promises {
-    /// What somebody took away from this session by an act that has this index, and of which the guard has not heard yet.
+    /// What somebody took away from this session by an act that has this index, and of which the
+    /// guard has not heard yet.
     taken: Option<(HoldId, SessionId, LogIndex)>,
     /// What was not believed in any more when it was last looked at.
     doubted: Option<HoldId>,

@@ -1,9 +1,11 @@
-//! Guards among all others: how their calls come to their agent, and whether they may believe what they believe.
+//! Guards among all others: how their calls come to their agent, and whether they may believe what
+//! they believe.
 //!
-//! **Invariant:** no guard would say that it holds a lock, were it asked now by its own clock, which the furthest state of any
-//! server says is not its session's; except where somebody took it away by an act (destroyed the session, deleted the key,
-//! restored a backup), until the guard has heard of that. It is looked at after every entry and after every event of a guard,
-//! also while its process stands still.
+//! **Invariant:** no guard would say that it holds a lock, were it asked now by its own clock,
+//! which the furthest state of any server says is not its session's; except where somebody took it
+//! away by an act (destroyed the session, deleted the key, restored a backup), until the guard has
+//! heard of that. It is looked at after every entry and after every event of a guard, also while
+//! its process stands still.
 
 use super::agent::Agent;
 use super::guard::{Act, Guard, GuardEvent, holder_in, holder_of};
@@ -113,8 +115,8 @@ impl Agent {
         self.tell(stage, judge, Input::Cancel(token));
     }
 
-    /// A guard's call was answered. Its connection may break while the answer is on its way, also when the storm is over:
-    /// what it was granted unheard must not stay.
+    /// A guard's call was answered. Its connection may break while the answer is on its way, also
+    /// when the storm is over: what it was granted unheard must not stay.
     pub(super) fn guard_heard(
         &mut self,
         stage: &mut Stage,
@@ -142,7 +144,8 @@ impl World {
         self.judge_guards();
     }
 
-    /// Whoever holds what this entry took away by an act hears of that later; what one gave back is noted.
+    /// Whoever holds what this entry took away by an act hears of that later; what one gave back is
+    /// noted.
     pub(super) fn note_for_guards(&mut self, index: LogIndex) {
         let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
             return;

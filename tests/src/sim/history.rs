@@ -1,7 +1,8 @@
-//! The one order of all writes: every log entry that any server has applied, and what it must bring about.
+//! The one order of all writes: every log entry that any server has applied, and what it must bring
+//! about.
 //!
-//! A state of the simulation's own applies each entry once, when the first server does. Every server must then come to
-//! the same changes: a state is the sum of its changes.
+//! A state of the simulation's own applies each entry once, when the first server does. Every
+//! server must then come to the same changes: a state is the sum of its changes.
 
 use lockmesh_core::raft::log::{EntryKind, LogEntry};
 use lockmesh_core::{Proposal, State};

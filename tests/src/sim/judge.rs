@@ -33,7 +33,8 @@ pub struct Judge {
     pub bound: LogIndex,
     /// Servers whose disks were given rows that no entry had made: their states are not judged.
     pub corrupted: BTreeSet<ServerId>,
-    /// How far a server had applied the log when it answered an agent's call, until the agent hears of it.
+    /// How far a server had applied the log when it answered an agent's call, until the agent hears
+    /// of it.
     pub as_of: BTreeMap<u64, LogIndex>,
     invariants: Vec<Box<dyn Invariant>>,
 }

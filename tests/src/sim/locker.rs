@@ -1,5 +1,5 @@
-//! A client that takes locks: makes a session, keeps it alive or neglects it, acquires, waits in queues, and releases, and
-//! knows how long it may believe in what it was told.
+//! A client that takes locks: makes a session, keeps it alive or neglects it, acquires, waits in
+//! queues, and releases, and knows how long it may believe in what it was told.
 
 use super::client::{Wish, lock_key};
 use super::invariant::Fact;
@@ -35,7 +35,8 @@ struct Owned {
 struct Unheard {
     /// The newest fence that there was before.
     before: Fence,
-    /// How many backups had taken the place of everything: the next one may bring back what was given back.
+    /// How many backups had taken the place of everything: the next one may bring back what was
+    /// given back.
     restores: usize,
 }
 

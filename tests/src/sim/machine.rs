@@ -66,13 +66,14 @@ impl Machine {
         }
     }
 
-    /// Whether it is no server of the quorum any more: what its disk says, no process starts against.
+    /// Whether it is no server of the quorum any more: what its disk says, no process starts
+    /// against.
     pub fn is_out(&self) -> bool {
         self.gone || self.disk.removed
     }
 
-    /// Whether a process runs that leads and serves. One that knows that it was removed answers nobody, though it may have
-    /// learned that before it heard who leads now.
+    /// Whether a process runs that leads and serves. One that knows that it was removed answers
+    /// nobody, though it may have learned that before it heard who leads now.
     pub fn serves(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.core().is_serving() && !process.is_removed())
     }

@@ -1,8 +1,9 @@
-//! What a server's disk writes to: for most seeds a model that keeps whole what was begun, or nothing of it; for the others
-//! the real store over a disk that loses sectors, syncs and space.
+//! What a server's disk writes to: for most seeds a model that keeps whole what was begun, or
+//! nothing of it; for the others the real store over a disk that loses sectors, syncs and space.
 //!
-//! The real store is written in virtual time without its threads. **Invariant:** what it said was durable is there when the
-//! power is back; that is compared with the model whenever the power fails.
+//! The real store is written in virtual time without its threads. **Invariant:** what it said was
+//! durable is there when the power is back; that is compared with the model whenever the power
+//! fails.
 
 use super::disk::Checkpoint;
 use super::durable::Durable;

@@ -1,9 +1,10 @@
-//! The whole quorum in one thread and in virtual time, from one seed: servers that are the real core around simulated
-//! disks, agents that are the real quorum client around scripted clients, and a network; what goes wrong, goes wrong in
-//! every combination.
+//! The whole quorum in one thread and in virtual time, from one seed: servers that are the real
+//! core around simulated disks, agents that are the real quorum client around scripted clients, and
+//! a network; what goes wrong, goes wrong in every combination.
 //!
-//! A run is a storm, in which faults happen and nothing that was promised may be broken, and then a calm, in which
-//! everything must be well within a bounded time. Same seed, same run: there is no clock, no thread and no hash order.
+//! A run is a storm, in which faults happen and nothing that was promised may be broken, and then a
+//! calm, in which everything must be well within a bounded time. Same seed, same run: there is no
+//! clock, no thread and no hash order.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The network: loses, delays, repeats and reorders what is sent, and is cut or clogged for a while.
+//! The network: loses, delays, repeats and reorders what is sent, and is cut or clogged for a
+//! while.
 
 use super::draw::Draw;
 use super::marks::{Mark, Marks};
@@ -48,7 +49,8 @@ impl Network {
         }
     }
 
-    /// When a message arrives that is sent now; not at all, once, or twice. A stream repeats nothing and keeps the order.
+    /// When a message arrives that is sent now; not at all, once, or twice. A stream repeats
+    /// nothing and keeps the order.
     pub fn arrivals(
         &mut self,
         draw: &mut Draw,

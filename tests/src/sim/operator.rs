@@ -1,4 +1,5 @@
-//! An operator who hands over leadership, takes servers in and out, and asks again until it is done.
+//! An operator who hands over leadership, takes servers in and out, and asks again until it is
+//! done.
 
 use super::machine::Machine;
 use super::marks::Mark;
@@ -40,7 +41,8 @@ pub struct Operator {
     under_way: Option<(u64, Order, ServerId)>,
     attempts: u32,
     newest_node: u64,
-    /// When a server was last lost for good. For a while nobody takes out another one: the leader cannot know yet.
+    /// When a server was last lost for good. For a while nobody takes out another one: the leader
+    /// cannot know yet.
     lost: Time,
 }
 
@@ -204,7 +206,8 @@ impl World {
         }
     }
 
-    /// A server loses its disk, unless that could lose what a majority holds, and comes back as another one.
+    /// A server loses its disk, unless that could lose what a majority holds, and comes back as
+    /// another one.
     pub fn wipe(&mut self) {
         let Some(members) = self.members_without_loss() else { return };
         let id = *self.stage.draw.pick(&members.voters);
@@ -213,8 +216,9 @@ impl World {
         self.lose_disk(id);
     }
 
-    /// The membership as the leader sees it, where one voter's disk can be lost without losing what a majority holds. A
-    /// server whose state is corrupt holds nothing that others could go on with.
+    /// The membership as the leader sees it, where one voter's disk can be lost without losing what
+    /// a majority holds. A server whose state is corrupt holds nothing that others could go on
+    /// with.
     pub(super) fn members_without_loss(&self) -> Option<Membership> {
         let cores = || self.machines.values().filter_map(|machine| Some(machine.process.as_ref()?.core()));
         let newest = cores().map(|core| core.log_status().term).max()?;
@@ -233,7 +237,8 @@ impl World {
         is_safe.then_some(members)
     }
 
-    /// What a server's disk held is gone for good: with an empty folder it comes back as another one.
+    /// What a server's disk held is gone for good: with an empty folder it comes back as another
+    /// one.
     pub(super) fn lose_disk(&mut self, id: ServerId) {
         self.operator.lost = self.stage.now;
         self.crash(id);

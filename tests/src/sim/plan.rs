@@ -1,6 +1,8 @@
-//! What a seed stands for: how many servers and clients, how fast the machines are, and which faults there are.
+//! What a seed stands for: how many servers and clients, how fast the machines are, and which
+//! faults there are.
 //!
-//! Whole kinds of faults are switched off at random, since some bugs show only where others do not hide them.
+//! Whole kinds of faults are switched off at random, since some bugs show only where others do not
+//! hide them.
 
 use super::draw::Draw;
 use std::time::Duration;
@@ -8,7 +10,8 @@ use std::time::Duration;
 /// The fastest and the slowest clock: so many microseconds a second too many or too few.
 pub const MAX_DRIFT: i64 = 5_000;
 
-/// The same for the clocks of guards. A lease keeps a twentieth of its TTL between itself and the server.
+/// The same for the clocks of guards. A lease keeps a twentieth of its TTL between itself and the
+/// server.
 pub const MAX_GUARD_DRIFT: u64 = 20_000;
 
 /// Everything that is drawn before the first event.
@@ -41,7 +44,8 @@ pub struct GuardPlan {
     pub per_agent: usize,
     /// How far their clocks run wrong, at most: so many microseconds a second.
     pub drift: u64,
-    /// The mean time between two times that a guard's process stands still, or its host with it; none for never.
+    /// The mean time between two times that a guard's process stands still, or its host with it;
+    /// none for never.
     pub stop: Option<Duration>,
     /// For how long, at most.
     pub stop_length: Duration,
@@ -267,7 +271,8 @@ pub enum Focus {
     /// Everything alike.
     #[default]
     Everything,
-    /// What guards may believe: there are some, their deadlines are close to the servers', and they are often cut off.
+    /// What guards may believe: there are some, their deadlines are close to the servers', and they
+    /// are often cut off.
     Guards,
 }
 

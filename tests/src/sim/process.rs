@@ -1,4 +1,5 @@
-//! A server's process in virtual time: the real frontend and core, driven as the real driver drives them.
+//! A server's process in virtual time: the real frontend and core, driven as the real driver drives
+//! them.
 //!
 //! One turn takes all that was posted, lets time go on, and carries out what the frontend wants.
 
@@ -87,7 +88,8 @@ pub struct Turn {
     pub changes: Vec<Change>,
     /// Entries that were applied.
     pub applied: Vec<LogEntry>,
-    /// Checkpoints to be made, in this order, of what was applied or of what takes the place of everything.
+    /// Checkpoints to be made, in this order, of what was applied or of what takes the place of
+    /// everything.
     pub checkpoints: Vec<Checkpoint>,
     /// How far the log may go.
     pub compact: Option<LogIndex>,
@@ -245,7 +247,8 @@ fn wall(now: Time, offset: u64) -> WallTime {
 }
 
 impl Process {
-    /// Starts a process on what its disk holds: which of its lives it is, and whether its state was found to be corrupt.
+    /// Starts a process on what its disk holds: which of its lives it is, and whether its state was
+    /// found to be corrupt.
     pub fn start(
         stage: &mut Stage,
         id: ServerId,
@@ -474,7 +477,8 @@ impl Process {
         turn.told_removed.extend(before.difference(&self.roster));
     }
 
-    /// Answers a call whose answer was read from a checkpoint; none where nobody waits for it any more.
+    /// Answers a call whose answer was read from a checkpoint; none where nobody waits for it any
+    /// more.
     pub fn give(&mut self, to: CallRef, response: Response) -> Option<Given> {
         Some(Given { asked: self.calls.remove(&to)?, response })
     }

@@ -1,5 +1,5 @@
-//! Checkpoints that others read from a process: for its backups and for servers that fetch a snapshot. In the real process
-//! each has a thread; here each answers when its time has come.
+//! Checkpoints that others read from a process: for its backups and for servers that fetch a
+//! snapshot. In the real process each has a thread; here each answers when its time has come.
 
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -52,7 +52,8 @@ impl Readers {
         }
     }
 
-    /// Closes those of which nobody asked anything for too long; how many were closed, or never opened.
+    /// Closes those of which nobody asked anything for too long; how many were closed, or never
+    /// opened.
     pub fn close_silent(&mut self, now: Time) -> usize {
         let before = self.open.len();
         self.open.retain(|_, open| now.since(open.asked) <= open.source.timeout());

@@ -1,9 +1,11 @@
-//! Disks that are set back: a machine's disk is put back to an older copy of itself, as whoever restores a virtual machine
-//! does, and the server on it has forgotten what it voted and acknowledged since.
+//! Disks that are set back: a machine's disk is put back to an older copy of itself, as whoever
+//! restores a virtual machine does, and the server on it has forgotten what it voted and
+//! acknowledged since.
 //!
-//! That is done only where another server can betray it, and to that one it must speak first: consensus cannot bear what
-//! only the server itself and a dead one knew. It must then be refused in words before it has done any harm, and nobody may
-//! be refused whose disk was not set back. The operator empties its folder, and it joins as a new server.
+//! That is done only where another server can betray it, and to that one it must speak first:
+//! consensus cannot bear what only the server itself and a dead one knew. It must then be refused
+//! in words before it has done any harm, and nobody may be refused whose disk was not set back. The
+//! operator empties its folder, and it joins as a new server.
 
 use super::marks::Mark;
 use super::network::{Link, Place};
@@ -89,7 +91,8 @@ impl World {
         }
     }
 
-    /// Pairs of a server with an old copy of its disk and another one that remembers more and reaches it.
+    /// Pairs of a server with an old copy of its disk and another one that remembers more and
+    /// reaches it.
     fn traitors(&self, members: &Membership) -> Vec<(ServerId, ServerId)> {
         let mut pairs = Vec::new();
         for server in &members.voters {
@@ -146,7 +149,8 @@ impl World {
         self.lose_disk(id);
     }
 
-    /// Whether a disk was set back and nobody has emptied its folder yet: until then nothing else goes wrong.
+    /// Whether a disk was set back and nobody has emptied its folder yet: until then nothing else
+    /// goes wrong.
     pub(super) fn waits_for_refusal(&mut self) -> bool {
         let Some(planned) = &self.planned else { return false };
         if !planned.is_found && self.stage.now.since(planned.since) > BOUND {

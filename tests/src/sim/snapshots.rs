@@ -1,7 +1,9 @@
-//! How servers fetch snapshots of each other: the real requests to the real frontend, through the simulated network.
+//! How servers fetch snapshots of each other: the real requests to the real frontend, through the
+//! simulated network.
 //!
-//! What is asked, taken, repeated and given up, the product's own [`SnapshotDownload`] decides. Here requests and answers are lost or
-//! late, readers take their time, and either server dies in between.
+//! What is asked, taken, repeated and given up, the product's own [`SnapshotDownload`] decides.
+//! Here requests and answers are lost or late, readers take their time, and either server dies in
+//! between.
 
 use super::machine::Fetch;
 use super::marks::Mark;
@@ -55,7 +57,8 @@ impl World {
         self.stage.after(wait, Event::Tired(Requester::Server(id), call));
     }
 
-    /// Until when what comes to a fetch must wait, since its process stands still; none where it comes to nobody.
+    /// Until when what comes to a fetch must wait, since its process stands still; none where it
+    /// comes to nobody.
     fn fetch_stands(&self, id: ServerId, call: u64) -> Option<Time> {
         let machine = self.machines.get(&id)?;
         machine.fetch.as_ref().filter(|fetch| fetch.call == call)?;

@@ -1,4 +1,5 @@
-//! What everybody in the simulation shares: the time, the one event queue, chance, the network, the chronicle.
+//! What everybody in the simulation shares: the time, the one event queue, chance, the network, the
+//! chronicle.
 
 use super::chronicle::{Chronicle, Detail};
 use super::connections::Way;
@@ -32,7 +33,8 @@ pub enum Event {
     Peer(ServerId, u64, ServerId, Box<PeerMessage>),
     /// A server says hello to another one, or answers.
     Hello(Box<Hello>),
-    /// A server says hello to all others, as its links do when they are made anew; the number is its life.
+    /// A server says hello to all others, as its links do when they are made anew; the number is
+    /// its life.
     Reconnect(ServerId, u64),
     /// A server is told that it was removed.
     ToldRemoved(ServerId),
@@ -60,7 +62,8 @@ pub enum Event {
     HungUp(ServerId, usize),
     /// A server has heard nothing of an agent for too long: the agent, the connection's number.
     GaveUp(ServerId, usize, u64),
-    /// What was lost on an agent's connection is sent again: the agent, the connection's number, the direction.
+    /// What was lost on an agent's connection is sent again: the agent, the connection's number,
+    /// the direction.
     Retransmit(usize, u64, Way),
     /// A client goes away while it waits: the agent, its life, the call.
     GoAway(usize, u64, CallToken),

@@ -253,7 +253,8 @@ impl World {
         self.post(to, DriverEvent::Ask(Box::new(Ask { request, ..*ask }), came));
     }
 
-    /// A process that runs takes every agent's connection; one that stands still lets it wait in vain.
+    /// A process that runs takes every agent's connection; one that stands still lets it wait in
+    /// vain.
     fn dialled(&mut self, to: ServerId, agent: usize, connection: u64) {
         let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
         let told = Event::Connection(agent, connection, process.is_some());
@@ -346,7 +347,8 @@ impl World {
         }
     }
 
-    /// Hands to the disk what the turn wants written: checkpoints first, since a reset of the log waits for its own.
+    /// Hands to the disk what the turn wants written: checkpoints first, since a reset of the log
+    /// waits for its own.
     fn write(&mut self, id: ServerId, turn: &Turn) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = &mut machine.process else { return };
@@ -427,7 +429,8 @@ impl World {
         }
     }
 
-    /// How many disks of the voters hold what an answer rests on. What a lost disk held counts as held.
+    /// How many disks of the voters hold what an answer rests on. What a lost disk held counts as
+    /// held.
     fn copies(&self, id: ServerId, response: &Response) -> (usize, usize) {
         let (Response::Applied(applied), Some(process)) = (response, &self.machines[&id].process) else {
             return (1, 1);

@@ -1,4 +1,5 @@
-//! A client that writes: plainly, conditionally, in transactions; every value that it writes is one of its own.
+//! A client that writes: plainly, conditionally, in transactions; every value that it writes is one
+//! of its own.
 
 use super::client::{Wish, data_key};
 use super::marks::Mark;

@@ -40,7 +40,8 @@ pub fn without_tests(code: &str) -> String {
     real
 }
 
-/// The length in bytes of the item that the text begins with: to its `;`, or to the end of its block.
+/// The length in bytes of the item that the text begins with: to its `;`, or to the end of its
+/// block.
 pub fn item_length(code: &str) -> usize {
     let mut depth = 0_usize;
     let mut brackets = 0_usize;

@@ -1,5 +1,6 @@
-//! Reads the source tree the way a tidy reader does: enough of Rust to tell code from comments, tests from the
-//! rest, and one path from another. The rules and their tables are in `tests/tests/tidy.rs`.
+//! Reads the source tree the way a tidy reader does: enough of Rust to tell code from comments,
+//! tests from the rest, and one path from another. The rules and their tables are in
+//! `tests/tests/tidy.rs`.
 //!
 //! | module | is |
 //! |---|---|

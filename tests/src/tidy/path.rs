@@ -1,5 +1,6 @@
-//! Which paths a file names. `use` trees are spread out, so that a group or an alias hides nothing, and a local
-//! name that merely looks like a crate (`use tokio::time; time::sleep(…)`) is not taken for one.
+//! Which paths a file names. `use` trees are spread out, so that a group or an alias hides nothing,
+//! and a local name that merely looks like a crate (`use tokio::time; time::sleep(…)`) is not taken
+//! for one.
 
 use super::mask::item_length;
 use super::{is_word, line_of, words};
@@ -48,7 +49,8 @@ pub fn lines_naming_crate(code: &str, name: &str) -> Vec<usize> {
     lines
 }
 
-/// The lines on which the masked code names a path such as `std::fs` or one behind it, or a single word.
+/// The lines on which the masked code names a path such as `std::fs` or one behind it, or a single
+/// word.
 pub fn lines_naming(code: &str, path: &str) -> Vec<usize> {
     let behind = format!("{path}::");
     let names = |import: &Import| {

@@ -1,5 +1,5 @@
-//! One function for each rule. None knows the repository: what is allowed where comes in as a table, so that each
-//! rule can be shown to fail.
+//! One function for each rule. None knows the repository: what is allowed where comes in as a
+//! table, so that each rule can be shown to fail.
 
 use super::mask::item_length;
 use super::path::{lines_naming, lines_naming_crate};
@@ -144,7 +144,8 @@ pub fn opens_with_the_word(source: &Source, word: &str) -> Vec<Fault> {
         .collect()
 }
 
-/// No word that the field has another one for, alone or inside a name; each with what to say instead.
+/// No word that the field has another one for, alone or inside a name; each with what to say
+/// instead.
 pub fn says_the_fields_word(source: &Source, replaced: &[(&str, &str)]) -> Vec<Fault> {
     let lines = source.text.lines().enumerate();
     let faults = lines.flat_map(|(at, line)| {
@@ -175,14 +176,17 @@ fn segments(line: &str) -> Vec<String> {
 
 /// A comment is no wider than this, so that it can be read beside other things.
 pub fn comments_are_narrow(source: &Source, most: usize) -> Vec<Fault> {
+    let mut in_picture = false;
     let lines = source.text.lines().enumerate().filter(|_| source.is_rust());
     let wide = lines.filter(|(_, line)| {
-        // What cannot be wrapped is left: a table, a link, a picture.
         let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
-        let can_wrap = !text.starts_with(['|', '[', '<']) && text.split_whitespace().count() > 1;
+        in_picture ^= line.trim_start().starts_with("//") && text.starts_with("```");
+        // What cannot be wrapped is left: a picture, code, a table, a link.
+        let can_wrap = !in_picture && !text.starts_with(['|', '[', '<']) && text.contains(' ');
         line.trim_start().starts_with("//") && line.chars().count() > most && can_wrap
     });
-    wide.map(|(at, _)| Fault::new(source, at + 1, format!("wrap the comment at {most} columns"))).collect()
+    let wrap = format!("wrap the comment at {most} columns");
+    wide.map(|(at, _)| Fault::new(source, at + 1, wrap.clone())).collect()
 }
 
 /// A test sleeps only in stopped time, between two looks of a `while`, or where the table says why.
@@ -256,8 +260,8 @@ pub fn dependencies_are_used(manifest: &Source, own: &[&Source]) -> Vec<Fault> {
         .collect()
 }
 
-/// The code map names every module of a crate, and nothing that is not there. A module is a folder below the
-/// crate's sources, at any depth, or a file directly in them.
+/// The code map names every module of a crate, and nothing that is not there. A module is a folder
+/// below the crate's sources, at any depth, or a file directly in them.
 pub fn map_is_complete(readme: &Source, krate: &str, modules: &[String]) -> Vec<Fault> {
     let heading = |line: &&str| line.starts_with("###") && line.contains(&format!("`{krate}/`"));
     let map: Vec<&str> = readme.text.lines().skip_while(|line| !heading(line)).skip(1).collect();

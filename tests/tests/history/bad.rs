@@ -1,4 +1,5 @@
-//! Bad histories, one for each promise: every one is found, and the operations that show it are named.
+//! Bad histories, one for each promise: every one is found, and the operations that show it are
+//! named.
 
 use crate::story::{
     NO, Story, YES, acquire, cas, destroy, granted, key, lasting, locked, release, seen, set, with_ttl,

@@ -1,4 +1,5 @@
-//! Good histories: nothing is wrong with them, and what was not answered is placed where it must have been.
+//! Good histories: nothing is wrong with them, and what was not answered is placed where it must
+//! have been.
 
 use crate::story::{
     NO, Story, YES, acquire, cas, delete, destroy, granted, key, lasting, locked, release, seen, set,
@@ -105,7 +106,8 @@ fn a_lock_that_was_taken_and_given_back_without_an_answer_leaves_its_count() {
 
 #[test]
 fn a_wrong_guess_is_taken_back() {
-    // Either of two unanswered acquires explains the refusal; only the second explains what follows.
+    // Either of two unanswered acquires explains the refusal; only the second explains what
+    // follows.
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 2)
         .session((0, 1), "t", lasting(), 3)
@@ -119,8 +121,9 @@ fn a_wrong_guess_is_taken_back() {
     verdict.expect_clean();
 }
 
-/// At each of so many indexes either of two unanswered writes may have happened, and none of them matters: a lock that was
-/// taken and given back behind them without an answer is seen to have been held so often.
+/// At each of so many indexes either of two unanswered writes may have happened, and none of them
+/// matters: a lock that was taken and given back behind them without an answer is seen to have been
+/// held so often.
 fn lock_behind_guesses(guesses: u64, holds: u64) -> Story {
     let name = |guess: u64| format!("guess/{guess}");
     let mut story = Story::new().session((0, 1), "s", lasting(), 3).write((2, 3), set("l", "0"), 4, YES);

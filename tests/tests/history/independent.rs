@@ -1,5 +1,5 @@
-//! The checker that others wrote, on histories that ours is not asked about: indexes are made up so that only times and
-//! values tell.
+//! The checker that others wrote, on histories that ours is not asked about: indexes are made up so
+//! that only times and values tell.
 
 use crate::story::{
     NO, Story, YES, acquire, cas, destroy, granted, key, lasting, locked, release, seen, set, with_ttl,

@@ -1,4 +1,5 @@
-//! The checkers of histories, held to known histories: the good ones pass, and every bad one is found.
+//! The checkers of histories, held to known histories: the good ones pass, and every bad one is
+//! found.
 
 mod bad;
 mod good;

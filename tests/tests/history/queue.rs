@@ -116,7 +116,8 @@ fn who_was_granted_the_lock_unheard_gives_it_back_where_nobody_else_waits() {
         .expect_clean();
 }
 
-/// A lock is closed while two wait for it in vain; how often it was granted to them unheard, its next holder sees.
+/// A lock is closed while two wait for it in vain; how often it was granted to them unheard, its
+/// next holder sees.
 fn granted_unheard(times: u64) -> Story {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     held_by(delayed)

@@ -1,5 +1,5 @@
-//! Storms: clients that overlap, on the product's state machine in one process. What it does must pass; what it does
-//! after something was broken on purpose must be found.
+//! Storms: clients that overlap, on the product's state machine in one process. What it does must
+//! pass; what it does after something was broken on purpose must be found.
 
 use crate::world::{FaultInjection, World};
 use lockmesh_tests::history::{Counts, check};

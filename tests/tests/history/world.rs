@@ -1,4 +1,5 @@
-//! A cluster made up of one state machine, with clients whose requests overlap, get lost and are answered late.
+//! A cluster made up of one state machine, with clients whose requests overlap, get lost and are
+//! answered late.
 
 use bytes::Bytes;
 use lockmesh_core::{Proposal, State};

@@ -1,4 +1,5 @@
-//! Assertions 60–69: the agent, the catalog, health, status and backups, as far as lock clients touch them.
+//! Assertions 60–69: the agent, the catalog, health, status and backups, as far as lock clients
+//! touch them.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;

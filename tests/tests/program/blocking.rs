@@ -1,6 +1,7 @@
 //! Assertions 51–57: queries that wait for news. Each test is named after its number.
 //!
-//! "Not woken" is shown by a lower bound: the answer took at least as long as the wait that was asked for.
+//! "Not woken" is shown by a lower bound: the answer took at least as long as the wait that was
+//! asked for.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;
@@ -16,7 +17,8 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// Asks with an index until the answer has what is looked for; every answer's index must not be less than the last.
+/// Asks with an index until the answer has what is looked for; every answer's index must not be
+/// less than the last.
 fn follow(client: &Client, path: &str, mut index: u64, found: impl Fn(&Answer) -> bool) -> Answer {
     loop {
         let joint = if path.contains('?') { '&' } else { '?' };
@@ -29,8 +31,8 @@ fn follow(client: &Client, path: &str, mut index: u64, found: impl Fn(&Answer) -
     }
 }
 
-/// Polls while `disturb` runs again and again, until one poll waited its whole wait. A poll may come back early where
-/// its index was already old when it arrived, but not for ever.
+/// Polls while `disturb` runs again and again, until one poll waited its whole wait. A poll may
+/// come back early where its index was already old when it arrived, but not for ever.
 fn sleeps_through(client: &Client, path: &str, expected: u16, disturb: impl Fn(u64) + Sync) -> Answer {
     let wait = Duration::from_millis(1500);
     let done = AtomicBool::new(false);
@@ -201,7 +203,8 @@ fn assertion_55_a_prefix_is_woken_by_all_that_happens_under_it() {
             ("delete", &|| assert!(client.delete(&format!("/v1/kv/{key}")).is_true())),
             ("the delete of an ancestor", &|| assert!(client.delete("/v1/kv/a55/?recurse").is_true())),
         ];
-        // The original misses the last step where a key under the prefix was deleted before; Lockmesh must not.
+        // The original misses the last step where a key under the prefix was deleted before;
+        // Lockmesh must not.
         let steps = &steps[..if server.is_foreign() { 3 } else { 4 }];
         for (what, act) in steps {
             let watch = client.watch(&format!("{path}&index={index}&wait=60s"));

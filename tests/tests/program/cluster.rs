@@ -1,7 +1,8 @@
-//! Assertions 42, 44, 59, 67 and 69 where servers are several: what clients of an agent see while servers are killed,
-//! stopped and emptied.
+//! Assertions 42, 44, 59, 67 and 69 where servers are several: what clients of an agent see while
+//! servers are killed, stopped and emptied.
 //!
-//! Time is only bounded from below, and compared in order: how late a loaded machine is proves nothing.
+//! Time is only bounded from below, and compared in order: how late a loaded machine is proves
+//! nothing.
 
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::{Fleet, freeze, shell, wait_until};

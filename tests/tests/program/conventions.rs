@@ -1,4 +1,5 @@
-//! What all endpoints have in common: routing, methods, headers, flags, durations, and who is let in.
+//! What all endpoints have in common: routing, methods, headers, flags, durations, and who is let
+//! in.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use serde_json::json;

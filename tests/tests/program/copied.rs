@@ -6,7 +6,8 @@ use lockmesh_tests::http::Client;
 use lockmesh_tests::process::{Process, run};
 use std::path::Path;
 
-/// Copies a folder away, deletes it and copies it back: path and device stay, and mostly the inodes.
+/// Copies a folder away, deletes it and copies it back: path and device stay, and mostly the
+/// inodes.
 fn copy_and_put_back(folder: &Path) {
     let folder = folder.to_str().expect("it is text");
     let script = format!("cp -a {folder} {folder}.away && rm -r {folder} && cp -a {folder}.away {folder}");

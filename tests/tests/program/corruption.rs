@@ -1,4 +1,5 @@
-//! A server whose state came apart from the others' while it was stopped: it is found, answers no agent, and joins anew.
+//! A server whose state came apart from the others' while it was stopped: it is found, answers no
+//! agent, and joins anew.
 
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
@@ -19,7 +20,8 @@ use std::time::Duration;
 const STRAY: &str = "nobody-wrote-this";
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Gives a stopped server's checkpoint a row, with the checksum that belongs to it: as good a file as any, of another state.
+/// Gives a stopped server's checkpoint a row, with the checksum that belongs to it: as good a file
+/// as any, of another state.
 fn corrupt(data: &Path) {
     let record = fs::read_to_string(data.join("quorum.json")).expect("it belongs to a quorum");
     let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");

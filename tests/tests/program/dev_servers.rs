@@ -1,4 +1,5 @@
-//! `lockmesh dev --servers 3`: servers that can be killed one by one, and that never outlive the command.
+//! `lockmesh dev --servers 3`: servers that can be killed one by one, and that never outlive the
+//! command.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::{Fleet, gone, is_alive, shell, wait_until};
@@ -41,7 +42,8 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     dev.stop();
 }
 
-/// A follower says in its log that the leader went and who leads now, by their nodes; the start says who it is.
+/// A follower says in its log that the leader went and who leads now, by their nodes; the start
+/// says who it is.
 fn assert_log_tells_the_election(log: &Path, former: &str, next: &str) {
     let said = || fs::read_to_string(log).expect("it has a log");
     wait_until(|| said().contains(&format!("following the leader node={next} ")));
@@ -161,8 +163,8 @@ fn a_server_that_cannot_begin_is_named_with_its_reason() {
     assert!(code == 1 && said.contains("unknown field `nonsense`"), "{code} {said}");
 }
 
-/// What other users may read or enter of all that lies below a folder; but a socket says by itself who may use it, a
-/// certificate or a process number is no secret.
+/// What other users may read or enter of all that lies below a folder; but a socket says by itself
+/// who may use it, a certificate or a process number is no secret.
 fn open_to_others(folder: &Path) -> Vec<String> {
     let mut open = Vec::new();
     for entry in fs::read_dir(folder).expect("it can be listed") {

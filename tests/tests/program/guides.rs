@@ -1,4 +1,5 @@
-//! The guides that Consul's users learn from, command for command with `curl`, over TCP and over the Unix socket.
+//! The guides that Consul's users learn from, command for command with `curl`, over TCP and over
+//! the Unix socket.
 
 use lockmesh_tests::dev::Dev;
 use std::process::Command;

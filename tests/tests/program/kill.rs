@@ -1,4 +1,5 @@
-//! A server that is killed keeps every acknowledged write and every lock, and its indexes never go back.
+//! A server that is killed keeps every acknowledged write and every lock, and its indexes never go
+//! back.
 //!
 //! `cargo run -p lockmesh-tests --bin kill_loop` does it fifty times.
 

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One server for all tests of this file that do not look at the whole store. Each test has its own prefix.
+/// One server for all tests of this file that do not look at the whole store. Each test has its own
+/// prefix.
 fn shared() -> Shared {
     static SERVER: OnceLock<Dev> = OnceLock::new();
     Dev::shared(&SERVER, &[])

@@ -1,6 +1,7 @@
 //! Assertions 39–41: a lock whose session ended is given to nobody for a while.
 //!
-//! Time is only bounded from below, and compared in order: how late a loaded machine is proves nothing.
+//! Time is only bounded from below, and compared in order: how late a loaded machine is proves
+//! nothing.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};

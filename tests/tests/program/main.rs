@@ -1,8 +1,10 @@
-//! The running program: what Consul's clients rely on, and what operators see of servers that are killed, stopped, copied and
-//! emptied. Every module has a server of its own, and most of what its tests do is wait; so they are one program, in which
-//! more of them run at a time than the machine has cores.
+//! The running program: what Consul's clients rely on, and what operators see of servers that are
+//! killed, stopped, copied and emptied. Every module has a server of its own, and most of what its
+//! tests do is wait; so they are one program, in which more of them run at a time than the machine
+//! has cores.
 //!
-//! **Invariant:** a test here holds however late it and the servers are. Time is only bounded from below.
+//! **Invariant:** a test here holds however late it and the servers are. Time is only bounded from
+//! below.
 
 mod agent;
 mod bad_input;

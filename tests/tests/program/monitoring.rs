@@ -1,4 +1,5 @@
-//! Figures and health of servers and agents, as monitoring reads them: over HTTP, while servers die and stand still.
+//! Figures and health of servers and agents, as monitoring reads them: over HTTP, while servers die
+//! and stand still.
 
 use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::{Fleet, freeze, gone, shell, wait_until};

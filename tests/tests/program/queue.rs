@@ -1,4 +1,5 @@
-//! Acquires that wait, which Consul lacks: `?acquire=…&wait=…`, by a running program of servers and an agent.
+//! Acquires that wait, which Consul lacks: `?acquire=…&wait=…`, by a running program of servers and
+//! an agent.
 //!
 //! Time is only bounded from below: how late a loaded machine is proves nothing.
 
@@ -245,8 +246,8 @@ impl Drop for Referee<'_> {
 }
 
 impl Contest {
-    /// Takes the lock and gives it back, again and again. An answer that is not heard leaves open whether the session
-    /// holds the lock; then it is simply asked again.
+    /// Takes the lock and gives it back, again and again. An answer that is not heard leaves open
+    /// whether the session holds the lock; then it is simply asked again.
     fn contend(&self, client: &Client, session: &str) {
         while !self.over.load(Ordering::SeqCst) {
             let answer = client.put(&format!("/v1/kv/job?acquire={session}&wait=2s"), session);

@@ -1,5 +1,5 @@
-//! Certificates are looked at before a process starts. They and the log level are read again while it runs, on SIGHUP
-//! and on request; what is broken is refused, and what was in use stays.
+//! Certificates are looked at before a process starts. They and the log level are read again while
+//! it runs, on SIGHUP and on request; what is broken is refused, and what was in use stays.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::http::{Address, Client};

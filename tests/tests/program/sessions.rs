@@ -257,7 +257,8 @@ fn assertion_35_sessions_are_listed_by_node_and_all_together() {
     client.destroy(id);
 }
 
-/// Makes two sessions of one node, one of each behavior, lets `end` end them, and looks at what they held.
+/// Makes two sessions of one node, one of each behavior, lets `end` end them, and looks at what
+/// they held.
 fn invalidated_by(name: &str, end: impl Fn(&Client, &str, &[String])) {
     let server = shared();
     let client = server.client();

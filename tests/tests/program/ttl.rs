@@ -1,7 +1,7 @@
 //! Assertion 43: a session that is not renewed ends, but not before its time.
 //!
-//! The deadline is twice the TTL, as clients of old expect. Time is only bounded from below; that an end comes in time
-//! is shown in virtual time on the core.
+//! The deadline is twice the TTL, as clients of old expect. Time is only bounded from below; that
+//! an end comes in time is shown in virtual time on the core.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;

@@ -1,5 +1,6 @@
-//! What a server answers to those who speak QUIC to it themselves, with none of an agent's manners: an agent leaves a
-//! deposed leader at once and asks for nothing that is not its own, so behind it nobody would see what the server allows.
+//! What a server answers to those who speak QUIC to it themselves, with none of an agent's manners:
+//! an agent leaves a deposed leader at once and asks for nothing that is not its own, so behind it
+//! nobody would see what the server allows.
 
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
@@ -216,7 +217,8 @@ async fn readers_that_wait_at_a_leader_are_sent_away_when_it_leads_no_more() {
     while caller.status().await.leader.is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Answers come in the order in which the server gave them, so what it said before is here already.
+    // Answers come in the order in which the server gave them, so what it said before is here
+    // already.
     let told = caller.answers.remove(&default).expect("a reader of the leader is told that it leads no more");
     assert!(is_refused(&told), "{told:?}");
     assert_eq!(caller.answers.remove(&stale), None, "who takes old news waits on");

@@ -1,4 +1,5 @@
-//! An agent's writes through the elections of real servers, of which one leader after the other is killed: counted.
+//! An agent's writes through the elections of real servers, of which one leader after the other is
+//! killed: counted.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
@@ -35,8 +36,9 @@ async fn leader(upstream: &Upstream) -> String {
     }
 }
 
-/// Counts up under compare-and-set until it is told to stop; gives how often it was told that this worked. A write
-/// that took effect twice, or was lost after its `true`, breaks the chain of indexes.
+/// Counts up under compare-and-set until it is told to stop; gives how often it was told that this
+/// worked. A write that took effect twice, or was lost after its `true`, breaks the chain of
+/// indexes.
 async fn count_up(upstream: Upstream, key: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> u64 {
     let (mut count, mut last) = (0, LogIndex(0));
     while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! An agent's way through the elections of a quorum: three QUIC services that play leader, follower, deposed, lagging,
-//! silent and dead, with one book of all that they were told.
+//! An agent's way through the elections of a quorum: three QUIC services that play leader,
+//! follower, deposed, lagging, silent and dead, with one book of all that they were told.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{QuicOptions, Role};
@@ -256,7 +256,8 @@ async fn readers_of_a_killed_leader_wait_on_elsewhere() {
     let next = home % 3 + 1;
     story.kill(home).await;
     story.book.open().elect(next);
-    // A command finds out that the leader is gone; the reader, which waits at the same server, moves with it.
+    // A command finds out that the leader is gone; the reader, which waits at the same server,
+    // moves with it.
     story.upstream.propose(destroy("third")).await.unwrap();
     story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
     story.services[&next].raise_index(9);
@@ -278,7 +279,8 @@ async fn readers_move_when_their_home_server_stops() {
 
 #[tokio::test]
 async fn readers_leave_a_home_server_that_is_silent_although_nothing_else_is_asked_of_it() {
-    // The connection itself would be given up only after an hour, the server after ten seconds and more.
+    // The connection itself would be given up only after an hour, the server after ten seconds and
+    // more.
     let quic = QuicOptions { idle_time: LONG, ..QuicOptions::default() };
     let book = SharedBook::default();
     book.open().quic = quic.clone();
@@ -317,7 +319,8 @@ async fn what_a_removed_server_refuses_goes_elsewhere() {
     story.book.reaches("the reader elsewhere", move |book| book.parked.keys().any(|key| key.0 != home)).await;
     story.services[&leader].raise_index(9);
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
-    // A leader that is removed hands over first; its commands go to the next one under their ids all the same.
+    // A leader that is removed hands over first; its commands go to the next one under their ids
+    // all the same.
     story.services[&leader].hears_of_its_removal();
     let proposed = story.propose_many();
     story.book.open().elect(6 - leader - home);
@@ -375,8 +378,9 @@ async fn what_may_have_been_done_is_unknown_when_no_leader_comes() {
     assert!(error.certainly_not_done());
 }
 
-/// Commands that were sent to nobody yet, since nobody is known to lead, when the servers forget the agent and the second
-/// one becomes the leader. What had been sent before could only be called unknown.
+/// Commands that were sent to nobody yet, since nobody is known to lead, when the servers forget
+/// the agent and the second one becomes the leader. What had been sent before could only be called
+/// unknown.
 async fn forget_and_elect(story: &Story) -> Vec<JoinHandle<Result<Applied, Unavailable>>> {
     story.book.open().view = View { leader: None, term: 1 };
     let reader = story.read(Consistency::Default, None);

@@ -1,4 +1,5 @@
-//! How fast calls travel between an agent and a server's QUIC service, and what a waiter costs: figures, no verdicts.
+//! How fast calls travel between an agent and a server's QUIC service, and what a waiter costs:
+//! figures, no verdicts.
 //!
 //! `cargo test --release -p lockmesh-tests --test upstream figures -- --ignored --nocapture`
 
@@ -105,8 +106,9 @@ fn blocked_readers() {
     });
 }
 
-/// How long an agent needs to find the next leader after the last one was killed: from the election's end, which is
-/// 250 ms after the kill here, to the answer of a command begun right after the kill.
+/// How long an agent needs to find the next leader after the last one was killed: from the
+/// election's end, which is 250 ms after the kill here, to the answer of a command begun right
+/// after the kill.
 #[test]
 #[ignore = "a measurement: run it by name in a release build"]
 fn failovers() {

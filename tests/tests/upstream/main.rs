@@ -1,5 +1,6 @@
-//! An agent's way to the quorum, on real QUIC in this process: against servers made up for the test, and against real ones that
-//! are killed. `direct` and `strangers` do without the agent, and say what none would say.
+//! An agent's way to the quorum, on real QUIC in this process: against servers made up for the
+//! test, and against real ones that are killed. `direct` and `strangers` do without the agent, and
+//! say what none would say.
 
 mod direct;
 mod election;

@@ -1,4 +1,5 @@
-//! An agent's way to the quorum against a real QUIC service whose driver does what each story wants.
+//! An agent's way to the quorum against a real QUIC service whose driver does what each story
+//! wants.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{Identity, IdentityFiles, Role};
@@ -169,7 +170,8 @@ async fn readers_of_the_same_news_share_one_call() {
     for reader in readers {
         assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(6));
     }
-    // Those who joined later are told the state as it is after they asked: one more read for all of them.
+    // Those who joined later are told the state as it is after they asked: one more read for all of
+    // them.
     story.book.reaches("one more read", |book| (book.blocking_reads, book.plain_reads) == (2, 2)).await;
     assert!(!other.is_finished());
     other.abort();
@@ -303,7 +305,8 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
             Err(other) => panic!("{other}"),
         }
     }
-    // A question of the agent's own may have been shed as well: it wonders about a leader that is late.
+    // A question of the agent's own may have been shed as well: it wonders about a leader that is
+    // late.
     let all = story.service.counters.overloaded.load(Ordering::Relaxed);
     assert!((1..=all).contains(&shed), "{shed} of {all}");
     story.renew().await.unwrap();
@@ -335,7 +338,8 @@ async fn an_agent_of_another_authority_is_told_so_at_once() {
     assert!(matches!(upstream.renew(session_id("s")).await, Err(Unavailable::NotAdmitted(_))));
 }
 
-/// The node's certificate of one cluster, in the hands of an agent that believes the servers of another one too.
+/// The node's certificate of one cluster, in the hands of an agent that believes the servers of
+/// another one too.
 fn believing(foreign: &Cluster, other: &Cluster) -> Identity {
     let authority = |cluster: &Cluster| fs::read(cluster.folder().join("ca.pem")).unwrap();
     let authorities = foreign.folder().join("both.pem");
@@ -358,8 +362,8 @@ async fn an_agent_that_is_not_believed_pauses_and_is_served_when_it_is() {
     while service.counters.strangers.count() < 6 {
         tokio::task::yield_now().await;
     }
-    // The server says no after the agent's own handshake, which makes it no connection: the pauses are 10, 20, 40, 80
-    // and 160 ms at least.
+    // The server says no after the agent's own handshake, which makes it no connection: the pauses
+    // are 10, 20, 40, 80 and 160 ms at least.
     assert!(begun.elapsed() >= Duration::from_millis(310), "{:?}", begun.elapsed());
     upstream.replace_identity(&cluster.identity(Role::Agent));
     while upstream.propose(destroy("s")).await.is_err() {

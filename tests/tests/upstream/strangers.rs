@@ -1,4 +1,5 @@
-//! Peers that a server must not believe: what they send ends their own connection, with a reason, and nothing else.
+//! Peers that a server must not believe: what they send ends their own connection, with a reason,
+//! and nothing else.
 
 use bytes::Bytes;
 use lockmesh_net::frame::FrameQueue;

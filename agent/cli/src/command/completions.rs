@@ -1,4 +1,5 @@
-//! `lockmesh completions`: a script that teaches a shell our commands. The one file that names clap_complete.
+//! `lockmesh completions`: a script that teaches a shell our commands. The one file that names
+//! clap_complete.
 
 use super::error::CliError;
 use super::output::print_bytes;

@@ -1,4 +1,5 @@
-//! `lockmesh config validate`: reads a configuration file as `agent` or `server` would, and starts nothing.
+//! `lockmesh config validate`: reads a configuration file as `agent` or `server` would, and starts
+//! nothing.
 
 use super::error::CliError;
 use super::output::print_line;

@@ -1,8 +1,8 @@
 //! What every command that talks to the agent is given: where the agent is and how to speak to it.
 //!
-//! Decided once, from flags, then `LOCKMESH_*`, then `CONSUL_*`, then defaults; no command looks at the
-//! environment for these again. What cannot be honoured is refused by its name, never ignored: by the client library,
-//! which knows the variables.
+//! Decided once, from flags, then `LOCKMESH_*`, then `CONSUL_*`, then defaults; no command looks at
+//! the environment for these again. What cannot be honoured is refused by its name, never ignored:
+//! by the client library, which knows the variables.
 
 use super::error::CliError;
 use lockmesh_client::{Client, Read, Settings};
@@ -24,8 +24,8 @@ const HEADING: &str = "Reaching the agent";
 pub struct ConnectionArgs {
     /// Where the agent is: `host:port`, `http://host:port` or `unix:///path`
     ///
-    /// Without it LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it answers, then
-    /// 127.0.0.1:8500.
+    /// Without it LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it
+    /// answers, then 127.0.0.1:8500.
     #[arg(long, value_name = "ADDR", global = true, help_heading = HEADING)]
     http_addr: Option<String>,
     /// The token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
@@ -100,7 +100,8 @@ fn resolve(
     if let Some(text) = flag {
         Address::from_str(text).map_err(|error| CliError::usage(format!("--http-addr: {error}")))?;
     }
-    // The flag takes the place of our own variable: what is meant for us wins over what is said about a Consul.
+    // The flag takes the place of our own variable: what is meant for us wins over what is said
+    // about a Consul.
     let settings = Settings::from_lookup(|name| match (name, flag) {
         ("LOCKMESH_HTTP_ADDR", Some(flag)) => Some(flag.to_string()),
         _ => variable(name),

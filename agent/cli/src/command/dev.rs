@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Start a whole Lockmesh: a server and an agent in one process, or with --servers a quorum
 ///
-/// Everything is real, only that all of it is on one machine: write-ahead log, QUIC with mutual TLS, sessions, locks.
-/// Without --data-dir everything is forgotten when the process ends.
+/// Everything is real, only that all of it is on one machine: write-ahead log, QUIC with mutual
+/// TLS, sessions, locks. Without --data-dir everything is forgotten when the process ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where to listen for HTTP; port 0 takes any free one

@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 /// Tells who leads, runs for leader, and leads while a command runs
 ///
-/// Prints a line whenever the leader changes. Once elected it leads until it is told to end, which resigns, or until
-/// the command after `--` ends; its exit code is then ours. When the office is lost the command is ended as that of
-/// `lockmesh lock` is, and it runs for office again.
+/// Prints a line whenever the leader changes. Once elected it leads until it is told to end, which
+/// resigns, or until the command after `--` ends; its exit code is then ours. When the office is
+/// lost the command is ended as that of `lockmesh lock` is, and it runs for office again.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Only tell who leads
@@ -74,7 +74,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         failed = observe(observer, json) => Err(failed),
         ended = campaign(&election, &args.command, &mut signals) => ended,
     };
-    // What was given up in the middle is given back, if that does not take long; otherwise it ends with the session.
+    // What was given up in the middle is given back, if that does not take long; otherwise it ends
+    // with the session.
     let _ = timeout(Duration::from_secs(2), client.settled()).await;
     ended
 }

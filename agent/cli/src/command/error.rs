@@ -15,10 +15,12 @@ pub enum CliError {
     /// It was tried and did not work, or was refused. Exit code 1.
     #[error("{0}")]
     Failed(String),
-    /// The same, in the words that Consul's users and scripts know; said without our name. Exit code 1.
+    /// The same, in the words that Consul's users and scripts know; said without our name. Exit
+    /// code 1.
     #[error("{0}")]
     InConsulsWords(String),
-    /// Whoever read our output went away; there is nobody to tell. Exit code 141, as for any program in a pipe.
+    /// Whoever read our output went away; there is nobody to tell. Exit code 141, as for any
+    /// program in a pipe.
     #[error("the reader of the output went away")]
     ClosedPipe,
 }
@@ -50,7 +52,8 @@ impl CliError {
 }
 
 impl From<io::Error> for CliError {
-    /// For reading and writing our own standard streams; a file's error is told with the file's name instead.
+    /// For reading and writing our own standard streams; a file's error is told with the file's
+    /// name instead.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ClosedPipe,

@@ -1,4 +1,5 @@
-//! `lockmesh locks`: who holds what, since when, under which fence; and what ended those who held before.
+//! `lockmesh locks`: who holds what, since when, under which fence; and what ended those who held
+//! before.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;

@@ -1,8 +1,9 @@
 //! The command line: one module a command, each with its `Args` and one `run`.
 //!
-//! Commands are applications: they reach the agent over its socket through `lockmesh-client`, never by reaching
-//! into this crate (but for the format of a backup file). They never panic on a closed pipe, print data on stdout and everything else on stderr, and
-//! exit with 0 (done), 1 (failed or refused) or 2 (not understood).
+//! Commands are applications: they reach the agent over its socket through `lockmesh-client`, never
+//! by reaching into this crate (but for the format of a backup file). They never panic on a closed
+//! pipe, print data on stdout and everything else on stderr, and exit with 0 (done), 1 (failed or
+//! refused) or 2 (not understood).
 //!
 //! | module | is |
 //! |---|---|
@@ -80,8 +81,8 @@ enum Command {
     Completions(completions::Args),
 }
 
-// A command that talks to the agent. Its own arguments come last, and this is no doc comment, because the last
-// description stands as the help.
+// A command that talks to the agent. Its own arguments come last, and this is no doc comment,
+// because the last description stands as the help.
 #[derive(clap::Args, Debug)]
 struct Online<T: clap::Args> {
     #[command(flatten)]
@@ -95,7 +96,8 @@ pub fn command() -> clap::Command {
     Invocation::command()
 }
 
-/// Understands the arguments; otherwise help, version or the complaint is printed and the exit code given.
+/// Understands the arguments; otherwise help, version or the complaint is printed and the exit code
+/// given.
 ///
 /// # Errors
 /// The exit code: nothing is left to carry out, since help or version was asked for, or the
@@ -142,8 +144,9 @@ fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocatio
     }
 }
 
-/// A process that stays, on its own: the tree of all commands would leave its traces in memory for as long as that.
-/// None for anything else, and for whatever is to be complained about or explained.
+/// A process that stays, on its own: the tree of all commands would leave its traces in memory for
+/// as long as that. None for anything else, and for whatever is to be complained about or
+/// explained.
 fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
     fn alone<T: clap::Args>(arguments: &[OsString]) -> Option<T> {
         let command = T::augment_args(clap::Command::new("lockmesh"));
@@ -167,7 +170,8 @@ fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
 }
 
 impl Command {
-    /// How many threads the command runs on: what it does itself must not hold up a guard's renewals.
+    /// How many threads the command runs on: what it does itself must not hold up a guard's
+    /// renewals.
     fn threads(&self) -> usize {
         if matches!(self, Self::Lock(_) | Self::Elect(_) | Self::Semaphore(_)) { 2 } else { 1 }
     }

@@ -1,6 +1,7 @@
 //! What is printed on stdout: tables for people, JSON for machines.
 //!
-//! A reader that goes away (`| head`) is an ordinary end, told as [`CliError::ClosedPipe`], never a panic.
+//! A reader that goes away (`| head`) is an ordinary end, told as [`CliError::ClosedPipe`], never a
+//! panic.
 
 use super::error::CliError;
 use serde::Serialize;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 /// Let the agent read its certificate and its log level again
 ///
-/// Everything else in its configuration takes a restart. What is broken is refused, and everything stays as it was.
+/// Everything else in its configuration takes a restart. What is broken is refused, and everything
+/// stays as it was.
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 

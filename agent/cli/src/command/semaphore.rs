@@ -1,4 +1,5 @@
-//! `lockmesh semaphore`: holds one of several slots while a command runs. Interchangeable with `consul lock -n`.
+//! `lockmesh semaphore`: holds one of several slots while a command runs. Interchangeable with
+//! `consul lock -n`.
 
 use super::context::Context;
 use super::error::CliError;
@@ -7,7 +8,8 @@ use std::process::ExitCode;
 
 /// Holds one of several slots while a command runs
 ///
-/// Like `lockmesh lock -n`, but a semaphore for a single slot too. All contenders must name the same number of slots.
+/// Like `lockmesh lock -n`, but a semaphore for a single slot too. All contenders must name the
+/// same number of slots.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How many slots there are

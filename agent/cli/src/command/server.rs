@@ -17,13 +17,15 @@ pub struct Args {
     /// Set a key of the configuration, for example --set rpc.listen=10.0.0.5:8300
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Found a cluster together with others: how many servers it begins with, the same number on each
+    /// Found a cluster together with others: how many servers it begins with, the same number on
+    /// each
     #[arg(long, value_name = "N")]
     bootstrap_expect: Option<u32>,
     /// Where other servers are, for example --join 10.0.0.5:8300,10.0.0.6:8300
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
-    /// Stop when standard input ends: for a process that starts servers and must not leave them behind
+    /// Stop when standard input ends: for a process that starts servers and must not leave them
+    /// behind
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
 }

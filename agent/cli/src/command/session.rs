@@ -1,4 +1,5 @@
-//! `lockmesh session`: sessions by hand. A command that needs one for as long as it runs is `lockmesh lock`.
+//! `lockmesh session`: sessions by hand. A command that needs one for as long as it runs is
+//! `lockmesh lock`.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
@@ -60,8 +61,8 @@ enum Command {
 
 /// Create a session and print its id
 ///
-/// It lives until it is destroyed, a check it rests on turns critical, its node goes, or, with a TTL, until nobody
-/// renews it.
+/// It lives until it is destroyed, a check it rests on turns critical, its node goes, or, with a
+/// TTL, until nobody renews it.
 #[derive(clap::Args, Debug, Default)]
 struct CreateArgs {
     /// A name, for people; several sessions may share one

@@ -1,7 +1,8 @@
-//! Consul's spelling of options, made ours before anything is parsed: `-cas`, `-modify-index=5`, `-recurse=true`.
+//! Consul's spelling of options, made ours before anything is parsed: `-cas`, `-modify-index=5`,
+//! `-recurse=true`.
 //!
-//! A pure pass over the arguments that knows the commands and their options. Short options, values and whatever
-//! belongs to a child process are left alone.
+//! A pure pass over the arguments that knows the commands and their options. Short options, values
+//! and whatever belongs to a child process are left alone.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
@@ -54,7 +55,8 @@ fn rewrite_option(
     };
     let Some(option) = long_option(command, name) else {
         let (short, waits) = short_option(command, text);
-        // A misspelt long option is not a heap of short ones, least of all one with `-h` for help in it.
+        // A misspelt long option is not a heap of short ones, least of all one with `-h` for help
+        // in it.
         let is_misspelt = !short && text.chars().nth(1).is_some_and(char::is_alphabetic);
         rewritten.push(if is_misspelt { OsString::from(format!("--{bare}")) } else { argument });
         // Its value may begin with a dash, and must not be taken for an option.
@@ -95,7 +97,8 @@ fn takes_value(argument: &Arg) -> bool {
     argument.get_action().takes_values() && !may_stand_alone
 }
 
-/// Whether this is a short option of the command, as `-n`, `-n3` or `-n=3`, and whether its value is the next argument.
+/// Whether this is a short option of the command, as `-n`, `-n3` or `-n=3`, and whether its value
+/// is the next argument.
 fn short_option(command: &Command, text: &str) -> (bool, bool) {
     let mut characters = text.chars().skip(1);
     let (first, is_alone) = (characters.next(), characters.next().is_none());

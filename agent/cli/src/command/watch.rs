@@ -1,7 +1,7 @@
 //! `lockmesh watch`: prints a view of the data once, or runs a handler whenever it changes.
 //!
-//! The handler gets the view as JSON on stdin and its index as `CONSUL_INDEX` and `LOCKMESH_INDEX`. Handlers run one
-//! after the other; what changed meanwhile is seen by the next one, once.
+//! The handler gets the view as JSON on stdin and its index as `CONSUL_INDEX` and `LOCKMESH_INDEX`.
+//! Handlers run one after the other; what changed meanwhile is seen by the next one, once.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
@@ -100,7 +100,8 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
         match view.look(client, &read.newer_than(index, WAIT)).await {
             Ok(answer) => {
                 backoff.reset();
-                // An index that went back counts anew: the agent lost its memory, or a backup was restored.
+                // An index that went back counts anew: the agent lost its memory, or a backup was
+                // restored.
                 let next = if answer.index < index { 0 } else { answer.index };
                 // The index moves for changes elsewhere too: only another view is news.
                 if next != index && seen.as_ref() != Some(&answer.value) {

@@ -60,7 +60,8 @@ fn monitoring(server: &lockmesh_server::Server) -> String {
     server.http_address().map(line).unwrap_or_default()
 }
 
-/// Who server and agent are. Their certificates are the only thing that they read again: there is no configuration.
+/// Who server and agent are. Their certificates are the only thing that they read again: there is
+/// no configuration.
 struct Identities {
     certificates: Development,
     server: Identity,

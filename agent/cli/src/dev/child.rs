@@ -1,4 +1,5 @@
-//! One server's process. It ends when it is told to, and by itself when this process is gone, however that came.
+//! One server's process. It ends when it is told to, and by itself when this process is gone,
+//! however that came.
 
 use super::member::ServerFolder;
 use crate::error::RunError;
@@ -33,7 +34,8 @@ pub(super) struct Child {
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
-/// What is done to a process, by the task that also waits for its end: its number is its own as long as that lasts.
+/// What is done to a process, by the task that also waits for its end: its number is its own as
+/// long as that lasts.
 #[derive(Clone, Copy, Debug)]
 enum ChildOrder {
     Reload,
@@ -99,7 +101,8 @@ impl Child {
     }
 }
 
-/// What the server is told beside its configuration, which may have been made for another log format.
+/// What the server is told beside its configuration, which may have been made for another log
+/// format.
 fn arguments(member: &ServerFolder, log_format: LogFormat) -> Vec<OsString> {
     let mut arguments = ["server", "--until-stdin-ends"].map(OsString::from).to_vec();
     if log_format == LogFormat::Json {

@@ -1,5 +1,5 @@
-//! `lockmesh dev --servers 3`: several servers as processes of their own, the agent in this one; so that somebody can
-//! kill a server and watch.
+//! `lockmesh dev --servers 3`: several servers as processes of their own, the agent in this one; so
+//! that somebody can kill a server and watch.
 //!
 //! A server that dies is not started again: whoever killed it wants to see what that does.
 

@@ -1,6 +1,8 @@
-//! One server's folder: `s1`, `s2`, … with its configuration, its certificate, its data, its log and its process number.
+//! One server's folder: `s1`, `s2`, … with its configuration, its certificate, its data, its log
+//! and its process number.
 //!
-//! What is there stays as it is: a server keeps its port, and a configuration that somebody changed is not overwritten.
+//! What is there stays as it is: a server keeps its port, and a configuration that somebody changed
+//! is not overwritten.
 
 use crate::config::{self, Sources};
 use crate::data_folder;
@@ -171,7 +173,8 @@ fn prepare_one(
     written.map_err(|error| RunError::system(format!("cannot write {}", file.display()), error))
 }
 
-/// The folder as it is called from wherever a server is started by hand. Configurations are text, so it must be too.
+/// The folder as it is called from wherever a server is started by hand. Configurations are text,
+/// so it must be too.
 fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
     let absolute = std::path::absolute(folder)
         .map_err(|error| RunError::system(format!("cannot find {}", folder.display()), error))?;
@@ -181,12 +184,14 @@ fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
     }
 }
 
-/// Addresses on loopback that nobody has, and that are none of those which servers have that do not run yet.
+/// Addresses on loopback that nobody has, and that are none of those which servers have that do not
+/// run yet.
 fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
     let taken: BTreeSet<SocketAddr> = taken.iter().map(|member| member.address).collect();
     let (mut sockets, mut free) = (Vec::new(), Vec::new());
     while free.len() < count {
-        // All sockets are held until the last one is there, or the system would give one address twice.
+        // All sockets are held until the last one is there, or the system would give one address
+        // twice.
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
         let socket = socket.map_err(|error| RunError::system("cannot find a free port", error))?;
         let address =
@@ -199,11 +204,12 @@ fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr
     Ok(free)
 }
 
-/// TCP ports for figures. They lie below those that the system gives to outgoing connections, so that none of these takes
-/// the port of a server that is down.
+/// TCP ports for figures. They lie below those that the system gives to outgoing connections, so
+/// that none of these takes the port of a server that is down.
 const HTTP_PORTS: Range<u16> = 20_000..32_000;
 
-/// Addresses on loopback for figures that nobody has, and that are none of those which servers have that do not run yet.
+/// Addresses on loopback for figures that nobody has, and that are none of those which servers have
+/// that do not run yet.
 fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
     let taken: BTreeSet<SocketAddr> = taken.iter().filter_map(|member| member.http).collect();
     // Commands that start at the same time begin to look at different places.

@@ -1,4 +1,5 @@
-//! `lockmesh dev`: a whole Lockmesh in one command, joined by real QUIC with mutual TLS on loopback.
+//! `lockmesh dev`: a whole Lockmesh in one command, joined by real QUIC with mutual TLS on
+//! loopback.
 //!
 //! | file | is |
 //! |---|---|
@@ -20,8 +21,8 @@ pub use options::DevOptions;
 
 use crate::error::RunError;
 
-/// Runs all of it until the process is told to stop. Once it serves, a line on stdout that begins with `ready` says
-/// where.
+/// Runs all of it until the process is told to stop. Once it serves, a line on stdout that begins
+/// with `ready` says where.
 ///
 /// # Errors
 /// Something of it cannot start, or a server ended before it served. Nothing of it runs any more. A

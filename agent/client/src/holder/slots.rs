@@ -1,4 +1,5 @@
-//! Semaphore slots: the list of a semaphore's holders, as Consul's clients write it: `{"Limit":N,"Holders":{"<session>":true}}`.
+//! Semaphore slots: the list of a semaphore's holders, as Consul's clients write it:
+//! `{"Limit":N,"Holders":{"<session>":true}}`.
 //!
 //! Pure. A list that names a dead holder is not wrong: it is pruned by whoever changes it next.
 

@@ -178,8 +178,8 @@ impl QuorumClient {
             Ok(other) => super::unexpected(&other),
             Err(reason) => reason,
         };
-        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up; while it stands, the lock
-        // may be granted in it.
+        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up;
+        // while it stands, the lock may be granted in it.
         self.leave_queue(token, queued.enqueued_at_index, Some(failure));
     }
 
@@ -195,7 +195,8 @@ impl QuorumClient {
         }
     }
 
-    /// Gives the position up, or what was granted in it; then the session holds nothing by this wait.
+    /// Gives the position up, or what was granted in it; then the session holds nothing by this
+    /// wait.
     fn leave_queue(&mut self, token: CallToken, enqueued_at_index: LogIndex, failure: Option<Unavailable>) {
         self.set_stage(token, WaitStage::Leaving { enqueued_at_index, failure });
         self.propose_leave(token, enqueued_at_index);

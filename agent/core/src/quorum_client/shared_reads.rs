@@ -33,7 +33,8 @@ impl SharedQuery {
         key
     }
 
-    /// What to ask a server. Whoever waits no longer says what he knows all the same: his index does not go back.
+    /// What to ask a server. Whoever waits no longer says what he knows all the same: his index
+    /// does not go back.
     pub(super) fn request(&self, wait: Duration) -> Request {
         let blocking = Some(Blocking { index: self.index, wait });
         Request::Read { query: self.query.clone(), consistency: self.consistency, blocking }

@@ -1,4 +1,5 @@
-//! `/v1/agent/…`, what an agent says of itself, its members and its machine. Its checks are in their own file.
+//! `/v1/agent/…`, what an agent says of itself, its members and its machine. Its checks are in
+//! their own file.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -18,7 +19,8 @@ const ALIVE: u8 = 1;
 const FAILED: u8 = 4;
 /// How long an agent may ask the quorum for what it shows beside itself.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Clients of the service mesh wait for a certificate here before they go on; there is no mesh, so it signs nothing.
+/// Clients of the service mesh wait for a certificate here before they go on; there is no mesh, so
+/// it signs nothing.
 const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -91,8 +93,8 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
     stats
 }
 
-/// Every node that an agent registered, as the catalog knows it, and every server; at least this node. With `?wan` the
-/// servers alone, each with its datacenter's name.
+/// Every node that an agent registered, as the catalog knows it, and every server; at least this
+/// node. With `?wan` the servers alone, each with its datacenter's name.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
@@ -117,7 +119,8 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     Ok(answer::json(&members, call.layout()))
 }
 
-/// The leader alone knows how the servers are; without one, the nearest server knows at least who they are.
+/// The leader alone knows how the servers are; without one, the nearest server knows at least who
+/// they are.
 async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
     match by_leader {
@@ -257,7 +260,8 @@ pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&shape, call.layout()))
 }
 
-/// Reads certificates and the log level anew; what changed is said in a header, since the body is empty in Consul's.
+/// Reads certificates and the log level anew; what changed is said in a header, since the body is
+/// empty in Consul's.
 pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let changes = call.api.reload.reload().await.map_err(Failure::refused)?;

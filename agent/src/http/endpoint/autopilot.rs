@@ -50,7 +50,8 @@ fn shaped(autopilot: &Autopilot, index: LogIndex) -> AutopilotConfiguration {
     }
 }
 
-/// Changes what the body names; what it does not name stays as it is. Only with `?cas` it can be too late.
+/// Changes what the body names; what it does not name stays as it is. Only with `?cas` it can be
+/// too late.
 async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let cas = call.params.value("cas").map(number::parse_u64).transpose();
     let cas = cas.map_err(|error| Failure::bad_request(format!("Error parsing cas value: {error}")))?;

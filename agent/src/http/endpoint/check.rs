@@ -1,6 +1,8 @@
-//! `/v1/agent/checks` and `/v1/agent/check/…`: the checks that applications of this machine report to this agent.
+//! `/v1/agent/checks` and `/v1/agent/check/…`: the checks that applications of this machine report
+//! to this agent.
 //!
-//! A write is answered when the catalog knows of it, or after a short while when the catalog cannot be reached.
+//! A write is answered when the catalog knows of it, or after a short while when the catalog cannot
+//! be reached.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -19,7 +21,8 @@ use std::time::Duration;
 /// How long a write waits for the catalog.
 const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What every kind of check has, and what only a kind that does not run has but that says nothing by itself.
+/// What every kind of check has, and what only a kind that does not run has but that says nothing
+/// by itself.
 const FIELDS: &[&str] = &[
     "ID",
     "Name",

@@ -19,7 +19,8 @@ use std::sync::Arc;
 const VALUE_SIZE_HELP: &str =
     "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
 
-/// A listing of more rows takes longer to write out than others may wait for the thread that serves them all.
+/// A listing of more rows takes longer to write out than others may wait for the thread that serves
+/// them all.
 const LONG_LISTING: usize = 512;
 
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -66,7 +67,8 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     listing(answer, len, call.layout()).await
 }
 
-/// Entries or keys as JSON. Many are written out on another thread, so that nobody else's request waits meanwhile.
+/// Entries or keys as JSON. Many are written out on another thread, so that nobody else's request
+/// waits meanwhile.
 async fn listing(answer: Arc<Answer>, len: usize, layout: Layout) -> Result<Response<Body>, Failure> {
     let json = if len <= LONG_LISTING {
         rendered(&answer.rows, layout)?
@@ -166,7 +168,8 @@ async fn value(call: &Call<'_>, body: Body) -> Result<bytes::Bytes, Failure> {
     call.body(body, limit, too_large).await
 }
 
-/// `true` or `false`, with what Lockmesh adds: the write's index, the grant's fence, the delay's rest.
+/// `true` or `false`, with what Lockmesh adds: the write's index, the grant's fence, the delay's
+/// rest.
 fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure> {
     let layout = call.layout();
     let response = match applied.reply {

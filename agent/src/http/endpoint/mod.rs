@@ -1,6 +1,7 @@
 //! The endpoints, one file a family, and the table that names them all.
 //!
-//! An endpoint parses, asks the state once, and renders. It never keeps anything between two requests.
+//! An endpoint parses, asks the state once, and renders. It never keeps anything between two
+//! requests.
 
 pub mod check;
 pub mod registration;

@@ -1,4 +1,5 @@
-//! `/metrics`, `/health/live`, `/health/ready`: for monitoring, at the same paths as a server has them.
+//! `/metrics`, `/health/live`, `/health/ready`: for monitoring, at the same paths as a server has
+//! them.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -37,7 +38,8 @@ pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
     }
 }
 
-/// An agent that asks for nothing would not notice that its leader has no majority any more: a server does.
+/// An agent that asks for nothing would not notice that its leader has no majority any more: a
+/// server does.
 async fn seen_by_server(call: &Call<'_>) -> Option<String> {
     match tokio::time::timeout(STATUS_TIMEOUT, call.api.upstream.status()).await {
         Ok(Ok(status)) => status.leader.is_none().then(|| "the nearest server knows no leader".into()),

@@ -1,4 +1,5 @@
-//! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, which says more of them.
+//! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, which
+//! says more of them.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -30,7 +31,8 @@ async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
     }
 }
 
-/// The quorum as its leader sees it; a server that does not lead knows nothing of the health of others.
+/// The quorum as its leader sees it; a server that does not lead knows nothing of the health of
+/// others.
 pub(super) async fn leaders_view(call: &Call<'_>) -> Result<Status, Failure> {
     Ok(call.api.upstream.leader_status().await?)
 }
@@ -48,7 +50,8 @@ fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
     }
 }
 
-/// All that is known of the servers; with `?stale` by the nearest one, whether there is a leader or not.
+/// All that is known of the servers; with `?stale` by the nearest one, whether there is a leader or
+/// not.
 pub(super) async fn servers(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.method() == Method::PUT {
         return add_server(call).await;
@@ -160,7 +163,8 @@ fn named(server: &ServerStatus) -> String {
     format!("server {} on node {:?}", server.id, server.node)
 }
 
-/// What the leader denies is no trouble that goes away when the client asks again: 409, with what to do next.
+/// What the leader denies is no trouble that goes away when the client asks again: 409, with what
+/// to do next.
 fn denied(unavailable: Unavailable) -> Failure {
     match unavailable {
         Unavailable::Denied(reason) => conflict(&reason, way_out(&reason)),

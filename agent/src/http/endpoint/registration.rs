@@ -1,4 +1,5 @@
-//! `/v1/catalog/register` and `/v1/catalog/deregister`, and how nodes, services and checks are read from JSON.
+//! `/v1/catalog/register` and `/v1/catalog/deregister`, and how nodes, services and checks are read
+//! from JSON.
 //!
 //! Reads words only: what a registration may say is judged by the state, in its own words.
 
@@ -222,8 +223,8 @@ fn parse_weights(service: &Object<'_>) -> Result<(u32, u32), JsonError> {
     Ok((weight("Passing")?, weight("Warning")?))
 }
 
-/// Reads a check as the catalog knows it. Its id is its name where it has none; its status is critical where none is
-/// said.
+/// Reads a check as the catalog knows it. Its id is its name where it has none; its status is
+/// critical where none is said.
 pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     let object = Object::new("HealthCheck", value)?;
     refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
@@ -254,8 +255,8 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     })
 }
 
-/// Consul keeps any word here. Only `critical` ends sessions, so that one that is misspelt would never end any: it is
-/// refused instead.
+/// Consul keeps any word here. Only `critical` ends sessions, so that one that is misspelt would
+/// never end any: it is refused instead.
 fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     if word.is_empty() {
         return Ok(CheckStatus::default());
@@ -291,8 +292,8 @@ fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
     Ok(kind.map_or("", |(_, kind)| kind))
 }
 
-/// A definition is carried as it is, but for durations: these are taken as numbers of nanoseconds too and shown as
-/// words.
+/// A definition is carried as it is, but for durations: these are taken as numbers of nanoseconds
+/// too and shown as words.
 fn parse_definition(check: &Object<'_>) -> Result<String, JsonError> {
     let Some(value) = check.value("Definition") else { return Ok(String::new()) };
     let Value::Object(fields) = value else {

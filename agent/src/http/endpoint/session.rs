@@ -17,7 +17,8 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The check that every agent's node has, and on which a session depends unless its creator says otherwise.
+/// The check that every agent's node has, and on which a session depends unless its creator says
+/// otherwise.
 const NODE_HEALTH: &str = "serfHealth";
 /// The lock-delay of a session whose creator names none.
 const DEFAULT_LOCK_DELAY_NANOSECONDS: i64 = 15_000_000_000;
@@ -90,7 +91,8 @@ pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
     })
 }
 
-/// Which of the two lists of checks count. Both start as the node's health; then the body overrides.
+/// Which of the two lists of checks count. Both start as the node's health; then the body
+/// overrides.
 fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), JsonError> {
     let list = |name: &str| -> Result<Vec<String>, JsonError> {
         // A list that was sent empty says that there is no check, none at all says nothing.

@@ -1,7 +1,7 @@
 //! `/v1/snapshot`: backups of the whole state, and their restore.
 //!
-//! A backup is gathered into a temporary file and then sent; a restore is received into one, looked at as a whole, and
-//! only then put in the place of what is there. Neither is ever held in memory.
+//! A backup is gathered into a temporary file and then sent; a restore is received into one, looked
+//! at as a whole, and only then put in the place of what is there. Neither is ever held in memory.
 
 use super::super::answer::{self, Failure};
 use super::super::archive::{self, ArchiveError, Meta};
@@ -48,7 +48,8 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
         let part = call.api.upstream.backup_part(backup.map(|(backup, ..)| backup), number, stale).await?;
-        // Servers count their backups each for itself: after an election another one's may have the same number.
+        // Servers count their backups each for itself: after an election another one's may have the
+        // same number.
         let whole = (part.backup, part.index, part.term);
         if part.number != number || *backup.get_or_insert(whole) != whole {
             return Err(Failure::not_done("the server sent a part of another backup: begin again"));

@@ -81,7 +81,8 @@ async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>
     Ok(answer::with_write_index(response, applied.index))
 }
 
-/// A transaction without a write is a read: any consistency, no waiting, no index among its headers.
+/// A transaction without a write is a read: any consistency, no waiting, no index among its
+/// headers.
 async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>, Failure> {
     let options = super::super::call::ReadOptions { consistency: call.consistency()?, blocking: None };
     let answer = call.read(Query::Txn(operations), options, None).await?;
@@ -121,7 +122,8 @@ fn failed(call: &Call<'_>, answer: &impl Serialize) -> Response<Body> {
     answer::with_outcome(response, Outcome::Refused)
 }
 
-/// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then it is dropped.
+/// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then
+/// it is dropped.
 ///
 /// # Errors
 /// The client has to change its request. None of its operations was proposed.

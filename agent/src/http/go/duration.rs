@@ -1,4 +1,5 @@
-//! Go's notation for durations: the protocol's own reader and writer, under the names that endpoints use.
+//! Go's notation for durations: the protocol's own reader and writer, under the names that
+//! endpoints use.
 
 use std::time::Duration;
 

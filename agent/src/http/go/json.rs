@@ -1,4 +1,5 @@
-//! JSON bodies, as Go's decoder reads them: only the first value, names without regard to case, `null` as absent.
+//! JSON bodies, as Go's decoder reads them: only the first value, names without regard to case,
+//! `null` as absent.
 
 use serde_json::{Map, Value};
 
@@ -85,7 +86,8 @@ impl<'v> Object<'v> {
         self.fields.into_iter().flatten().map(|(name, _)| name.as_str())
     }
 
-    /// A field's value: of that very name, or else of one that differs in case. `null` counts as absent.
+    /// A field's value: of that very name, or else of one that differs in case. `null` counts as
+    /// absent.
     pub fn value(&self, name: &str) -> Option<&'v Value> {
         self.sent(name).filter(|value| !value.is_null())
     }

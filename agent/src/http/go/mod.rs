@@ -1,4 +1,5 @@
-//! How Consul's clients expect their words to be read: by the rules, and with the error texts, of Go's own library.
+//! How Consul's clients expect their words to be read: by the rules, and with the error texts, of
+//! Go's own library.
 //!
 //! Pure functions of bytes: no request, no state, no clock. Each is a target for fuzzing.
 //!

@@ -1,4 +1,5 @@
-//! Paths: percent-decoding, cleaning as Go's router does it, and the refusal of characters that do not print.
+//! Paths: percent-decoding, cleaning as Go's router does it, and the refusal of characters that do
+//! not print.
 
 use std::borrow::Cow;
 
@@ -34,7 +35,8 @@ pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether every character prints: no controls, no separators but the plain space, nothing unassigned.
+/// Whether every character prints: no controls, no separators but the plain space, nothing
+/// unassigned.
 pub fn is_printable(text: &str) -> bool {
     // Nearly every path is plain ASCII, which is seen without decoding.
     text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || text.chars().all(is_printable_char)
@@ -44,8 +46,8 @@ fn is_printable_char(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();
     }
-    // The standard library's debug escapes know which characters print. Behind another character it leaves
-    // combining marks alone, and these print too.
+    // The standard library's debug escapes know which characters print. Behind another character it
+    // leaves combining marks alone, and these print too.
     let mut buffer = [b'a'; 5];
     let length = character.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..=length]).expect("a letter and one more character are UTF-8");

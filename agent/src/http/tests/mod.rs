@@ -1,5 +1,5 @@
-//! The API as its clients see it, in one process: real parsing, the real replicated state, and a stand-in for the way
-//! between them.
+//! The API as its clients see it, in one process: real parsing, the real replicated state, and a
+//! stand-in for the way between them.
 
 mod agent;
 mod catalog;
@@ -177,7 +177,8 @@ impl Quorum {
         };
         let leave = KvCommand::Leave { key: key.clone(), session, enqueued_at_index };
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
-        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
+        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment
+        // later.
         let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };
         let answer = self
             .blocking_query(
@@ -368,8 +369,8 @@ impl Reply {
         self.header("x-consul-index").unwrap_or_else(|| panic!("no index: {self:?}")).parse().unwrap()
     }
 
-    /// Every failure says what became of the request. A key that is not there, and servers that are not well, are
-    /// answers and no failures.
+    /// Every failure says what became of the request. A key that is not there, and servers that are
+    /// not well, are answers and no failures.
     fn tells_its_outcome(&self) {
         let is_answer = match self.status.as_u16() {
             404 => self.header("x-consul-index").is_some(),

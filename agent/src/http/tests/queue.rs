@@ -93,7 +93,8 @@ async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
         let begun = Instant::now();
         acquire(&stand, &second, &format!("&wait={asked}")).await.is(200, "false");
         let waited = begun.elapsed();
-        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment later.
+        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment
+        // later.
         assert!(
             waited >= Duration::from_secs(least) && waited < Duration::from_secs(least + 2),
             "{waited:?}"

@@ -1,4 +1,5 @@
-//! How much processor time a request costs, as a figure and not as a judgement: run it by name, in release.
+//! How much processor time a request costs, as a figure and not as a judgement: run it by name, in
+//! release.
 
 use super::identity;
 use crate::checks::{CheckLimits, Checks};

@@ -11,10 +11,12 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many units of time the kernel counts a second where it tells of processes: a part of its interface.
+/// How many units of time the kernel counts a second where it tells of processes: a part of its
+/// interface.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Which field of `/proc/self/stat` behind the process's name says when it started, in ticks since the boot.
+/// Which field of `/proc/self/stat` behind the process's name says when it started, in ticks since
+/// the boot.
 const START_FIELD: usize = 19;
 
 static SHOWN: LazyLock<()> = LazyLock::new(|| {

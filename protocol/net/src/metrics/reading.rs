@@ -1,4 +1,5 @@
-//! Figures that are kept elsewhere and read when somebody asks for them, so that they are never old.
+//! Figures that are kept elsewhere and read when somebody asks for them, so that they are never
+//! old.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;

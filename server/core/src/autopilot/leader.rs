@@ -1,15 +1,16 @@
-//! Autopilot: the leader looks after the other servers. Who is healthy, who has caught up and gets its
-//! vote, who is removed, and how far the log may be compacted.
+//! Autopilot: the leader looks after the other servers. Who is healthy, who has caught up and gets
+//! its vote, who is removed, and how far the log may be compacted.
 //!
-//! A membership changes one server at a time, through a joint one; who comes back emptied takes its own place in one
-//! move, so that no dead vote is ever counted beside its own. **Invariants:** no server is taken out unless those
-//! that remain and are well are a majority of the rest; a server that goes takes no session with it; a row of the
-//! roster lives as long as its server is a member.
+//! A membership changes one server at a time, through a joint one; who comes back emptied takes its
+//! own place in one move, so that no dead vote is ever counted beside its own. **Invariants:** no
+//! server is taken out unless those that remain and are well are a majority of the rest; a server
+//! that goes takes no session with it; a row of the roster lives as long as its server is a member.
 //!
-//! A commit index reaches the disks with the next write. Until then a power failure everywhere brings the membership
-//! before back, and whoever was taken out has a vote again. So a change is *settled* only once an entry behind it is
-//! applied: whoever has that entry on disk has the commit of the change with it, and a majority does. Before that
-//! nobody is told that the change is done, no other one begins, and whoever was taken out still votes.
+//! A commit index reaches the disks with the next write. Until then a power failure everywhere
+//! brings the membership before back, and whoever was taken out has a vote again. So a change is
+//! *settled* only once an entry behind it is applied: whoever has that entry on disk has the commit
+//! of the change with it, and a majority does. Before that nobody is told that the change is done,
+//! no other one begins, and whoever was taken out still votes.
 
 use super::{Fetching, Health};
 use crate::core::Core;
@@ -36,7 +37,8 @@ const RELIABLE_TRAILING: u64 = 10_000;
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// How long ago a server was heard: any other server where this one leads, else the leader. Zero for itself.
+    /// How long ago a server was heard: any other server where this one leads, else the leader.
+    /// Zero for itself.
     pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
         match self.engine.leader() {
             _ if server == self.config.id => Some(Duration::ZERO),
@@ -49,7 +51,8 @@ impl Core {
         }
     }
 
-    /// For how long this leader has not heard a server; one that it never heard, since it began to lead.
+    /// For how long this leader has not heard a server; one that it never heard, since it began to
+    /// lead.
     pub fn silence_of(&self, now: Time, server: ServerId) -> Duration {
         self.autopilot.unheard_for(now, server)
     }
@@ -64,8 +67,8 @@ impl Core {
         is_majority(&members.voters) && is_majority(&members.voters_outgoing)
     }
 
-    /// After how long without a word the one at the other end is taken for gone: what an election may wait for, and not
-    /// less than what a busy server may be silent.
+    /// After how long without a word the one at the other end is taken for gone: what an election
+    /// may wait for, and not less than what a busy server may be silent.
     pub fn longest_silence(&self) -> Duration {
         (TICK * 2 * self.config.election.ticks as u32).max(RELIABLE_CONTACT)
     }
@@ -84,7 +87,8 @@ impl Core {
         self.autopilot.health.get(&server).map(|health| health.since)
     }
 
-    /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or a moment behind.
+    /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or
+    /// a moment behind.
     fn is_reliable(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
         // A strict threshold makes health flap with every pause of a disk; a vote or a transfer
@@ -207,7 +211,8 @@ impl Core {
         server != ServerId(0) && server <= self.state.last_server()
     }
 
-    /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes too.
+    /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes
+    /// too.
     fn remove_again(&mut self, token: CallToken, server: ServerId, outbox: &mut Outbox) {
         if self.state.server(server).is_some() && !self.autopilot.leaving.contains(&server) {
             if !self.may_change_membership() {
@@ -235,7 +240,8 @@ impl Core {
         }
     }
 
-    /// Whether those that remain without a server go on: a majority of them is well, and they are enough.
+    /// Whether those that remain without a server go on: a majority of them is well, and they are
+    /// enough.
     fn can_do_without(&self, now: Time, server: ServerId) -> bool {
         let voters = &self.engine.membership().voters;
         if !voters.contains(&server) {
@@ -243,7 +249,8 @@ impl Core {
         }
         let rest: Vec<_> = voters.iter().copied().filter(|id| *id != server).collect();
         let (autopilot, _) = self.state.autopilot();
-        // Stricter than elsewhere: one that died a moment ago must not be counted on, and no is only a delay.
+        // Stricter than elsewhere: one that died a moment ago must not be counted on, and no is
+        // only a delay.
         let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
         let is_there = |id: &&ServerId| self.keeps_up(now, **id, autopilot.last_contact_threshold, trailing);
         let well = rest.iter().filter(is_there).count();
@@ -252,7 +259,8 @@ impl Core {
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
 
-    /// A new leader waits anew for a word of everybody, and forgets rows whose servers never became members.
+    /// A new leader waits anew for a word of everybody, and forgets rows whose servers never became
+    /// members.
     pub(crate) fn start_autopilot(&mut self, now: Time) {
         let members = self.engine.membership().all();
         // Whoever was silent before may have spoken to the leader before: that is held against
@@ -266,8 +274,8 @@ impl Core {
         self.forget_who_left();
     }
 
-    /// Proposes that the rows of those go who are no members any more. A proposal may come to nothing, as while the
-    /// leadership is to move, so it is made again until the row is gone.
+    /// Proposes that the rows of those go who are no members any more. A proposal may come to
+    /// nothing, as while the leadership is to move, so it is made again until the row is gone.
     fn forget_who_left(&mut self) {
         self.autopilot.leaving.retain(|id| self.state.server(*id).is_some());
         for id in self.autopilot.leaving.clone() {
@@ -329,7 +337,8 @@ impl Core {
                 self.autopilot.fetching.remove(&server);
             }
             let Some(snapshot) = snapshot else { continue };
-            // It has it already: a late refusal of what it had not yet took the engine back. It will not say so again.
+            // It has it already: a late refusal of what it had not yet took the engine back. It
+            // will not say so again.
             if snapshot <= matched {
                 // "Failure" makes the engine probe again from what the server has, which is all
                 // that is wanted.
@@ -348,9 +357,10 @@ impl Core {
         }
     }
 
-    /// How far the log may be compacted behind a durable snapshot: not past what a follower still needs, as long as that is
-    /// not too much to keep. Of a follower that is given a snapshot, what comes behind the snapshot is kept for longer: it
-    /// would have to fetch another one in vain otherwise.
+    /// How far the log may be compacted behind a durable snapshot: not past what a follower still
+    /// needs, as long as that is not too much to keep. Of a follower that is given a snapshot, what
+    /// comes behind the snapshot is kept for longer: it would have to fetch another one in vain
+    /// otherwise.
     pub(crate) fn compaction_index(&self, now: Time, snapshot: LogIndex) -> LogIndex {
         // Who follows keeps less: only if it leads one day others ask it for this.
         let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
@@ -441,8 +451,8 @@ impl Core {
         former < now && node(former).is_some() && node(former) == node(now)
     }
 
-    /// A change of the membership was applied; `before` are those who belonged to it. A learner goes with the first of
-    /// its two steps, a voter with the last.
+    /// A change of the membership was applied; `before` are those who belonged to it. A learner
+    /// goes with the first of its two steps, a voter with the last.
     pub(crate) fn notice_membership(&mut self, before: &[ServerId]) {
         let now_there = self.engine.membership().all();
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
@@ -466,13 +476,14 @@ impl Core {
             && self.autopilot.settled_by.is_some_and(|index| index <= self.applied.0)
     }
 
-    /// Whether a change of the membership can begin: the one before is settled, and none is under way.
+    /// Whether a change of the membership can begin: the one before is settled, and none is under
+    /// way.
     pub fn may_change_membership(&self) -> bool {
         self.is_membership_settled() && !self.engine.has_pending_membership()
     }
 
-    /// Proposes the entry that settles the membership. It may come to nothing, as while the leadership is to move, so
-    /// it is tried again at the next tick.
+    /// Proposes the entry that settles the membership. It may come to nothing, as while the
+    /// leadership is to move, so it is tried again at the next tick.
     fn settle_membership(&mut self) {
         // An empty entry will do. What counts is that a majority has it on disk, and with it the
         // commit of the change.
@@ -481,7 +492,8 @@ impl Core {
         }
     }
 
-    /// Answers those who wait for a change of the membership, once it is settled and those who left are forgotten.
+    /// Answers those who wait for a change of the membership, once it is settled and those who left
+    /// are forgotten.
     pub(crate) fn tell_of_membership(&mut self, outbox: &mut Outbox) {
         if self.autopilot.waits_for_membership.is_empty() || !self.is_membership_settled() {
             return;

@@ -21,8 +21,8 @@ impl Core {
         &self.corruption
     }
 
-    /// While members run different versions of the program a leader begins no check: an older one may not know what that
-    /// is, and different versions may well come to different states.
+    /// While members run different versions of the program a leader begins no check: an older one
+    /// may not know what that is, and different versions may well come to different states.
     pub fn pause_corruption_checks(&mut self, pause: bool) {
         self.corruption.is_paused = pause;
     }
@@ -85,7 +85,8 @@ impl Core {
         }
     }
 
-    /// A snapshot took the place of this server's state: what was summed up before is of another one.
+    /// A snapshot took the place of this server's state: what was summed up before is of another
+    /// one.
     pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
         // Until a check has confirmed it: the state is as good as its giver's.
         self.own.copy_of = snapshot;

@@ -1,4 +1,5 @@
-//! Everything that a [`Frontend`](super::Frontend) wants done, in the order in which it was decided.
+//! Everything that a [`Frontend`](super::Frontend) wants done, in the order in which it was
+//! decided.
 
 use super::event::CallRef;
 use crate::raft::log::{LogWrite, SnapshotMeta};
@@ -9,8 +10,8 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Response;
 
-/// What shall happen. The shell carries it out and empties it after [`super::Frontend::decide`] and again after
-/// [`super::Frontend::settle`].
+/// What shall happen. The shell carries it out and empties it after [`super::Frontend::decide`] and
+/// again after [`super::Frontend::settle`].
 #[derive(Debug, Default)]
 pub struct Actions {
     /// For the disk, in this order.
@@ -23,7 +24,8 @@ pub struct Actions {
     pub long_reads: Vec<(CallRef, LongRead)>,
     /// Rows that were removed many at once: to be dropped where nobody waits.
     pub removed_rows: Removed,
-    /// Readers of the durable checkpoint that shall be opened; each then serves its first part to the call.
+    /// Readers of the durable checkpoint that shall be opened; each then serves its first part to
+    /// the call.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
     /// Parts that are wanted of open readers.
     pub parts: Vec<PartWanted>,
@@ -33,28 +35,32 @@ pub struct Actions {
     pub roster: Option<RosterChange>,
     /// Whoever told [`super::Event::Leave`] need not wait any longer.
     pub may_leave: bool,
-    /// Servers that were removed and do not know it: what they said was dropped, and they shall be told.
+    /// Servers that were removed and do not know it: what they said was dropped, and they shall be
+    /// told.
     pub removed_senders: Vec<ServerId>,
-    /// This server was removed from the quorum: that must be kept on disk, so that it never serves again.
+    /// This server was removed from the quorum: that must be kept on disk, so that it never serves
+    /// again.
     pub removed: bool,
-    /// This server's state was found to be corrupt: that must be kept on disk, so that it answers no agent again.
+    /// This server's state was found to be corrupt: that must be kept on disk, so that it answers
+    /// no agent again.
     pub corrupt: bool,
 }
 
 /// What the disk shall do.
 #[derive(Debug)]
 pub enum Storage {
-    /// Put this into the log. Becomes durable in this order, and is then told as [`super::Event::Persisted`].
+    /// Put this into the log. Becomes durable in this order, and is then told as
+    /// [`super::Event::Persisted`].
     Write(LogWrite),
     /// These rows are to be part of the next checkpoint.
     Record(Vec<Change>),
     /// Write all that was recorded; afterwards the checkpoint stands for this.
     Checkpoint(SnapshotMeta),
-    /// The same at a corruption check: the checkpoint must stand for exactly this index once, whatever else waits. Its
-    /// checksum is told as [`super::Event::Summed`].
+    /// The same at a corruption check: the checkpoint must stand for exactly this index once,
+    /// whatever else waits. Its checksum is told as [`super::Event::Summed`].
     ExactCheckpoint(SnapshotMeta),
-    /// The snapshot that was fetched takes the place of everything: the log's reset follows among the writes. What was
-    /// recorded before is of no use any more.
+    /// The snapshot that was fetched takes the place of everything: the log's reset follows among
+    /// the writes. What was recorded before is of no use any more.
     Install(SnapshotMeta),
     /// The log may be compacted up to this index.
     Compact(LogIndex),
@@ -113,7 +119,8 @@ pub struct SnapshotFetch {
     pub least: LogIndex,
 }
 
-/// The servers may have changed: the state says who they are. An announcement that is under way ends.
+/// The servers may have changed: the state says who they are. An announcement that is under way
+/// ends.
 #[derive(Debug, Default)]
 pub struct RosterChange {
     /// The quorum must be told where this server is now.

@@ -1,4 +1,5 @@
-//! Admission and backpressure: who may ask what, and when there is too much. What is refused here was certainly not done.
+//! Admission and backpressure: who may ask what, and when there is too much. What is refused here
+//! was certainly not done.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -11,8 +12,8 @@ use lockmesh_protocol::rpc::{Request, Unavailable};
 /// The most operations of a transaction; an agent that keeps its own limit never meets this one.
 pub(super) const MAX_TXN_OPERATIONS: usize = 128;
 
-/// Why this peer may not ask this at all. A certificate speaks for one node, so it registers no other; and a command
-/// that could be repeated unnoticed is never taken.
+/// Why this peer may not ask this at all. A certificate speaks for one node, so it registers no
+/// other; and a command that could be repeated unnoticed is never taken.
 pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
     let (role, wanted) = match request {
         // The one command without a request id: an agent has none before it is registered, and
@@ -69,7 +70,8 @@ impl Frontend {
         self.disk_refusal()
     }
 
-    /// A leader whose disk refuses can have nothing decided: where others could lead, they are asked instead.
+    /// A leader whose disk refuses can have nothing decided: where others could lead, they are
+    /// asked instead.
     fn disk_refusal(&self) -> Option<Unavailable> {
         match &self.disk {
             // The agent goes on asking until another server leads, which this one sees to with its
@@ -84,7 +86,8 @@ impl Frontend {
     }
 }
 
-/// Commands that come from the leader's own timers and from the way servers come and go, never from a client.
+/// Commands that come from the leader's own timers and from the way servers come and go, never from
+/// a client.
 fn is_of_the_leader(command: &Command) -> bool {
     matches!(
         command,

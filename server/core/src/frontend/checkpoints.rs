@@ -1,4 +1,5 @@
-//! When the state's checkpoint is written, who reads it, and when another server's snapshot takes its place.
+//! When the state's checkpoint is written, who reads it, and when another server's snapshot takes
+//! its place.
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind, CheckpointReader, SnapshotFetch, Storage};
@@ -12,7 +13,8 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
-/// How many readers of checkpoints may be open: each keeps old pages of the file from being used again.
+/// How many readers of checkpoints may be open: each keeps old pages of the file from being used
+/// again.
 const MAX_READERS: usize = 8;
 
 /// What is under way.
@@ -66,7 +68,8 @@ impl Frontend {
         }
     }
 
-    /// What became true is recorded for the next checkpoint; each corruption check has one of its own in between.
+    /// What became true is recorded for the next checkpoint; each corruption check has one of its
+    /// own in between.
     pub(super) fn record(&mut self, now: Time, outbox: &mut Outbox, actions: &mut Actions) {
         let mut changes = std::mem::take(&mut outbox.changes);
         let mut recorded = 0;
@@ -189,7 +192,8 @@ impl Frontend {
         let Some(mark) = &message.snapshot else { return };
         let least = mark.index;
         if least <= self.core.snapshot_meta().index {
-            // The leader has not heard that this server is there already: the answer to the last snapshot was lost.
+            // The leader has not heard that this server is there already: the answer to the last
+            // snapshot was lost.
             return self.input(now, Input::Peer(from, message));
         }
         // The download that runs goes on: a snapshot is of committed entries only, so an older one
@@ -208,7 +212,8 @@ impl Frontend {
         }
     }
 
-    /// The core has taken the snapshot that it was given: it takes the place of everything on disk too.
+    /// The core has taken the snapshot that it was given: it takes the place of everything on disk
+    /// too.
     pub(super) fn install(&mut self, mark: SnapshotMeta, actions: &mut Actions) {
         self.checkpoints.under_way = Some(mark.index);
         self.wake_all();

@@ -29,7 +29,8 @@ pub enum DiskHealth {
     /// It does.
     #[default]
     Good,
-    /// It does not, for this reason. The store goes on trying; nothing new should be proposed meanwhile.
+    /// It does not, for this reason. The store goes on trying; nothing new should be proposed
+    /// meanwhile.
     Failing(String),
 }
 
@@ -45,7 +46,8 @@ pub enum Event {
         /// What is asked.
         request: Request,
     },
-    /// Nobody waits for this call any more: a parked reader is freed, a write may still take effect.
+    /// Nobody waits for this call any more: a parked reader is freed, a write may still take
+    /// effect.
     Cancel(CallRef),
     /// A connection ended, and all its calls with it.
     Disconnected(Caller),
@@ -57,7 +59,8 @@ pub enum Event {
     Version(ServerId, String),
     /// What was on its way to another server may be lost.
     Unreachable(ServerId),
-    /// The snapshot that was to be fetched is here: what it stands for, and the state. None where it was given up.
+    /// The snapshot that was to be fetched is here: what it stands for, and the state. None where
+    /// it was given up.
     SnapshotFetched(Option<(SnapshotMeta, Box<State>)>),
     /// Every log write up to this number is on disk.
     Persisted(u64),
@@ -71,6 +74,7 @@ pub enum Event {
     ReaderClosed,
     /// Another server says that this one was removed from the quorum.
     Removed,
-    /// This server is about to stop: if it leads, another one shall. Told as [`super::Actions::may_leave`].
+    /// This server is about to stop: if it leads, another one shall. Told as
+    /// [`super::Actions::may_leave`].
     Leave,
 }

@@ -1,4 +1,5 @@
-//! A server in figures: where it stands now, for whoever watches it. Every one is kept, none is searched for.
+//! A server in figures: where it stands now, for whoever watches it. Every one is kept, none is
+//! searched for.
 
 use super::Frontend;
 use crate::corruption::Finding;
@@ -15,7 +16,8 @@ pub struct Figures {
     pub is_leader: bool,
     /// Whether it knows who leads.
     pub is_leader_known: bool,
-    /// How often it saw another server begin to lead, or the same one in a later term, after the first one.
+    /// How often it saw another server begin to lead, or the same one in a later term, after the
+    /// first one.
     pub leader_changes: u64,
     /// The last index of its log, on disk or not.
     pub last_index: LogIndex,

@@ -1,14 +1,16 @@
-//! A server's frontend: requests in, replies out. The second pure value of a server, around its [`Core`].
+//! A server's frontend: requests in, replies out. The second pure value of a server, around its
+//! [`Core`].
 //!
 //! ```text
 //! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (the disk begins to work)
 //!                                           settle ──> answers, checkpoints, … (the end of a turn, and the peers' turn)
 //! ```
 //!
-//! The core agrees on commands and applies them. The frontend decides what else a server must: who may ask what, whose
-//! answer is awaited, which blocking reads are parked and when they are woken, how a server joins, what is said when
-//! the disk fails, when the state is written to a checkpoint. The shell has the clock, the disk and the sockets; it
-//! tells what happened and carries out what comes back. The simulator drives the same value.
+//! The core agrees on commands and applies them. The frontend decides what else a server must: who
+//! may ask what, whose answer is awaited, which blocking reads are parked and when they are woken,
+//! how a server joins, what is said when the disk fails, when the state is written to a checkpoint.
+//! The shell has the clock, the disk and the sockets; it tells what happened and carries out what
+//! comes back. The simulator drives the same value.
 //!
 //! | file | is |
 //! |---|---|
@@ -24,8 +26,9 @@
 //! | `readiness.rs` | whether a server can serve, and why it cannot |
 //! | `figures.rs` | where a server stands, for whoever watches it |
 //!
-//! **Invariants:** every call is answered once, unless it was cancelled; an answer to a command rests on what is
-//! durable; a parked reader is looked at in the turn of the change that touches it; nothing here waits.
+//! **Invariants:** every call is answered once, unless it was cancelled; an answer to a command
+//! rests on what is durable; a parked reader is looked at in the turn of the change that touches
+//! it; nothing here waits.
 
 mod actions;
 mod admission;
@@ -220,7 +223,8 @@ impl Frontend {
         }
     }
 
-    /// Lets time go on; the shell says how many rows wait for the next checkpoint. Whether a tick was due.
+    /// Lets time go on; the shell says how many rows wait for the next checkpoint. Whether a tick
+    /// was due.
     pub fn advance(&mut self, now: Time, wall: WallTime, dirty_rows: usize, actions: &mut Actions) -> bool {
         if now < self.next_tick {
             if now >= self.wakes_at() {
@@ -245,8 +249,9 @@ impl Frontend {
         true
     }
 
-    /// Begins to end a turn. The disk should be given what there is for it before [`Frontend::settle`] follows, so that it is
-    /// at work while this one applies what was committed. Other servers are told at the turn's end, after clients.
+    /// Begins to end a turn. The disk should be given what there is for it before
+    /// [`Frontend::settle`] follows, so that it is at work while this one applies what was
+    /// committed. Other servers are told at the turn's end, after clients.
     pub fn decide(&mut self, now: Time, actions: &mut Actions) {
         self.core.decide(now, &mut self.outbox);
         self.hand_on(now, actions);
@@ -380,7 +385,8 @@ impl Frontend {
         self.core.membership().voters.len() > 1
     }
 
-    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is not known.
+    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is
+    /// not known.
     fn notice_disk(&mut self, health: DiskHealth, actions: &mut Actions) {
         // Reads and the leader's own steps go on: they need no disk of this server.
         if let DiskHealth::Failing(reason) = &health {
@@ -393,8 +399,8 @@ impl Frontend {
         self.disk = health;
     }
 
-    /// A leader whose disk refuses can have nothing decided that it could answer, and one whose state is corrupt answers
-    /// nobody: another server shall lead.
+    /// A leader whose disk refuses can have nothing decided that it could answer, and one whose
+    /// state is corrupt answers nobody: another server shall lead.
     fn step_down_if_unfit(&mut self, now: Time) {
         let is_unfit = self.corrupt || self.disk != DiskHealth::Good;
         // Each tick again: a transfer may fail, and alone there is nobody to hand over to.
@@ -404,7 +410,8 @@ impl Frontend {
         }
     }
 
-    /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes first.
+    /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes
+    /// first.
     fn hand_on(&mut self, now: Time, actions: &mut Actions) {
         // The checkpoint of the snapshot must be in the store's hands before the log's reset that
         // rests on it: see `carry_out`.

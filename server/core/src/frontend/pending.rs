@@ -37,7 +37,8 @@ pub(super) enum CallKind {
 }
 
 impl CallKind {
-    /// Whether its answer only begins something, a wait or a backup, so that it must be found if its caller gives up before.
+    /// Whether its answer only begins something, a wait or a backup, so that it must be found if
+    /// its caller gives up before.
     fn begins_something(&self) -> bool {
         matches!(self, Self::Read { blocking: Some(_), .. } | Self::Backup)
     }
@@ -48,7 +49,8 @@ impl CallKind {
     }
 }
 
-/// All pending calls, in slots that are used again. A token names a slot and which of its uses it is.
+/// All pending calls, in slots that are used again. A token names a slot and which of its uses it
+/// is.
 #[derive(Debug, Default)]
 pub(super) struct PendingCalls {
     slots: Vec<CallSlot>,
@@ -98,8 +100,8 @@ impl PendingCalls {
         Some(pending)
     }
 
-    /// Forgets a blocking read or a backup whose caller gave up, so that it is not parked and not begun. Whatever else was
-    /// called runs on: its answer is dropped by the shell.
+    /// Forgets a blocking read or a backup whose caller gave up, so that it is not parked and not
+    /// begun. Whatever else was called runs on: its answer is dropped by the shell.
     pub(super) fn cancel(&mut self, call: CallRef) {
         if let Some(token) = self.beginning.get(&call).copied() {
             self.take(token);

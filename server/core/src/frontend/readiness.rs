@@ -1,6 +1,7 @@
 //! Whether a server can serve now, and why it cannot.
 //!
-//! This is for those who watch a server or wait for it, as at a rolling restart: nothing is refused by it.
+//! This is for those who watch a server or wait for it, as at a rolling restart: nothing is refused
+//! by it.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -9,7 +10,8 @@ use lockmesh_protocol::time::Time;
 use std::fmt;
 use std::time::Duration;
 
-/// After so long without a write becoming durable, where there is one to make, the disk counts as stalled.
+/// After so long without a write becoming durable, where there is one to make, the disk counts as
+/// stalled.
 const DISK_STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a server cannot serve.

@@ -23,8 +23,8 @@ use std::sync::Arc;
 pub(super) enum Removal {
     /// It was not.
     No,
-    /// It has applied the end of its membership. A power failure everywhere may bring back the membership before, which
-    /// needs its vote: so it stores and votes on, but answers no agent.
+    /// It has applied the end of its membership. A power failure everywhere may bring back the
+    /// membership before, which needs its vote: so it stores and votes on, but answers no agent.
     Applied,
     /// The others have forgotten it: it is silent.
     Settled,
@@ -36,7 +36,8 @@ pub(super) fn is_of_roster(change: &Change) -> bool {
 }
 
 impl Frontend {
-    /// A message of another server. One that was removed is not heard: its id was given, and has no row any more.
+    /// A message of another server. One that was removed is not heard: its id was given, and has no
+    /// row any more.
     pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
         // Its log may still say that it votes; the others have forgotten it, and must not be
         // disturbed.
@@ -54,14 +55,15 @@ impl Frontend {
         }
     }
 
-    /// Whether a server was removed from the quorum: its id was given, and has no row any more. An id is never given
-    /// again.
+    /// Whether a server was removed from the quorum: its id was given, and has no row any more. An
+    /// id is never given again.
     pub fn was_removed(&self, server: ServerId) -> bool {
         let state = self.core.state();
         server <= state.last_server() && state.server(server).is_none()
     }
 
-    /// Looks whether this server was removed: whether it has applied the end of its membership, or its row is gone.
+    /// Looks whether this server was removed: whether it has applied the end of its membership, or
+    /// its row is gone.
     pub(super) fn notice_own_removal(&mut self, actions: &mut Actions) {
         let me = self.config.own_record.id;
         if self.was_removed(me) {
@@ -99,8 +101,8 @@ impl Frontend {
         self.end_service(&Unavailable::Removed, actions);
     }
 
-    /// Looks whether a leader has found this server's state to be corrupt: from now on it refuses everybody, but stores and
-    /// votes on.
+    /// Looks whether a leader has found this server's state to be corrupt: from now on it refuses
+    /// everybody, but stores and votes on.
     pub(super) fn notice_corruption(&mut self, actions: &mut Actions) {
         let Some(index) = self.core.corruption_checks().found_corrupt().filter(|_| !self.corrupt) else {
             return;
@@ -130,8 +132,8 @@ impl Frontend {
         removed.or_else(|| self.corrupt.then_some(Unavailable::Corrupt))
     }
 
-    /// From now on this server refuses everybody, so that they ask another one, and whoever waits here is told at once. What
-    /// becomes of a write on its way is not known.
+    /// From now on this server refuses everybody, so that they ask another one, and whoever waits
+    /// here is told at once. What becomes of a write on its way is not known.
     fn end_service(&mut self, why: &Unavailable, actions: &mut Actions) {
         for parked in self.watches.take_all() {
             actions.answer(parked.from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
@@ -146,7 +148,8 @@ impl Frontend {
         }
     }
 
-    /// The roster may have changed: the other servers are reached where it says now, and it must say where this one is.
+    /// The roster may have changed: the other servers are reached where it says now, and it must
+    /// say where this one is.
     pub(super) fn notice_roster(&mut self, actions: &mut Actions) {
         let state = self.core.state();
         if state.servers().next().is_none() {
@@ -165,7 +168,8 @@ impl Frontend {
         actions.roster = Some(RosterChange { announce });
     }
 
-    /// A server wants to belong to the quorum: first it gets an id, then it is taken in as a learner.
+    /// A server wants to belong to the quorum: first it gets an id, then it is taken in as a
+    /// learner.
     pub(super) fn admit(&mut self, now: Time, from: CallRef, server: NewServer, actions: &mut Actions) {
         let node = server.node.folded();
         let state = self.core.state();
@@ -214,7 +218,8 @@ impl Frontend {
         self.propose_own(now, from, CallKind::Announcement, Command::UpdateServer(server));
     }
 
-    /// This server is about to stop. One that leads hands the leadership over first, so that nobody has to notice.
+    /// This server is about to stop. One that leads hands the leadership over first, so that nobody
+    /// has to notice.
     pub(super) fn leave(&mut self, now: Time, actions: &mut Actions) {
         if self.core.is_serving() && self.has_other_voters() {
             let token = self.pending.insert(Pending::Leave);

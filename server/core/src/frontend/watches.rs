@@ -1,7 +1,8 @@
 //! Blocking queries that wait: parked here until a change touches what they ask for.
 //!
-//! A parked reader costs an entry in a few maps, never a thread. It is looked at again at the end of a turn whose changes
-//! touched it, once, however many there were. What has no parked reader costs nothing.
+//! A parked reader costs an entry in a few maps, never a thread. It is looked at again at the end
+//! of a turn whose changes touched it, once, however many there were. What has no parked reader
+//! costs nothing.
 
 use super::event::{CallRef, Caller};
 use lockmesh_protocol::change::Change;
@@ -161,7 +162,8 @@ impl Watches {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// The whole state is another one. What a reader knows is of the old state, so any answer is news to it.
+    /// The whole state is another one. What a reader knows is of the old state, so any answer is
+    /// news to it.
     fn touch_all(&mut self) {
         self.touched.extend(self.parked.keys());
         for parked in self.parked.values_mut() {
@@ -174,7 +176,8 @@ impl Watches {
         self.touch_prefixes(key);
     }
 
-    /// Whoever waits for a key or a prefix that is under this one, or for a prefix that this one is under.
+    /// Whoever waits for a key or a prefix that is under this one, or for a prefix that this one is
+    /// under.
     fn touch_tree(&mut self, prefix: &Key) {
         self.touch_prefixes(prefix);
         // Topics are sorted by kind and name, so all under the prefix follow each other.

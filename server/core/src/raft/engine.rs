@@ -1,18 +1,21 @@
-//! The only file that names the consensus engine (`raft`): turns it until it has nothing more to say.
+//! The only file that names the consensus engine (`raft`): turns it until it has nothing more to
+//! say.
 //!
 //! The engine is pure but strict. What this file keeps for it, each sentence a line of code below:
 //! - Between a `ready()` and its `advance_append_async()` nothing else is called.
 //! - Entries and hard state are visible in [`MemoryLog`] before the engine moves on.
 //! - A leader's messages leave at once, but never before its (term, vote) is durable.
 //! - What rests on a write waits until the engine was told that the write is durable.
-//! - A hard state that only moved its commit index needs no write of its own; its messages still wait for
-//!   everything that was queued before.
+//! - A hard state that only moved its commit index needs no write of its own; its messages still
+//!   wait for everything that was queued before.
 //! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
 //! - A single voter that is not the leader does not tick before its log is durable.
-//! - From a snapshot's installation in memory until it is durable and reported as applied, time stands still.
-//! - The engine joins no entries to a message of the same turn: it would join them to one without entries that ends
-//!   elsewhere, and the follower would acknowledge what it does not have.
-//! - A change of membership goes through a joint one; whoever leads pings at once, so that all learn of its end.
+//! - From a snapshot's installation in memory until it is durable and reported as applied, time
+//!   stands still.
+//! - The engine joins no entries to a message of the same turn: it would join them to one without
+//!   entries that ends elsewhere, and the follower would acknowledge what it does not have.
+//! - A change of membership goes through a joint one; whoever leads pings at once, so that all
+//!   learn of its end.
 //!
 //! A panic of the engine means that memory can no longer be trusted: it is never caught.
 
@@ -42,7 +45,8 @@ const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 pub(crate) struct Effects {
     pub(crate) writes: Vec<LogWrite>,
     pub(crate) messages: Messages,
-    /// The snapshot of another server that takes the place of everything; nothing is committed in the same turn.
+    /// The snapshot of another server that takes the place of everything; nothing is committed in
+    /// the same turn.
     pub(crate) installed: Option<SnapshotMeta>,
     pub(crate) committed: Vec<LogEntry>,
     /// Read rounds that are confirmed: their number, and the index that must be applied first.
@@ -61,7 +65,8 @@ pub(crate) struct Engine {
     node: RawNode<MemoryLog>,
     random: Random,
     election_ticks: usize,
-    /// What makes this life's read rounds unlike those of other servers and of its own earlier lives.
+    /// What makes this life's read rounds unlike those of other servers and of its own earlier
+    /// lives.
     life: u64,
     /// The (term, role) for which the election time-out was drawn, and the time-out in ticks.
     drawn_for: Option<(u64, StateRole)>,
@@ -199,7 +204,8 @@ impl Engine {
         self.node.raft.state == StateRole::Leader
     }
 
-    /// Whether this leader has applied an entry of its own term: before that it must not answer reads.
+    /// Whether this leader has applied an entry of its own term: before that it must not answer
+    /// reads.
     pub(crate) fn leads_its_term(&self) -> bool {
         // Until then its commit index may be older than what was answered (paper, 5.4.2;
         // thesis, 6.4).
@@ -529,7 +535,8 @@ impl Engine {
         }
     }
 
-    /// Takes the place of the engine's own draw, which it repeats also where term and role stay what they were.
+    /// Takes the place of the engine's own draw, which it repeats also where term and role stay
+    /// what they were.
     fn draw_election_timeout(&mut self) {
         let now = (self.node.raft.term, self.node.raft.state);
         // Once for each term and role, as the paper has it (5.2); a draw at each tick would favour
@@ -732,7 +739,8 @@ fn to_engine_membership(membership: &Membership) -> eraftpb::ConfState {
     }
 }
 
-/// The membership after the whole log that a disk held, committed or not: the last that its server knew of.
+/// The membership after the whole log that a disk held, committed or not: the last that its server
+/// knew of.
 pub fn membership_after(recovered: &Recovered) -> Membership {
     let Recovered { hard_state, snapshot, base, entries, .. } = recovered;
     // Whose engine it is has no meaning: it never runs.
@@ -769,7 +777,8 @@ fn parse_own<M: protobuf::Message>(data: &[u8]) -> M {
     message
 }
 
-/// The number of a confirmed round, if it was begun in this life: an answer to an earlier one may come late.
+/// The number of a confirmed round, if it was begun in this life: an answer to an earlier one may
+/// come late.
 fn read_of(read: &raft::ReadState, ours: [u64; 2]) -> Option<(u64, LogIndex)> {
     let ours = ours.map(u64::to_be_bytes).concat();
     let round = read.request_ctx.strip_prefix(ours.as_slice())?;

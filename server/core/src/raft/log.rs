@@ -15,7 +15,8 @@ pub struct LogEntry {
     pub term: Term,
     /// How `data` is to be read.
     pub kind: EntryKind,
-    /// A proposal of ours, behind the version of its [`format`](lockmesh_protocol::format), or the engine's own text of a membership change.
+    /// A proposal of ours, behind the version of its [`format`](lockmesh_protocol::format), or the
+    /// engine's own text of a membership change.
     pub data: Bytes,
     /// The engine's context of a membership change.
     pub context: Bytes,
@@ -109,7 +110,8 @@ pub struct SnapshotMeta {
     pub membership: Membership,
 }
 
-/// One write for the log's writer. Writes are made in the order of their numbers; one commit may carry many.
+/// One write for the log's writer. Writes are made in the order of their numbers; one commit may
+/// carry many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogWrite {
     /// What [`crate::Input::Persisted`] shall report.
@@ -129,7 +131,8 @@ pub struct Recovered {
     pub hard_state: HardState,
     /// What the snapshot stands for.
     pub snapshot: SnapshotMeta,
-    /// The log behind the compaction index, ascending and without gaps; may begin at or before the snapshot's index.
+    /// The log behind the compaction index, ascending and without gaps; may begin at or before the
+    /// snapshot's index.
     pub entries: Vec<LogEntry>,
     /// The entry before the first: (index, term).
     pub base: (LogIndex, Term),
@@ -144,7 +147,7 @@ pub struct Recovered {
 pub struct OwnMemory {
     /// How far the other servers have certainly come.
     pub peers: PeerMemory,
-    /// The snapshot of another server that took the place of its state, until a corruption check has confirmed that; 0 where
-    /// the state is its own work.
+    /// The snapshot of another server that took the place of its state, until a corruption check
+    /// has confirmed that; 0 where the state is its own work.
     pub copy_of: LogIndex,
 }

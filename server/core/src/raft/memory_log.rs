@@ -1,4 +1,5 @@
-//! The log in memory, as the engine reads it, and its compaction: everything behind the compaction index, in memory.
+//! The log in memory, as the engine reads it, and its compaction: everything behind the compaction
+//! index, in memory.
 //!
 //! What is here need not be on disk yet; the engine is told separately what is.
 
@@ -99,7 +100,8 @@ impl MemoryLog {
         }
     }
 
-    /// The last index that can go while so many bytes of entries stay, what surrounds each of them counted.
+    /// The last index that can go while so many bytes of entries stay, what surrounds each of them
+    /// counted.
     pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
         let mut left = (self.bytes + self.entries.len() * OVERHEAD) as u64;
         let gone = self.entries.iter().take_while(|entry| {
@@ -117,7 +119,8 @@ impl MemoryLog {
         self.bytes = 0;
     }
 
-    /// The snapshot that a server can be given: one that leads to the log, reaches the index and names the server.
+    /// The snapshot that a server can be given: one that leads to the log, reaches the index and
+    /// names the server.
     pub(crate) fn snapshot_for(&self, server: ServerId, index: LogIndex) -> Option<&SnapshotMeta> {
         let snapshot = Some(&self.snapshot).filter(|snapshot| {
             // One that ends before the log begins would leave a gap, and one that does not name the

@@ -1,7 +1,7 @@
 //! What servers say to each other: our own mirror of the engine's messages.
 //!
-//! No parser of the engine's ever sees a peer's bytes: a message is decoded by our own wire, looked at by
-//! [`PeerMessage::fault`], and only then becomes one of the engine's.
+//! No parser of the engine's ever sees a peer's bytes: a message is decoded by our own wire, looked
+//! at by [`PeerMessage::fault`], and only then becomes one of the engine's.
 
 use crate::raft::log::{LogEntry, SnapshotMeta};
 use crate::setback::LogPosition;
@@ -71,8 +71,8 @@ pub enum MessageKind {
     ReadIndex,
     /// The answer.
     ReadIndexResponse,
-    /// The leader asks for the checksum of the state at the index of a corruption check. This kind and those that follow
-    /// are the core's own: no engine ever sees them.
+    /// The leader asks for the checksum of the state at the index of a corruption check. This kind
+    /// and those that follow are the core's own: no engine ever sees them.
     Checksum,
     /// The answer, in the context.
     ChecksumResponse,
@@ -119,7 +119,8 @@ impl PeerMessage {
         }
     }
 
-    /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the engine.
+    /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the
+    /// engine.
     pub fn fault(&self, sender: ServerId, receiver: ServerId) -> Option<&'static str> {
         let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
         // Otherwise one server could vote in another one's name.

@@ -11,7 +11,8 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is forgotten.
+    /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is
+    /// forgotten.
     pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
         // The node's part can fail half-way, so it is tried first; what follows cannot.
         let outcome = self.attempt(|step| step.register_agent_node(registration)).map_err(Refusal::Catalog);

@@ -1,4 +1,5 @@
-//! Health checks: a critical one ends the sessions that depend on it, each time that it is said to be critical.
+//! Health checks: a critical one ends the sessions that depend on it, each time that it is said to
+//! be critical.
 
 use super::State;
 use super::rows::CheckKey;
@@ -9,7 +10,8 @@ use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Writes a check on its node, which must be registered, as must be the service that it is about.
+    /// Writes a check on its node, which must be registered, as must be the service that it is
+    /// about.
     pub(super) fn ensure_check(&mut self, check: &Check) -> Result<(), String> {
         let Some(node) = self.state.nodes.get(&check.node.folded()) else {
             return Err("Missing node registration".into());

@@ -65,7 +65,8 @@ impl Step<'_> {
         Some(self.write_entry(existing, new, lock))
     }
 
-    /// The one rule: what is there already is not written again, and whatever is written gets this index.
+    /// The one rule: what is there already is not written again, and whatever is written gets this
+    /// index.
     pub(super) fn write_entry(
         &mut self,
         existing: Option<Arc<Entry>>,

@@ -1,6 +1,7 @@
-//! Session invalidation: what the end of a session does. its locks are released or its keys deleted, each key is closed by the
-//! session's lock-delay, its positions in queues are given up, and the loss is written down. All in the command that
-//! ended it; only when every session that it ends has ended, the locks that are free go to those who wait.
+//! Session invalidation: what the end of a session does. its locks are released or its keys
+//! deleted, each key is closed by the session's lock-delay, its positions in queues are given up,
+//! and the loss is written down. All in the command that ended it; only when every session that it
+//! ends has ended, the locks that are free go to those who wait.
 
 use super::rows::CheckKey;
 use super::step::Step;

@@ -1,7 +1,8 @@
-//! What must be true of the state after every command: sentences first, each with the code that holds it.
+//! What must be true of the state after every command: sentences first, each with the code that
+//! holds it.
 //!
-//! Never called on the way of a command: it looks at everything. Tests and simulations call it after every apply,
-//! a restore before it believes a backup.
+//! Never called on the way of a command: it looks at everything. Tests and simulations call it
+//! after every apply, a restore before it believes a backup.
 
 use super::State;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};

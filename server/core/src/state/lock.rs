@@ -1,7 +1,7 @@
 //! Locks: who gets a key, who gives it back, and the fencing token of each grant.
 //!
-//! Contenders that do not wait have no order: the first acquire in the log that finds the lock free wins. Those that
-//! wait are in a queue, and come before them.
+//! Contenders that do not wait have no order: the first acquire in the log that finds the lock free
+//! wins. Those that wait are in a queue, and come before them.
 
 use super::entry::lock_of;
 use super::step::Step;
@@ -56,22 +56,22 @@ impl Step<'_> {
         Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)))
     }
 
-    /// Gives a lock back; none if the session does not hold it, and then it waits for it no more either. The session need not
-    /// live any more.
+    /// Gives a lock back; none if the session does not hold it, and then it waits for it no more
+    /// either. The session need not live any more.
     pub(super) fn release(&mut self, new: &NewEntry, session: SessionId) -> Option<Arc<Entry>> {
         let existing = self.entry(&new.key);
         let lock = lock_of(existing.as_ref());
         if lock.session != Some(session) {
-            // Only an agent knows that somebody waits, and where it died nobody does: whoever gives back what it may have been
-            // granted unheard must not be granted it later.
+            // Only an agent knows that somebody waits, and where it died nobody does: whoever gives
+            // back what it may have been granted unheard must not be granted it later.
             self.leave_queue(&new.key, session);
             return None;
         }
         Some(self.write_entry(existing, new, lock.freed()))
     }
 
-    /// The holder acquires again, so it knows of its hold, whatever becomes of the request that waited for it. Nobody
-    /// else sees a difference, so no index moves.
+    /// The holder acquires again, so it knows of its hold, whatever becomes of the request that
+    /// waited for it. Nobody else sees a difference, so no index moves.
     fn make_known(&mut self, existing: Option<&Arc<Entry>>) {
         if let Some(entry) = existing.filter(|entry| entry.lock.granted_for.is_some()) {
             let lock = Lock { granted_for: None, ..entry.lock };
@@ -94,8 +94,9 @@ impl Step<'_> {
 
     /// A key's lock once it is granted, and for which waiting request.
     ///
-    /// Every way to a lock leads through here, and out of the lock's queue: a transaction may free a lock and take it
-    /// for a session that waits for it, and a holder that still waited would be granted its own release.
+    /// Every way to a lock leads through here, and out of the lock's queue: a transaction may free
+    /// a lock and take it for a session that waits for it, and a holder that still waited would be
+    /// granted its own release.
     pub(super) fn grant(
         &mut self,
         key: &Key,

@@ -1,7 +1,7 @@
 //! The replicated lock state machine: a pure value that every server computes alike.
 //!
-//! [`State::apply`] takes one log entry, answers it, and appends a [`Change`] for every row that it sets. Each rule
-//! has a file of its own; read them in this order:
+//! [`State::apply`] takes one log entry, answers it, and appends a [`Change`] for every row that it
+//! sets. Each rule has a file of its own; read them in this order:
 //!
 //! | module | holds |
 //! |---|---|
@@ -25,8 +25,9 @@
 //! | `view` | answers of very many rows, which others build |
 //! | `invariants` | what must be true after every command, as sentences and as code |
 //!
-//! **Invariants:** nothing here knows a clock: a TTL, a lock-delay or a wait is data, and its end is a command. Nothing
-//! depends on hash order. A state rebuilt from its rows equals the state that wrote them.
+//! **Invariants:** nothing here knows a clock: a TTL, a lock-delay or a wait is data, and its end
+//! is a command. Nothing depends on hash order. A state rebuilt from its rows equals the state that
+//! wrote them.
 
 mod agent;
 mod catalog;
@@ -76,9 +77,11 @@ impl State {
         Self::default()
     }
 
-    /// Applies the log entry at `index` of `term`, appends every row that it sets to `changes`, and answers.
+    /// Applies the log entry at `index` of `term`, appends every row that it sets to `changes`, and
+    /// answers.
     ///
-    /// Indexes in changes and in the answer are those that clients see: the log's plus [`State::index_base`].
+    /// Indexes in changes and in the answer are those that clients see: the log's plus
+    /// [`State::index_base`].
     pub fn apply(
         &mut self,
         index: LogIndex,
@@ -89,7 +92,8 @@ impl State {
         self.apply_keeping(index, term, proposal, changes, &mut Removed::default())
     }
 
-    /// The same, and gives away the rows that it removes many at once, so that they can be freed elsewhere.
+    /// The same, and gives away the rows that it removes many at once, so that they can be freed
+    /// elsewhere.
     pub fn apply_keeping(
         &mut self,
         index: LogIndex,

@@ -1,4 +1,5 @@
-//! Nodes: what a session hangs on. Names are compared without regard to case; a node's UUID outlives its name.
+//! Nodes: what a session hangs on. Names are compared without regard to case; a node's UUID
+//! outlives its name.
 
 use super::State;
 use super::rows::{CheckKey, ServiceKey};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 pub(super) const SERF_HEALTH: &str = "serfHealth";
 
 impl Step<'_> {
-    /// Writes a node. A known UUID under another name is a rename: the old node goes, with its sessions.
+    /// Writes a node. A known UUID under another name is a rename: the old node goes, with its
+    /// sessions.
     pub(super) fn ensure_node(&mut self, node: &Node) -> Result<(), String> {
         let folded = node.name.folded();
         let id = node.id.to_ascii_lowercase();
@@ -79,8 +81,8 @@ impl Step<'_> {
         self.touch_node(&folded);
     }
 
-    /// A name belongs to the node that has it as long as that one's agent is alive. A node without an agent, or
-    /// without a UUID to be told apart by, gives it up.
+    /// A name belongs to the node that has it as long as that one's agent is alive. A node without
+    /// an agent, or without a UUID to be told apart by, gives it up.
     fn name_is_free(&self, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
         let folded = node.name.folded();
         let Some(owner) = self.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
@@ -106,7 +108,8 @@ impl State {
         self.nodes.get(name)
     }
 
-    /// The index of a node with its services; an unknown node's is that of the last deletion of any.
+    /// The index of a node with its services; an unknown node's is that of the last deletion of
+    /// any.
     pub(super) fn node_index(&self, folded: &NodeName) -> LogIndex {
         // Whoever waits for a node that is gone is woken by the next deletion, and not by every
         // change.

@@ -5,10 +5,11 @@
 //!                │                                    [ (key, row), (key, row), … ]   128 at most
 //! ```
 //!
-//! A clone is a view of this moment: it costs one counter, and later writes copy the list of pages once and each page
-//! that they touch, only while somebody still holds the view. What is asked of a whole prefix (its newest index, how
-//! many bytes it has at least) is asked of its pages, and of rows only where the prefix begins and ends. The rows of a
-//! prefix are taken out by page, so that whoever removes them need not free them.
+//! A clone is a view of this moment: it costs one counter, and later writes copy the list of pages
+//! once and each page that they touch, only while somebody still holds the view. What is asked of a
+//! whole prefix (its newest index, how many bytes it has at least) is asked of its pages, and of
+//! rows only where the prefix begins and ends. The rows of a prefix are taken out by page, so that
+//! whoever removes them need not free them.
 
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::record::Entry;
@@ -192,7 +193,8 @@ impl<R: TreeRow> Pages<R> {
                 }
                 Some(old)
             }
-            // Keys that come in their order fill page after page, instead of leaving each half full.
+            // Keys that come in their order fill page after page, instead of leaving each half
+            // full.
             Err(slot) if slot == PAGE_ROWS => {
                 pages.insert(at + 1, Page::new(vec![(key, row)]));
                 self.len += 1;

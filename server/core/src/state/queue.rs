@@ -1,8 +1,10 @@
-//! Queues: who waits for a lock, in the order of asking, and how whoever frees it grants it to the next.
+//! Queues: who waits for a lock, in the order of asking, and how whoever frees it grants it to the
+//! next.
 //!
-//! A grant is part of the command that frees the lock: a release, a delete, the end of a session or of a delay. So a lock
-//! that somebody may have never lies free between two commands, and a hand-off costs one entry of the log. Grants come
-//! last in a command: a transaction sees its own operations only, and nobody is granted what the same command ends.
+//! A grant is part of the command that frees the lock: a release, a delete, the end of a session or
+//! of a delay. So a lock that somebody may have never lies free between two commands, and a
+//! hand-off costs one entry of the log. Grants come last in a command: a transaction sees its own
+//! operations only, and nobody is granted what the same command ends.
 //!
 //! The wait itself is the leader's to count, its end is a command, as with lock-delays.
 
@@ -28,8 +30,8 @@ pub const WAITERS_MAX: usize = 10_000;
 pub const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 impl Step<'_> {
-    /// Takes the lock, or else a position in the key's queue. A session that is there already keeps its position, and what
-    /// it asked for before is forgotten.
+    /// Takes the lock, or else a position in the key's queue. A session that is there already keeps
+    /// its position, and what it asked for before is forgotten.
     pub(super) fn enqueue(
         &mut self,
         new: &NewEntry,
@@ -57,7 +59,8 @@ impl Step<'_> {
         Ok(Reply::Queued { queue_position })
     }
 
-    /// Gives up what the request at `enqueued_at_index` asked for: its position, or the lock, if nobody else may know of it.
+    /// Gives up what the request at `enqueued_at_index` asked for: its position, or the lock, if
+    /// nobody else may know of it.
     pub(super) fn leave(&mut self, key: &Key, session: SessionId, enqueued_at_index: LogIndex) -> Reply {
         if self.stop_waiting(key, session, enqueued_at_index) {
             return Reply::Succeeded(true);
@@ -78,7 +81,8 @@ impl Step<'_> {
         }
     }
 
-    /// Gives up the position of the request at `enqueued_at_index`; false where it has none any more.
+    /// Gives up the position of the request at `enqueued_at_index`; false where it has none any
+    /// more.
     pub(super) fn stop_waiting(
         &mut self,
         key: &Key,
@@ -192,7 +196,8 @@ impl State {
 
     /// What became of a position: what an acquire in it answers, once it is no longer waited in.
     ///
-    /// A hold that goes with another request of the same session is not told of: that one may still give it back.
+    /// A hold that goes with another request of the same session is not told of: that one may still
+    /// give it back.
     pub(super) fn query_queue_position(
         &self,
         key: &Key,

@@ -5,7 +5,8 @@ use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::record::Entry;
 use std::sync::Arc;
 
-/// Rows that commands removed many at once. Nobody needs them any more, and to drop them may take a while.
+/// Rows that commands removed many at once. Nobody needs them any more, and to drop them may take a
+/// while.
 #[derive(Debug, Default)]
 pub struct Removed(Vec<Tree>);
 
@@ -45,7 +46,8 @@ pub(super) struct Tree {
     pub(super) tombstones: Pages<LogIndex>,
 }
 
-/// What brings a tree back that a command deletes: the maps as they were, which share their pages with what is removed.
+/// What brings a tree back that a command deletes: the maps as they were, which share their pages
+/// with what is removed.
 #[derive(Debug)]
 pub(super) struct TreeBefore {
     pub(super) tree: Tree,

@@ -1,7 +1,9 @@
-//! Exactly once: a command that comes again is answered from the reply that was kept, and does nothing.
+//! Exactly once: a command that comes again is answered from the reply that was kept, and does
+//! nothing.
 //!
-//! An agent counts its commands and says with each one below which sequence it will never ask again. What is
-//! below is forgotten and refused: a late duplicate may never be taken for something new.
+//! An agent counts its commands and says with each one below which sequence it will never ask
+//! again. What is below is forgotten and refused: a late duplicate may never be taken for something
+//! new.
 
 use super::step::Step;
 use crate::proposal::Proposal;
@@ -67,7 +69,8 @@ impl Step<'_> {
         Arc::new(Applied { index: self.index, reply: Reply::Refused(Refusal::Forgotten) })
     }
 
-    /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has ended since.
+    /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has
+    /// ended since.
     fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
         match (command, &kept.reply) {
             (

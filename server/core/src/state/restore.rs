@@ -1,12 +1,15 @@
-//! A backup takes the place of everything: its parts are gathered first, then all rows change in one command.
+//! A backup takes the place of everything: its parts are gathered first, then all rows change in
+//! one command.
 //!
-//! What belongs to this cluster and not to its data stays: its id, its servers, its agents and the replies kept for
-//! them. No index and no fencing token that is given afterwards may equal one that was given here or in the backup.
+//! What belongs to this cluster and not to its data stays: its id, its servers, its agents and the
+//! replies kept for them. No index and no fencing token that is given afterwards may equal one that
+//! was given here or in the backup.
 //!
-//! A restore changes every key that it brings back, so the key's index is the restore's. With that of the backup an index
-//! would go back, and a blocking query that comes after the restore with an index from before would sleep until the next
-//! change. Not even a least index for all answers would do: by Consul's rules a key's `ModifyIndex` is the index of its
-//! query, and clients wait with it (Patroni does), who would all be answered at once, again and again.
+//! A restore changes every key that it brings back, so the key's index is the restore's. With that
+//! of the backup an index would go back, and a blocking query that comes after the restore with an
+//! index from before would sleep until the next change. Not even a least index for all answers
+//! would do: by Consul's rules a key's `ModifyIndex` is the index of its query, and clients wait
+//! with it (Patroni does), who would all be answered at once, again and again.
 
 use super::State;
 use super::agent::alive_check;
@@ -26,11 +29,12 @@ use std::sync::Arc;
 /// How many parts a backup may have, each of about 1 MiB.
 pub const RESTORE_PARTS_MAX: u32 = 16_384;
 
-/// The number under which it is noted that a restore has begun, so that this too survives a restart.
+/// The number under which it is noted that a restore has begun, so that this too survives a
+/// restart.
 const BEGUN: u32 = u32::MAX;
 
-/// How far the fence jumps where the backup is another cluster's, or a lost one's: more than that one can have
-/// granted since the backup was made.
+/// How far the fence jumps where the backup is another cluster's, or a lost one's: more than that
+/// one can have granted since the backup was made.
 const FENCE_JUMP: u64 = 1 << 32;
 
 /// The largest number that is taken from a backup: clients exist that hold indexes in 63 bits.
@@ -77,7 +81,8 @@ impl Step<'_> {
     fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
         let mut backup = self.state.gathered(id, parts)?;
         let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
-        // One more than here in any case: the base tells this restore's rows from those that were here before.
+        // One more than here in any case: the base tells this restore's rows from those that were
+        // here before.
         self.index = self.index.next().max(newest.next());
         backup.raise_indexes(self.index);
         let ours = std::mem::take(self.state);
@@ -112,7 +117,8 @@ impl Step<'_> {
         if !self.state.nodes.contains_key(&folded)
             && let Some(node) = ours.nodes.get(&folded)
         {
-            // Another node of the backup may have the name by right; then the agent goes without its own.
+            // Another node of the backup may have the name by right; then the agent goes without
+            // its own.
             let _ = self.ensure_node(node);
         }
         if self.state.nodes.contains_key(&folded) {
@@ -124,10 +130,11 @@ impl Step<'_> {
 }
 
 impl State {
-    /// Makes every query's index `to`, which is newer than all that were given: whatever somebody knows of the past, this
-    /// is news to him.
+    /// Makes every query's index `to`, which is newer than all that were given: whatever somebody
+    /// knows of the past, this is news to him.
     ///
-    /// What sessions and the catalog are asked for goes by the indexes of their tables, so their rows keep their own.
+    /// What sessions and the catalog are asked for goes by the indexes of their tables, so their
+    /// rows keep their own.
     pub fn raise_indexes(&mut self, to: LogIndex) {
         let changed = |entry: &Entry| Arc::new(Entry { modify_index: to, ..entry.clone() });
         let entries: Vec<_> = self.entries.iter().map(|(key, entry)| (key.clone(), changed(entry))).collect();

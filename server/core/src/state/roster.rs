@@ -1,6 +1,8 @@
-//! The servers of the quorum: who they are and where they are reached. Who votes is the log's own matter.
+//! The servers of the quorum: who they are and where they are reached. Who votes is the log's own
+//! matter.
 //!
-//! **Invariants:** an id is given once and never again. A server that asks twice to be admitted gets one id.
+//! **Invariants:** an id is given once and never again. A server that asks twice to be admitted
+//! gets one id.
 
 use super::State;
 use super::step::Step;
@@ -36,8 +38,8 @@ impl Step<'_> {
         if let Err(why) = self.reads_our_format(&new.node, new.format) {
             return refused(&why);
         }
-        // The same instance id is the same data folder: a retry, or a server that was admitted and not
-        // yet taken in.
+        // The same instance id is the same data folder: a retry, or a server that was admitted and
+        // not yet taken in.
         let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
         if let Some(known) = known {
             self.set_server(&known, new.with_id(known.id));
@@ -59,8 +61,8 @@ impl Step<'_> {
         Reply::Server(id)
     }
 
-    /// The cluster goes on to a format that every one of its servers reads. From then on there may be bytes that an older
-    /// build cannot read, so this never goes back.
+    /// The cluster goes on to a format that every one of its servers reads. From then on there may
+    /// be bytes that an older build cannot read, so this never goes back.
     pub(super) fn raise_format(&mut self, format: u8) -> Reply {
         let is_newer = format > self.state.format();
         let may_rise = is_newer && self.state.servers().all(|server| server.format >= format);
@@ -138,7 +140,8 @@ impl State {
         self.format.max(format::FIRST)
     }
 
-    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the default.
+    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the
+    /// default.
     pub fn autopilot(&self) -> (&Autopilot, LogIndex) {
         (&self.autopilot, self.autopilot_index)
     }

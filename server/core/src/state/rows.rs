@@ -1,6 +1,8 @@
-//! The rows of the state: what a change sets, the whole list as changes, and what follows from them.
+//! The rows of the state: what a change sets, the whole list as changes, and what follows from
+//! them.
 //!
-//! [`State::load`] is the only code that alters a row. It must never fail and never decide anything.
+//! [`State::load`] is the only code that alters a row. It must never fail and never decide
+//! anything.
 
 use super::pages::Pages;
 use crate::fault_injection::FaultPoint;
@@ -27,7 +29,8 @@ pub(super) const TABLES: [Table; 7] = [
     Table::NodeDeletions,
 ];
 
-/// A check's key: its node and its id, both folded, since both are looked up without regard to case.
+/// A check's key: its node and its id, both folded, since both are looked up without regard to
+/// case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CheckKey {
     pub(super) node: NodeName,
@@ -54,7 +57,8 @@ pub struct State {
     pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
     pub(super) tombstones: Pages<LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
-    /// Who waits for each lock, by queue position: whoever came first is granted first. No queue in here is ever empty.
+    /// Who waits for each lock, by queue position: whoever came first is granted first. No queue in
+    /// here is ever empty.
     pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
     pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
     pub(super) replies: BTreeMap<AgentNumber, KeptReplies>,
@@ -90,7 +94,8 @@ pub(super) struct KeptReplies {
     pub(super) kept: BTreeMap<u64, Arc<Applied>>,
 }
 
-/// What follows from the rows, kept so that nothing has to be searched for. No set or map in here is ever empty.
+/// What follows from the rows, kept so that nothing has to be searched for. No set or map in here
+/// is ever empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Derived {
     /// The keys that each session holds.
@@ -164,7 +169,8 @@ impl State {
         }
     }
 
-    /// Every row as the change that sets it. Loaded into a fresh state, they make one that equals this.
+    /// Every row as the change that sets it. Loaded into a fresh state, they make one that equals
+    /// this.
     pub fn rows(&self) -> impl Iterator<Item = Change> + '_ {
         let nodes = self.nodes.iter().map(|(name, row)| Change::Node(name.clone(), Some(row.clone())));
         let node_indexes = self.node_indexes.iter();
@@ -196,8 +202,9 @@ impl State {
             )
     }
 
-    /// Whether a change would make a row that is there already, of a kind that is made once and never changed until it
-    /// goes: sessions, replies and losses. Who writes rows down relies on it.
+    /// Whether a change would make a row that is there already, of a kind that is made once and
+    /// never changed until it goes: sessions, replies and losses. Who writes rows down relies on
+    /// it.
     pub(super) fn makes_again(&self, change: &Change) -> bool {
         match change {
             Change::Session(id, Some(_)) => self.sessions.contains_key(id),

@@ -25,8 +25,8 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Ends a session that was not renewed, unless the decision is another leader's: a new leader gives every
-    /// session its whole TTL again, and an old one must not take it back.
+    /// Ends a session that was not renewed, unless the decision is another leader's: a new leader
+    /// gives every session its whole TTL again, and an old one must not take it back.
     pub(super) fn expire_session(&mut self, session: SessionId, term: Term, base: u64) -> Reply {
         if term == self.term && base == self.state.index_base {
             self.end_session(session, LossCause::TtlExpired);

@@ -1,7 +1,7 @@
 //! One command at work. The rules in the other files are methods of [`Step`].
 //!
-//! A row is changed by [`Step::set`] and in no other way: the change is made and listed in one move, so that the
-//! state and its changes can never part.
+//! A row is changed by [`Step::set`] and in no other way: the change is made and listed in one
+//! move, so that the state and its changes can never part.
 
 use super::State;
 use super::removed::{Removed, TreeBefore};
@@ -27,7 +27,8 @@ pub(super) struct Step<'a> {
     removed: &'a mut Removed,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
-    /// What undoes the changes of an attempt that is under way, in the order in which they were made.
+    /// What undoes the changes of an attempt that is under way, in the order in which they were
+    /// made.
     undo: Option<Vec<Undo>>,
 }
 
@@ -51,7 +52,8 @@ impl<'a> Step<'a> {
         Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
     }
 
-    /// Carries out a command that is new, and grants every lock that it freed and somebody waits for.
+    /// Carries out a command that is new, and grants every lock that it freed and somebody waits
+    /// for.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
         let reply = self.carry_out(command);
         // After all else: nobody is granted a lock that the same command takes or a session that it

@@ -1,4 +1,5 @@
-//! Tombstones: what is remembered of deleted keys, so that the index of a prefix does not go back when its newest key goes.
+//! Tombstones: what is remembered of deleted keys, so that the index of a prefix does not go back
+//! when its newest key goes.
 //!
 //! Tombstones are forgotten by a command of the leader, never by the passing of time here.
 
@@ -45,7 +46,8 @@ impl State {
         self.table_index(Table::Entries).max(self.table_index(Table::Tombstones))
     }
 
-    /// The index of a prefix: that of its newest change or delete, or the whole table's where it never had one.
+    /// The index of a prefix: that of its newest change or delete, or the whole table's where it
+    /// never had one.
     pub(super) fn prefix_index(&self, prefix: &str) -> LogIndex {
         if prefix.is_empty() {
             return self.keys_index();
@@ -57,18 +59,19 @@ impl State {
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
     }
 
-    /// The index with which somebody is answered who knows all up to `known`; none where there is no news, and he waits.
+    /// The index with which somebody is answered who knows all up to `known`; none where there is
+    /// no news, and he waits.
     ///
-    /// An index of a prefix goes back, or stays, when what was deleted under it is forgotten. Where a tombstone was
-    /// forgotten that is newer than `known`, whether it was of this prefix cannot be told any more: he is told the newest
-    /// index that was forgotten, and looks again.
+    /// An index of a prefix goes back, or stays, when what was deleted under it is forgotten. Where
+    /// a tombstone was forgotten that is newer than `known`, whether it was of this prefix cannot
+    /// be told any more: he is told the newest index that was forgotten, and looks again.
     pub fn news(&self, query: &Query, known: LogIndex) -> Option<LogIndex> {
         let forgotten = if names_prefix(query) { self.forgotten_tombstones } else { LogIndex(0) };
         Some(self.index_of(query).max(forgotten)).filter(|index| *index > known)
     }
 
-    /// The least index with which somebody is answered who has waited in vain: he need not begin anew, although the index
-    /// of what he asks for lies before the one he knows.
+    /// The least index with which somebody is answered who has waited in vain: he need not begin
+    /// anew, although the index of what he asks for lies before the one he knows.
     pub fn least_index(&self, query: &Query, known: LogIndex) -> LogIndex {
         let is_known = names_prefix(query) && known <= self.forgotten_tombstones;
         if is_known { known } else { LogIndex(0) }

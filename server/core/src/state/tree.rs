@@ -1,7 +1,8 @@
 //! The delete of all keys under a prefix: one change and few moves, however many keys there are.
 //!
-//! The rows leave the state by page, and are given to whoever applies the command: to free very many of them takes
-//! longer than anybody may wait. What has to be looked at one by one are the locks and the queues under the prefix.
+//! The rows leave the state by page, and are given to whoever applies the command: to free very
+//! many of them takes longer than anybody may wait. What has to be looked at one by one are the
+//! locks and the queues under the prefix.
 
 use super::State;
 use super::removed::{Tree, TreeBefore};
@@ -15,9 +16,10 @@ use std::ops::Bound;
 impl Step<'_> {
     /// Deletes every key under a prefix and leaves one tombstone for all of them.
     ///
-    /// The older tombstones under it go. If they stayed, a longer prefix would find one of them instead of
-    /// falling back to the whole table's index, and its index would go back. For the same reason the empty
-    /// prefix needs no tombstone of its own: once all others are gone, the table's index speaks for it.
+    /// The older tombstones under it go. If they stayed, a longer prefix would find one of them
+    /// instead of falling back to the whole table's index, and its index would go back. For the
+    /// same reason the empty prefix needs no tombstone of its own: once all others are gone, the
+    /// table's index speaks for it.
     pub(super) fn delete_tree(&mut self, prefix: &Key) {
         if self.state.entries_under(prefix.as_str()).next().is_none() {
             return;

@@ -1,7 +1,8 @@
-//! Transactions: operations in order, each seeing what the earlier ones did, and all of it or nothing.
+//! Transactions: operations in order, each seeing what the earlier ones did, and all of it or
+//! nothing.
 //!
-//! What can be told from an operation itself is told first and alone. Then every operation is tried, and if any
-//! fails, all that failed are named and nothing has happened.
+//! What can be told from an operation itself is told first and alone. Then every operation is
+//! tried, and if any fails, all that failed are named and nothing has happened.
 
 use super::State;
 use super::catalog::{node_is_well_formed, service_is_well_formed};

@@ -1,5 +1,5 @@
-//! What a transaction can do with nodes, services and checks. A deregistration or a critical check in here ends
-//! sessions exactly as outside.
+//! What a transaction can do with nodes, services and checks. A deregistration or a critical check
+//! in here ends sessions exactly as outside.
 
 use super::State;
 use super::check::check_id;

@@ -1,4 +1,5 @@
-//! What a transaction can do with keys. The rules are those of single commands; the words of failure differ.
+//! What a transaction can do with keys. The rules are those of single commands; the words of
+//! failure differ.
 
 use super::State;
 use super::lock::AcquireOutcome;

@@ -1,7 +1,8 @@
-//! Answers of very many rows: a view of this moment instead of the rows, so that they can be built elsewhere.
+//! Answers of very many rows: a view of this moment instead of the rows, so that they can be built
+//! elsewhere.
 //!
-//! Whoever answers questions has to be quick: few rows are built at once, very many not at all, and whether an answer
-//! is too long is mostly known before any of its rows was looked at.
+//! Whoever answers questions has to be quick: few rows are built at once, very many not at all, and
+//! whether an answer is too long is mostly known before any of its rows was looked at.
 
 use super::State;
 use super::pages::Pages;
@@ -27,8 +28,8 @@ pub enum Listing {
     TooLong,
 }
 
-/// All keys as they were at one moment, and which of them are wanted. Costs nothing but the pages that change while it
-/// lives.
+/// All keys as they were at one moment, and which of them are wanted. Costs nothing but the pages
+/// that change while it lives.
 #[derive(Clone, Debug)]
 pub struct View {
     entries: Pages<Arc<Entry>>,
@@ -57,7 +58,8 @@ pub struct LongRead {
 }
 
 impl State {
-    /// Answers a query with its index, and with rows of no more than `limit` bytes or a place to take them from.
+    /// Answers a query with its index, and with rows of no more than `limit` bytes or a place to
+    /// take them from.
     pub fn query_view(&self, query: &Query, limit: usize) -> (LogIndex, Listing) {
         let (prefix, wanted) = match query {
             Query::Entries(prefix) => (prefix, WantedRows::Entries),
@@ -124,8 +126,8 @@ pub fn too_long(limit: usize) -> Response {
     Response::Unavailable(Unavailable::AnswerTooLong { limit: limit as u64 })
 }
 
-/// The names of keys under a prefix, each cut after the first separator behind the prefix; none where they take more
-/// bytes than `limit`.
+/// The names of keys under a prefix, each cut after the first separator behind the prefix; none
+/// where they take more bytes than `limit`.
 pub(super) fn names<'a>(
     keys: impl Iterator<Item = &'a Key>,
     prefix: &str,

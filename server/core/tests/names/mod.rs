@@ -1,4 +1,5 @@
-//! Sessions by short words: the id of `s1` is made of its letters, so that ids are in the order of the words.
+//! Sessions by short words: the id of `s1` is made of its letters, so that ids are in the order of
+//! the words.
 
 use lockmesh_protocol::id::SessionId;
 

@@ -248,7 +248,8 @@ fn check(node: &NodeName, text: &str) -> Result<Check, String> {
     })
 }
 
-/// `set a 1`, `lock a session=s1`, `get a`, `node set n1`, `service delete n1 web`, `check set n1 web-ok:critical`.
+/// `set a 1`, `lock a session=s1`, `get a`, `node set n1`, `service delete n1 web`, `check set n1
+/// web-ok:critical`.
 pub(crate) fn txn_op(text: &str) -> Result<TxnOp, String> {
     let mut words = Words::new(text);
     let expected = LogIndex(words.number_option("index")?.unwrap_or_default());
@@ -295,7 +296,8 @@ fn index(words: &mut Words) -> Result<LogIndex, String> {
     words.number().map(LogIndex)
 }
 
-/// A session as a client may write it: `S1` stands for the id of `s1` in upper case, `?s1` for no id at all.
+/// A session as a client may write it: `S1` stands for the id of `s1` in upper case, `?s1` for no
+/// id at all.
 fn written(word: &str) -> String {
     match word.strip_prefix('?') {
         Some(text) => text.into(),

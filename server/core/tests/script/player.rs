@@ -93,8 +93,9 @@ impl Player {
         assert_eq!(self.state, from_rows, "the rows tell another story");
     }
 
-    /// Makes a backup; `save cluster=other` pretends that it is of another cluster, `save table=1000` that it had
-    /// come that far, `save without=check` leaves rows out whose line holds that word.
+    /// Makes a backup; `save cluster=other` pretends that it is of another cluster, `save
+    /// table=1000` that it had come that far, `save without=check` leaves rows out whose line holds
+    /// that word.
     fn save(&mut self, options: &str) -> Vec<String> {
         self.backup = self.state.rows().collect();
         if let Some(cluster) = options.strip_prefix("cluster=") {

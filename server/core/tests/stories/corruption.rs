@@ -1,4 +1,5 @@
-//! Corruption checks: servers that applied the same log and hold something else, and what becomes of them.
+//! Corruption checks: servers that applied the same log and hold something else, and what becomes
+//! of them.
 
 use crate::frontend::{Cluster, agent, read, record, server};
 use crate::solo::CORRUPTION_CHECK_INTERVAL;

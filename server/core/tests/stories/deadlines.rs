@@ -1,4 +1,5 @@
-//! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a late tick.
+//! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a
+//! late tick.
 
 use crate::solo::{Disk, Solo, entry};
 use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};
@@ -187,7 +188,8 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
 }
 
-/// A leader that is alone, with a lock-delay that its snapshot holds and that it counts from now on.
+/// A leader that is alone, with a lock-delay that its snapshot holds and that it counts from now
+/// on.
 fn leading_with_a_delay() -> (Frontend, Actions, Time) {
     let (mut disk, id) = (Disk::new(Core::bootstrap_snapshot(&[ServerId(1)])), ServerId(1));
     let (mark, mut state) = disk.snapshot();

@@ -1,5 +1,6 @@
-//! What a server's frontend tells those who call it, while its disk, the other servers and the callers themselves do as
-//! they like: three servers in virtual time on a network without faults, each with its callers.
+//! What a server's frontend tells those who call it, while its disk, the other servers and the
+//! callers themselves do as they like: three servers in virtual time on a network without faults,
+//! each with its callers.
 
 use crate::solo::{Disk, entry};
 use lockmesh_core::checksum::Checksum;
@@ -285,8 +286,8 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of all servers, and starts those again that are not down. One that knows that it was removed does
-    /// not start.
+    /// Cuts the power of all servers, and starts those again that are not down. One that knows that
+    /// it was removed does not start.
     pub(crate) fn power_failure(&mut self) {
         self.in_flight.clear();
         for id in self.servers.keys().copied().collect::<Vec<_>>() {

@@ -1,4 +1,5 @@
-//! Stories and storms of the whole core, in virtual time and from seeds: no clock, no disk, no socket.
+//! Stories and storms of the whole core, in virtual time and from seeds: no clock, no disk, no
+//! socket.
 
 mod batches;
 mod corruption;

@@ -506,7 +506,8 @@ fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
     cluster.assert_equal();
 }
 
-/// Seed 152: a read waited for as long as its follower was behind, though the leader could have answered it.
+/// Seed 152: a read waited for as long as its follower was behind, though the leader could have
+/// answered it.
 #[test]
 fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
     let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
@@ -535,7 +536,8 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     assert!(cluster.servers[&follower].readable.contains(&token), "it was asked for once more");
 }
 
-/// Seed 9000452: readers were moved to another round before the answers to theirs had come, again and again.
+/// Seed 9000452: readers were moved to another round before the answers to theirs had come, again
+/// and again.
 #[test]
 fn where_every_answer_takes_long_readers_are_answered_all_the_same() {
     let mut cluster = Cluster::start(3);

@@ -1,4 +1,5 @@
-//! What a leader promises about waits for locks, told in virtual time: lower and upper bounds alike.
+//! What a leader promises about waits for locks, told in virtual time: lower and upper bounds
+//! alike.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::raft::TICK;

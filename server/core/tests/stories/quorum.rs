@@ -1,5 +1,6 @@
-//! Three servers in virtual time, with a network that loses, delays and reorders, and disks that forget what was not
-//! flushed: what was answered is never lost, and replicas that applied the same index hold the same state.
+//! Three servers in virtual time, with a network that loses, delays and reorders, and disks that
+//! forget what was not flushed: what was answered is never lost, and replicas that applied the same
+//! index hold the same state.
 
 use crate::solo::Disk;
 use lockmesh_core::raft::TICK;
@@ -180,7 +181,8 @@ impl Quorum {
         self.input(leader, Input::Propose(token, proposal), faults);
     }
 
-    /// Reads from anybody who takes the question: even a deposed leader must not answer from the past.
+    /// Reads from anybody who takes the question: even a deposed leader must not answer from the
+    /// past.
     fn read(&mut self, faults: bool) {
         let id = ServerId(1 + self.below(SERVERS));
         self.last_ticket += 1;

@@ -1,4 +1,5 @@
-//! A server is removed while the power fails: whatever its disks held then, those that remain go on.
+//! A server is removed while the power fails: whatever its disks held then, those that remain go
+//! on.
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_protocol::id::ServerId;
@@ -7,8 +8,8 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster of so many servers in which the leader was asked to remove a follower, and as many messages were delivered
-/// since; whether the removal was told as done.
+/// A cluster of so many servers in which the leader was asked to remove a follower, and as many
+/// messages were delivered since; whether the removal was told as done.
 fn in_the_middle_of_a_removal(servers: u64, messages: usize) -> (Cluster, ServerId, bool) {
     let mut cluster = Cluster::start(servers);
     let (leader, goes) = (cluster.leader(), cluster.follower());

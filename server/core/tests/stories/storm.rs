@@ -1,7 +1,7 @@
 //! Storms: a server that is alone, with a slow disk and crashes at any moment, from a seed.
 //!
-//! What was answered must be there after every crash, no lock may change hands without a reason, fencing tokens and
-//! indexes never go back, and the same seed makes the same run.
+//! What was answered must be there after every crash, no lock may change hands without a reason,
+//! fencing tokens and indexes never go back, and the same seed makes the same run.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::CallToken;

@@ -16,7 +16,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const LATER: u8 = 2;
 
 impl Cluster {
-    /// Starts a server anew with a build that reads formats up to this, and lets it tell the others so.
+    /// Starts a server anew with a build that reads formats up to this, and lets it tell the others
+    /// so.
     fn install(&mut self, id: u64, format: u8) -> Reply {
         let id = ServerId(id);
         self.restart_reading(id, format);

@@ -1,4 +1,5 @@
-//! What a server that is alone promises about time, told in virtual time: lower and upper bounds alike.
+//! What a server that is alone promises about time, told in virtual time: lower and upper bounds
+//! alike.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::Input;

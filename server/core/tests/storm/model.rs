@@ -1,5 +1,5 @@
-//! The rules once more, as simply as they can be said: lists that are searched from end to end, whole copies
-//! where something may fail. It must not share a line with the state machine.
+//! The rules once more, as simply as they can be said: lists that are searched from end to end,
+//! whole copies where something may fail. It must not share a line with the state machine.
 
 use bytes::Bytes;
 use lockmesh_protocol::command::{
@@ -106,7 +106,8 @@ impl Model {
         Some((waiter.queue_position, waiter.enqueued_at_index))
     }
 
-    /// What a session asked for last that goes with a request of its own: its place in the queue, or the lock.
+    /// What a session asked for last that goes with a request of its own: its place in the queue,
+    /// or the lock.
     pub(crate) fn mark_of(&self, key: &Key, session: SessionId) -> LogIndex {
         let waits = self.waiters.iter().find(|w| w.new.key == *key && w.session == session);
         let holds = self.find(key).filter(|entry| entry.lock.session == Some(session));

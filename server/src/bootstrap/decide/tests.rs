@@ -1,4 +1,5 @@
-//! Stories of servers that meet, and storms in which they crash, come back and are emptied at any moment.
+//! Stories of servers that meet, and storms in which they crash, come back and are emptied at any
+//! moment.
 
 use super::{Bootstrap, Decision};
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
@@ -206,7 +207,8 @@ impl Draws {
     }
 }
 
-/// Lets `count` servers meet, of which `expect` found a cluster, and gives what has begun: by cluster, who.
+/// Lets `count` servers meet, of which `expect` found a cluster, and gives what has begun: by
+/// cluster, who.
 fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut draws = Draws(seed);
     let mut nodes: Vec<_> = (0..count).map(|name| Node::new(name, 0, expect)).collect();

@@ -1,7 +1,7 @@
 //! A disk in memory that loses its power, or its space, at a chosen operation.
 //!
-//! What was not synced when the power goes survives only in part: each 512-byte sector of each write by itself,
-//! changes of a file's length and of names up to some point in their order.
+//! What was not synced when the power goes survives only in part: each 512-byte sector of each
+//! write by itself, changes of a file's length and of names up to some point in their order.
 
 use crate::store::disk::Disk;
 use redb::StorageBackend;
@@ -17,11 +17,13 @@ const SECTOR_BYTES: usize = 512;
 pub enum Failure {
     /// From the operation of this number on, nothing works.
     PowerCut(u64),
-    /// Operations of these numbers that would write find no room; half of what they write may be there.
+    /// Operations of these numbers that would write find no room; half of what they write may be
+    /// there.
     Full(u64, u64),
     /// No write to the file of this name finds room.
     FileFull(&'static str),
-    /// The syncs among the operations of these numbers fail, and drop what they should have written.
+    /// The syncs among the operations of these numbers fail, and drop what they should have
+    /// written.
     LostSync(u64, u64),
 }
 
@@ -209,7 +211,8 @@ impl Platter {
         }
     }
 
-    /// Whether the operation counted last is the one at which the power goes: it may still have been done.
+    /// Whether the operation counted last is the one at which the power goes: it may still have
+    /// been done.
     fn is_last_gasp(&self) -> bool {
         matches!(self.failure, Some(Failure::PowerCut(at)) if self.operations == at + 1)
     }

@@ -1,4 +1,5 @@
-//! Both files of a store, written when whoever drives them says so: the two writers without their threads.
+//! Both files of a store, written when whoever drives them says so: the two writers without their
+//! threads.
 
 use super::disk::FaultyDisk;
 use crate::store::checkpoint::CheckpointStore;
@@ -10,7 +11,8 @@ use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, Term};
 use std::sync::Arc;
 
-/// A store whose writers wait to be told. What a disk has refused is to be told again, as the threads do.
+/// A store whose writers wait to be told. What a disk has refused is to be told again, as the
+/// threads do.
 #[derive(Debug)]
 pub struct ManualStore {
     log: LogStore,

@@ -42,7 +42,8 @@ fn recover(disk: &FaultyDisk, possible: &[Model], context: &str) -> (Store, Mode
     panic!("{context}: {reasons:?}");
 }
 
-/// Steps of a seed, and how many operations of the disk they take from an empty folder to the close.
+/// Steps of a seed, and how many operations of the disk they take from an empty folder to the
+/// close.
 fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
     let steps = StoreWriter::new(seed).steps(count);
     let disk = FaultyDisk::default();
@@ -51,7 +52,8 @@ fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
     (steps, disk.operations())
 }
 
-/// Cuts the power at every operation, opens what is left, and goes on with the steps that were not done.
+/// Cuts the power at every operation, opens what is left, and goes on with the steps that were not
+/// done.
 fn cut_at_every_operation(seed: u64, count: usize) {
     let (steps, operations) = scripted(seed, count);
     for cut in 0..operations {
@@ -79,8 +81,8 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
     (0..2).for_each(|seed| cut_at_every_operation(seed, 20));
 }
 
-/// A checkpoint of another server's takes the place of everything, and the log begins anew behind it: two files, one after
-/// the other, with a cut before, between and after.
+/// A checkpoint of another server's takes the place of everything, and the log begins anew behind
+/// it: two files, one after the other, with a cut before, between and after.
 #[test]
 fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledged() {
     let resets =

@@ -44,7 +44,8 @@ fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
     assert!(text.contains(&format!("/faulty/{name}:")), "it names {name}: {text}");
     assert!(text.contains(words), "it says {words:?}: {text}");
     assert!(text.contains("nothing was changed"), "it says what became of the files: {text}");
-    // An older copy of one server's folder has forgotten votes, and that would be two leaders of one term.
+    // An older copy of one server's folder has forgotten votes, and that would be two leaders of
+    // one term.
     assert!(!text.contains("copy"), "it never says to put a copy back: {text}");
 }
 
@@ -328,8 +329,8 @@ fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
     assert!(lost > 100, "{lost} were refused for their loss, {whole} were whole");
 }
 
-/// Gives both files the head that a build wrote which had no versions of rows: the format's number, and behind it the
-/// identity as that build encoded it.
+/// Gives both files the head that a build wrote which had no versions of rows: the format's number,
+/// and behind it the identity as that build encoded it.
 fn as_older_build(disk: &FaultyDisk, (log, state): (u32, u32)) {
     for (name, kind, format) in [(LOG, 0_u8, log), (STATE, 1, state)] {
         let file =

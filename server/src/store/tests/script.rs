@@ -64,7 +64,8 @@ impl Step {
         }
     }
 
-    /// Does it as the store's threads do: again, after opening the file anew, until the disk takes it.
+    /// Does it as the store's threads do: again, after opening the file anew, until the disk takes
+    /// it.
     pub(super) fn retry_until_written(&self, store: &mut Store) -> u64 {
         let mut refusals = 0;
         let mut done = self.run(store);
@@ -204,7 +205,8 @@ pub(super) fn snapshot_rows(store: &Store) -> BTreeMap<RowKey, Change> {
     rows
 }
 
-/// Makes up what a server does: appends, replaced tails, checkpoints, compactions, snapshots of another server's.
+/// Makes up what a server does: appends, replaced tails, checkpoints, compactions, snapshots of
+/// another server's.
 pub(super) struct StoreWriter {
     draw: Draw,
     number: u64,

@@ -1,4 +1,5 @@
-//! How long the store takes, on the disk that `TMPDIR` names. For people: nothing here can fail by time.
+//! How long the store takes, on the disk that `TMPDIR` names. For people: nothing here can fail by
+//! time.
 //!
 //! `cargo test --release -p lockmesh-server --lib store::tests::speed -- --ignored --nocapture`
 

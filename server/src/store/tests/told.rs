@@ -1,4 +1,5 @@
-//! The note of the newest commit: read back, and never believed where it is torn or another store's.
+//! The note of the newest commit: read back, and never believed where it is torn or another
+//! store's.
 
 use crate::store::disk::Disk;
 use crate::store::names::TOLD;

@@ -1,4 +1,5 @@
-//! What a turn of the driver costs in the core and in the dirty rows. For people: nothing here can fail by time.
+//! What a turn of the driver costs in the core and in the dirty rows. For people: nothing here can
+//! fail by time.
 //!
 //! `cargo test --release -p lockmesh-server --lib store::tests::turns -- --ignored --nocapture`
 

@@ -1,4 +1,5 @@
-//! The store's threads at work: group commits, checkpoints, compactions, backups, trouble with the disk, the end.
+//! The store's threads at work: group commits, checkpoints, compactions, backups, trouble with the
+//! disk, the end.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options};
 use crate::store::file::RedbFile;

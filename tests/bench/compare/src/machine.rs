@@ -25,7 +25,8 @@ pub(crate) struct Machine {
     pub(crate) memory_mib: u64,
     /// The kernel's release.
     pub(crate) kernel: String,
-    /// How long `fdatasync` takes behind 4 KiB in the folder of the data, in the middle, in milliseconds.
+    /// How long `fdatasync` takes behind 4 KiB in the folder of the data, in the middle, in
+    /// milliseconds.
     pub(crate) sync_p50_ms: f64,
     /// And in the worst of a hundred.
     pub(crate) sync_p99_ms: f64,

@@ -13,9 +13,9 @@
 //! | [`process`], [`machine`] | what runs, and on what |
 //! | [`latency`], [`report`], [`targets`] | what was found |
 //!
-//! Ratios are only worth something from one run: all services run all the time, each is measured for a moment, and then
-//! it is the next one's turn. One thread makes the load of all three, since it shares the machine with them; the report
-//! says how much of it that took.
+//! Ratios are only worth something from one run: all services run all the time, each is measured
+//! for a moment, and then it is the next one's turn. One thread makes the load of all three, since
+//! it shares the machine with them; the report says how much of it that took.
 
 mod bystanders;
 mod client;

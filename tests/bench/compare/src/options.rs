@@ -6,10 +6,12 @@ use crate::work::Work;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Lockmesh, etcd and ZooKeeper under the same work on this machine, three nodes each, every one with fsync on
+/// Lockmesh, etcd and ZooKeeper under the same work on this machine, three nodes each, every one
+/// with fsync on
 ///
-/// Without a command: closed loops in interleaved rounds, then the leaders are killed. Progress is told on stderr, the
-/// figures on stdout. `tests/bench/compare/setup` fetches etcd and ZooKeeper; `cargo build --release` makes Lockmesh.
+/// Without a command: closed loops in interleaved rounds, then the leaders are killed. Progress is
+/// told on stderr, the figures on stdout. `tests/bench/compare/setup` fetches etcd and ZooKeeper;
+/// `cargo build --release` makes Lockmesh.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "lockmesh-compare", version)]
 pub(crate) struct Options {

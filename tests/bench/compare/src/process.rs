@@ -1,6 +1,8 @@
-//! Processes that this program starts, and nothing else: started, watched, killed, and gone when it is.
+//! Processes that this program starts, and nothing else: started, watched, killed, and gone when it
+//! is.
 //!
-//! Each is started through `setpriv`, which has the kernel kill it when this program ends in whatever way.
+//! Each is started through `setpriv`, which has the kernel kill it when this program ends in
+//! whatever way.
 
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use serde::Serialize;
@@ -130,7 +132,8 @@ impl Usage {
             let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
             Some(kib / 1024.0)
         };
-        // The name before it may hold anything, even brackets; 11 fields behind it comes the time in user mode.
+        // The name before it may hold anything, even brackets; 11 fields behind it comes the time
+        // in user mode.
         let (_, fields) = stat.rsplit_once(')')?;
         let ticks: f64 =
             fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
@@ -139,7 +142,8 @@ impl Usage {
     }
 }
 
-/// Waits until something has come about. Fails when it takes too long, or when one of the programs ends.
+/// Waits until something has come about. Fails when it takes too long, or when one of the programs
+/// ends.
 pub(crate) async fn wait_until<'a>(
     what: &str,
     timeout: Duration,

@@ -1,4 +1,5 @@
-//! What a run found: figures, ratios, kills, processes; as tables for people and as JSON for programs.
+//! What a run found: figures, ratios, kills, processes; as tables for people and as JSON for
+//! programs.
 
 use crate::contest::System;
 use crate::latency::{Latencies, median};
@@ -288,8 +289,8 @@ fn is_of(figure: &Figure, step: Step) -> bool {
     figure.work == step.work && figure.clients == step.clients
 }
 
-/// How many times ours is better: in operations a second, for hand-off in the time that one takes; with the worst and
-/// the best round where rounds can be told apart.
+/// How many times ours is better: in operations a second, for hand-off in the time that one takes;
+/// with the worst and the best round where rounds can be told apart.
 fn ratio(ours: &Figure, theirs: &Figure) -> String {
     if ours.operations == 0 || theirs.operations == 0 {
         return String::new();

@@ -32,7 +32,8 @@ const LATENCIES: [(Work, usize, System); 3] = [
     (Work::Handoff, 64, System::ZooKeeper),
 ];
 
-/// How long nobody may be able to write when the leader is killed: in the middle, and ever; in milliseconds.
+/// How long nobody may be able to write when the leader is killed: in the middle, and ever; in
+/// milliseconds.
 const KILL_MEDIAN_MS: f64 = 400.0;
 const KILL_MAX_MS: f64 = 1000.0;
 

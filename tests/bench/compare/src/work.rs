@@ -1,7 +1,8 @@
 //! What is measured: the closed loops, and the hand-off of a lock that all want.
 //!
-//! A client has one operation under way. Operations count from their beginning to their end, and only those that lie
-//! within the window; connecting and preparing happens before it, tidying up behind it.
+//! A client has one operation under way. Operations count from their beginning to their end, and
+//! only those that lie within the window; connecting and preparing happens before it, tidying up
+//! behind it.
 
 use crate::client::Client;
 use crate::latency::Latencies;
@@ -70,7 +71,8 @@ pub(crate) struct Outcome {
     pub(crate) window: Duration,
 }
 
-/// Lets `clients` of a service work for a window of this length. `mark` is called at its beginning and at its end.
+/// Lets `clients` of a service work for a window of this length. `mark` is called at its beginning
+/// and at its end.
 pub(crate) async fn run<C: Client>(
     site: &Rc<C::Site>,
     work: Work,
@@ -198,7 +200,8 @@ impl Contest {
         Ok(self.released.take())
     }
 
-    /// Waits until somebody else was granted the lock, so that who gives it back does not take it again.
+    /// Waits until somebody else was granted the lock, so that who gives it back does not take it
+    /// again.
     async fn passed_on(&self, grants: u64, end: Instant) {
         while self.grants.get() == grants {
             let granted = self.granted.notified();
@@ -216,7 +219,8 @@ async fn contend<C: Client>(mut client: C, meter: Meter, contest: Rc<Contest>) -
         let released = contest.grant()?;
         let in_time = released.is_none_or(|released| meter.note(released));
         let goes_on = in_time && Instant::now() < meter.window.end;
-        // Also behind the window: who finds the lock free and does not get it waits longer than who finds it held.
+        // Also behind the window: who finds the lock free and does not get it waits longer than who
+        // finds it held.
         tokio::time::sleep(HOLD).await;
         let grants = contest.grants.get();
         contest.held.set(false);

@@ -1,4 +1,5 @@
-//! The crate `rs-consul` at work against the server on LOCKMESH_PORT: keys, and a lock that two contenders hand over.
+//! The crate `rs-consul` at work against the server on LOCKMESH_PORT: keys, and a lock that two
+//! contenders hand over.
 //!
 //! Every step asserts; the first fault ends the program.
 
@@ -79,7 +80,8 @@ async fn contend(name: &str, inside: &AtomicUsize, turns: &AtomicUsize) {
     }
 }
 
-/// Waits until the lock's entry changes. A change that came first is no fault: the next attempt finds out.
+/// Waits until the lock's entry changes. A change that came first is no fault: the next attempt
+/// finds out.
 async fn wait(consul: &Consul, index: u64) {
     let request = LockWatchRequest {
         key: "rs/lock",

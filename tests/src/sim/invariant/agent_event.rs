@@ -1,5 +1,5 @@
-//! What passes between an agent and its surroundings, as somebody sees it who looks at its sockets and knows nothing of what
-//! goes on inside.
+//! What passes between an agent and its surroundings, as somebody sees it who looks at its sockets
+//! and knows nothing of what goes on inside.
 
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
 use lockmesh_protocol::id::{LogIndex, ServerId};

@@ -1,4 +1,5 @@
-//! The end of a session frees all its locks, and closes them by its lock-delay, in the log entry that ended it.
+//! The end of a session frees all its locks, and closes them by its lock-delay, in the log entry
+//! that ended it.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;

@@ -1,5 +1,6 @@
-//! A backup is what the log made of the state at one index, and one that is not stale holds all that was answered before it
-//! was asked for. Whatever is restored, no index that is given is given again.
+//! A backup is what the log made of the state at one index, and one that is not stale holds all
+//! that was answered before it was asked for. Whatever is restored, no index that is given is given
+//! again.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::corruption::without_stray_row;
@@ -14,7 +15,8 @@ pub(super) struct Backups {
     last: LogIndex,
 }
 
-/// Whether a backup holds a row: what a restore has gathered so far and the replies that are kept stay where they are.
+/// Whether a backup holds a row: what a restore has gathered so far and the replies that are kept
+/// stay where they are.
 fn is_backed_up(row: &Change) -> bool {
     !matches!(row, Change::RestorePart(..) | Change::Reply(..))
 }

@@ -1,5 +1,6 @@
-//! Nothing is promised before it is on disk: no vote, no acknowledgement, no leader's message of a term that the leader
-//! could forget, and no answer to a client before a majority's disks hold the write.
+//! Nothing is promised before it is on disk: no vote, no acknowledgement, no leader's message of a
+//! term that the leader could forget, and no answer to a client before a majority's disks hold the
+//! write.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::durable::Durable;
@@ -14,8 +15,8 @@ pub(super) struct NothingPromisedEarly;
 fn sent(server: ServerId, message: &PeerMessage, durable: &Durable) -> Result<(), String> {
     let (disk, term) = (durable.hard_state, message.term);
     match message.kind {
-        // What belongs to an earlier term may have been replaced since: whoever led that term cannot win by it, for this
-        // server had the entry when it gave its vote to the next.
+        // What belongs to an earlier term may have been replaced since: whoever led that term
+        // cannot win by it, for this server had the entry when it gave its vote to the next.
         MessageKind::AppendResponse if !message.reject && term >= disk.term => {
             let index = message.index;
             let is_there = index <= durable.last_index() || index <= durable.mark.index;

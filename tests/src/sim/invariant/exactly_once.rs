@@ -1,7 +1,9 @@
-//! A request takes effect once, however often it is sent: its reply is kept once, and its value is written once.
+//! A request takes effect once, however often it is sent: its reply is kept once, and its value is
+//! written once.
 //!
-//! Every write of the simulated clients carries a value that no other write carries. A restore writes nothing of its own: what
-//! was there once is there again. What has no id, and does something else when it is done twice, an agent sends once.
+//! Every write of the simulated clients carries a value that no other write carries. A restore
+//! writes nothing of its own: what was there once is there again. What has no id, and does
+//! something else when it is done twice, an agent sends once.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure, is_restore};

@@ -1,5 +1,6 @@
-//! Whoever waits for a lock gets it in turn: no lock that somebody waits for is given to anybody else, or lies free and open
-//! behind a log entry. A restore ends all waiting. A wait lasts as long as it says, counted by a leader's clock; an election may make it longer.
+//! Whoever waits for a lock gets it in turn: no lock that somebody waits for is given to anybody
+//! else, or lies free and open behind a log entry. A restore ends all waiting. A wait lasts as long
+//! as it says, counted by a leader's clock; an election may make it longer.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;

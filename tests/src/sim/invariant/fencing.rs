@@ -1,5 +1,5 @@
-//! Fencing tokens only go up: each grant has one that no grant before it had. A restore brings old grants back under their
-//! old tokens, but never gives one of them anew.
+//! Fencing tokens only go up: each grant has one that no grant before it had. A restore brings old
+//! grants back under their old tokens, but never gives one of them anew.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;

@@ -1,6 +1,6 @@
-//! A read that is not stale sees every write that was answered, and everything that was read, before it began; one about a
-//! place in a queue sees at least how the place began. So it is at the server, and so it is for a local caller of an agent,
-//! whoever shares its read.
+//! A read that is not stale sees every write that was answered, and everything that was read,
+//! before it began; one about a place in a queue sees at least how the place began. So it is at the
+//! server, and so it is for a local caller of an agent, whoever shares its read.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};
@@ -57,7 +57,8 @@ impl Invariant for FreshReads {
         let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
         let Response::Answer(_) = given.response else { return Ok(()) };
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
-        // What became of a position is a fact of the log's beginning: it need not be fresh, only late enough.
+        // What became of a position is a fact of the log's beginning: it need not be fresh, only
+        // late enough.
         let bound = match query {
             Query::QueuePosition { queue_position, .. } => scene.history.place_of_index(*queue_position),
             _ => given.asked.ask.bound,

@@ -1,6 +1,6 @@
-//! An agent asks a server as the leader only by that server's own word, and only until it says otherwise; when the agent says
-//! that another one leads, nothing that only a leader answers waits elsewhere; and what an operator is told of the quorum is a
-//! leader's word.
+//! An agent asks a server as the leader only by that server's own word, and only until it says
+//! otherwise; when the agent says that another one leads, nothing that only a leader answers waits
+//! elsewhere; and what an operator is told of the quorum is a leader's word.
 
 use super::agent_event::{AgentEvent, needs_leader};
 use super::{Fact, Invariant, Scene, ensure};

@@ -1,5 +1,5 @@
-//! A lock-delay closes its key for as long as it says, counted by a leader's clock; an election may make it longer,
-//! never shorter. Nobody is granted a key that is closed.
+//! A lock-delay closes its key for as long as it says, counted by a leader's clock; an election may
+//! make it longer, never shorter. Nobody is granted a key that is closed.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;

@@ -1,8 +1,9 @@
 //! A lock has one holder: by the log, and by what clients believe at any true time.
 //!
-//! A client believes in its lock from the moment it is told so until it lets go, and no longer than its session's lease:
-//! one TTL after it sent the last renewal that was acknowledged. Whoever restores a backup takes all locks from their
-//! holders; the fencing token tells what was granted before.
+//! A client believes in its lock from the moment it is told so until it lets go, and no longer than
+//! its session's lease: one TTL after it sent the last renewal that was acknowledged. Whoever
+//! restores a backup takes all locks from their holders; the fencing token tells what was granted
+//! before.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;

@@ -1,4 +1,5 @@
-//! A write that was answered is in the log where the answer says, with the answer that follows from the log.
+//! A write that was answered is in the log where the answer says, with the answer that follows from
+//! the log.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::process::Given;

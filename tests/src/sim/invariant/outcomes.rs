@@ -1,7 +1,8 @@
 //! What a client was told is not done is never done: *unknown* is not taken for *no*.
 //!
-//! A write with a value, and a session, are of a kind: no other client asks for the same. A wait for a lock is not done when
-//! its position was given up again, whatever it was granted meanwhile; after that it is granted nothing.
+//! A write with a value, and a session, are of a kind: no other client asks for the same. A wait
+//! for a lock is not done when its position was given up again, whatever it was granted meanwhile;
+//! after that it is granted nothing.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;

@@ -1,5 +1,5 @@
-//! An agent has a blocking read parked at a server only while a local caller waits for it, and at most one connection to each
-//! address.
+//! An agent has a blocking read parked at a server only while a local caller waits for it, and at
+//! most one connection to each address.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};

@@ -1,8 +1,10 @@
-//! Consensus itself: a term has one leader, a server gives one vote a term, and two logs that hold the same index of the
-//! same term are equal up to there. (That nothing committed changes, the history says when it grows.)
+//! Consensus itself: a term has one leader, a server gives one vote a term, and two logs that hold
+//! the same index of the same term are equal up to there. (That nothing committed changes, the
+//! history says when it grows.)
 //!
-//! A term that its leader forgets in a crash, and of which nobody heard, never was: the leader alone may lead it again, and
-//! write other entries. That happens where a majority is one server, whose disk takes neither its vote nor its entries.
+//! A term that its leader forgets in a crash, and of which nobody heard, never was: the leader
+//! alone may lead it again, and write other entries. That happens where a majority is one server,
+//! whose disk takes neither its vote nor its entries.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_core::raft::log::LogEntry;
@@ -65,7 +67,8 @@ impl Raft {
         ensure(agrees, || format!("the logs differ before index {index} of term {term}"))
     }
 
-    /// What a crash made undone: entries of terms of which neither the server's own disk nor anybody else knows.
+    /// What a crash made undone: entries of terms of which neither the server's own disk nor
+    /// anybody else knows.
     fn crashed(&mut self, server: ServerId, durable: Term) {
         let known = durable.max(self.said.get(&server).copied().unwrap_or_default());
         self.entries.retain(|(_, term), written| written.only != Some(server) || *term <= known);

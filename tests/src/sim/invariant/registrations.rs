@@ -1,5 +1,5 @@
-//! No command comes before the registration under whose id it goes, and none goes under one that the servers are known to
-//! have forgotten.
+//! No command comes before the registration under whose id it goes, and none goes under one that
+//! the servers are known to have forgotten.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};

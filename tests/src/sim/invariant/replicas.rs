@@ -1,5 +1,5 @@
-//! Servers that applied the same index hold the same state: they came to the same changes, and a state that comes from
-//! a disk or from another server is the one that the log makes.
+//! Servers that applied the same index hold the same state: they came to the same changes, and a
+//! state that comes from a disk or from another server is the one that the log makes.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;

@@ -1,5 +1,5 @@
-//! No session expires sooner than its window after a renewal that was acknowledged: in true time, allowing for the
-//! fastest clock. A renewal counts from when it came to the server.
+//! No session expires sooner than its window after a renewal that was acknowledged: in true time,
+//! allowing for the fastest clock. A renewal counts from when it came to the server.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -11,7 +11,8 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The last promise to each session: when it was made, and for which TTL; and when a session expired.
+/// The last promise to each session: when it was made, and for which TTL; and when a session
+/// expired.
 #[derive(Debug, Default)]
 pub(super) struct Ttl {
     promised: BTreeMap<SessionId, (Time, Duration)>,

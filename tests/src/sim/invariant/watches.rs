@@ -1,6 +1,7 @@
 //! A watcher learns the last change: when all is quiet, every watcher has seen what is there.
 //!
-//! Its index may be another one: it moves when a tombstone is forgotten, and that is no news to anybody.
+//! Its index may be another one: it moves when a tombstone is forgotten, and that is no news to
+//! anybody.
 
 use super::{Fact, Invariant, Scene, ensure};
 

@@ -1,4 +1,5 @@
-//! `lockmesh bench`: measures an agent: puts, gets, lock cycles, hand-off, session churn, blocked watchers.
+//! `lockmesh bench`: measures an agent: puts, gets, lock cycles, hand-off, session churn, blocked
+//! watchers.
 //!
 //! | module | is |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | [`watchers`] | thousands of blocked watchers |
 //! | [`figures`] | percentiles, tables, JSON |
 //!
-//! The load runs on one thread, because it shares its machine with what it measures. It writes under a prefix of its
-//! own, which it deletes in the end, and never touches another key.
+//! The load runs on one thread, because it shares its machine with what it measures. It writes
+//! under a prefix of its own, which it deletes in the end, and never touches another key.
 
 mod figures;
 mod scenario;
@@ -30,9 +31,9 @@ use watchers::Crowd;
 
 /// Measures an agent
 ///
-/// Every client has one connection and one request under way. With `handoff` a client is a pair of contenders, each of
-/// which waits in the lock's queue (`wait=`) while the other holds it. Figures are milliseconds; progress is told on
-/// stderr.
+/// Every client has one connection and one request under way. With `handoff` a client is a pair of
+/// contenders, each of which waits in the lock's queue (`wait=`) while the other holds it. Figures
+/// are milliseconds; progress is told on stderr.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to measure; all but `watchers` unless told otherwise
@@ -57,7 +58,8 @@ pub struct Args {
     /// `watchers`: each watches a key of its own, instead of all the same
     #[arg(long)]
     distinct: bool,
-    /// `watchers`: how long they stay blocked before they are woken, for a look at the agent's memory
+    /// `watchers`: how long they stay blocked before they are woken, for a look at the agent's
+    /// memory
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     hold: Duration,
     /// Print JSON

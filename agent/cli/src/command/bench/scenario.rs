@@ -1,7 +1,7 @@
 //! What is measured: closed loops, each client with one connection and one request under way.
 //!
-//! Requests are made once and sent again and again, so that the generator takes as little as possible of the machine
-//! that it shares with what it measures.
+//! Requests are made once and sent again and again, so that the generator takes as little as
+//! possible of the machine that it shares with what it measures.
 
 use super::figures::{Figure, Latencies};
 use super::wire::{Head, Wire, request};
@@ -133,7 +133,8 @@ impl Meter {
         Self { window, latencies: Latencies::new() }
     }
 
-    /// Notes an operation; `false` when the time is over. One that began too early or ended too late does not count.
+    /// Notes an operation; `false` when the time is over. One that began too early or ended too
+    /// late does not count.
     fn note(&mut self, begun: Instant) -> bool {
         let now = Instant::now();
         if begun >= self.window.begin && now <= self.window.end {
@@ -214,8 +215,8 @@ impl Contender {
     }
 }
 
-/// One gives the lock back while the other waits in its queue. The wait is on its way before the release is; were it
-/// overtaken, it would find the lock free.
+/// One gives the lock back while the other waits in its queue. The wait is on its way before the
+/// release is; were it overtaken, it would find the lock free.
 async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
     let key = format!("handoff-{client}");
     let (mut holder, mut waiter) = (Contender::new(plan, &key).await?, Contender::new(plan, &key).await?);

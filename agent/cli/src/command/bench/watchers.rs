@@ -1,5 +1,6 @@
-//! Many blocked watchers, each with a connection of its own: how long it takes to block them, to wake one among them,
-//! and to wake them all. What they cost the agent in memory is measured outside, while they are held.
+//! Many blocked watchers, each with a connection of its own: how long it takes to block them, to
+//! wake one among them, and to wake them all. What they cost the agent in memory is measured
+//! outside, while they are held.
 
 use super::figures::{Figure, Latencies};
 use super::scenario::Plan;

@@ -1,7 +1,8 @@
-//! Raw HTTP/1.1 for the load generator: one connection, one request at a time, as few cycles as possible.
+//! Raw HTTP/1.1 for the load generator: one connection, one request at a time, as few cycles as
+//! possible.
 //!
-//! Understands only what an agent sends: a status line, headers with a `Content-Length`, a body. Chunked answers are
-//! refused by name instead of being misread.
+//! Understands only what an agent sends: a status line, headers with a `Content-Length`, a body.
+//! Chunked answers are refused by name instead of being misread.
 
 use lockmesh_client::Address;
 use std::io;

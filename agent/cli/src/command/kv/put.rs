@@ -20,7 +20,8 @@ pub(super) struct Args {
     /// DATA is base64
     #[arg(long)]
     base64: bool,
-    /// Write only if the key's modify index is --modify-index; without that, only if there is no such key
+    /// Write only if the key's modify index is --modify-index; without that, only if there is no
+    /// such key
     #[arg(long, conflicts_with = "release")]
     cas: bool,
     /// A number to keep with the key

@@ -1,7 +1,7 @@
 //! The process that runs while something is held: started, signalled and waited for, as a group.
 //!
-//! Orphans of the group are adopted and reaped; as process 1 of a container, all orphans are. Never waits for a
-//! process that somebody else in this program started.
+//! Orphans of the group are adopted and reaped; as process 1 of a container, all orphans are. Never
+//! waits for a process that somebody else in this program started.
 
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper,
@@ -75,7 +75,8 @@ pub struct Child {
 impl Child {
     /// Starts a program in a process group of its own.
     ///
-    /// With a terminal as standard input and that passed on, it stays in our group: another one may not read from it.
+    /// With a terminal as standard input and that passed on, it stays in our group: another one may
+    /// not read from it.
     ///
     /// # Errors
     /// The program cannot be started. Nothing was run.
@@ -139,8 +140,8 @@ impl Child {
         self.end.is_none() || (self.has_group && test_kill_process_group(self.pid).is_ok())
     }
 
-    /// Takes note of who has ended. Orphans of the group are ours since we adopt them; process 1 is given all others
-    /// too. Anybody else's children are left to who waits for them.
+    /// Takes note of who has ended. Orphans of the group are ours since we adopt them; process 1 is
+    /// given all others too. Anybody else's children are left to who waits for them.
     fn reap(&mut self) {
         let none = WaitOptions::NOHANG;
         while let Ok(Some((pid, status))) = match (getpid().is_init(), self.has_group) {
@@ -229,7 +230,8 @@ mod tests {
         Program { words, pass_stdin: false, environment: vec![("LOCKMESH_FENCE", "7".into())] }
     }
 
-    /// A named pipe that the child writes lines into, so that tests wait for facts and not for time.
+    /// A named pipe that the child writes lines into, so that tests wait for facts and not for
+    /// time.
     struct Pipe {
         _folder: tempfile::TempDir,
         path: String,

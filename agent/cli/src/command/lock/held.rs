@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a program may take to end after its lock was lost: much less than the usual lock-delay, during which
-/// nobody else is given the lock.
+/// How long a program may take to end after its lock was lost: much less than the usual lock-delay,
+/// during which nobody else is given the lock.
 pub const GRACE: Duration = Duration::from_secs(5);
 
 /// How long the end of this process may be held up by giving back what was given up.

@@ -5,9 +5,9 @@
 //! | [`child`] | the process that runs, as a group |
 //! | [`held`] | the loop that ends it when the lock is lost |
 //!
-//! Exit codes are those of `consul lock`: 0 when the command ran, whatever it returned; with `--child-exit-code` 2
-//! when it failed; 1 when it could not be run. Ours: `--pass-exit-code` returns its own code, and a lock that was lost
-//! while the command ran is always 1.
+//! Exit codes are those of `consul lock`: 0 when the command ran, whatever it returned; with
+//! `--child-exit-code` 2 when it failed; 1 when it could not be run. Ours: `--pass-exit-code`
+//! returns its own code, and a lock that was lost while the command ran is always 1.
 
 pub mod child;
 pub mod held;
@@ -23,9 +23,10 @@ use std::time::Duration;
 
 /// Holds a lock while a command runs
 ///
-/// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands it to a shell, as
-/// `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE in its environment. When the lock is
-/// lost its process group is sent SIGTERM, and SIGKILL five seconds later.
+/// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands
+/// it to a shell, as `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE
+/// in its environment. When the lock is lost its process group is sent SIGTERM, and SIGKILL five
+/// seconds later.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How many may hold it at a time; more than one makes it a semaphore
@@ -58,10 +59,12 @@ pub struct Options {
     /// Exit with the command's own code, 128 and the signal's number if one killed it
     #[arg(long, conflicts_with = "child_exit_code")]
     pass_exit_code: bool,
-    /// Give the lock up after this many failed tries to watch it, a second apart, instead of at the end of its lease
+    /// Give the lock up after this many failed tries to watch it, a second apart, instead of at the
+    /// end of its lease
     #[arg(long, value_name = "COUNT")]
     monitor_retry: Option<u32>,
-    /// How long the lock outlives this process at least; at least 10s unless the cluster allows less
+    /// How long the lock outlives this process at least; at least 10s unless the cluster allows
+    /// less
     #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
     ttl: Duration,
     /// How long nobody else is given the lock after it was lost; 15s unless told otherwise

@@ -16,9 +16,9 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Bring a server into the quorum, and wait until it votes
 ///
-/// The server must run at that address and wait to be told whom to join: with `quorum.bootstrap_expect = 0`, an
-/// emptied data folder and a certificate of the same authority. It learns everything first, and gets its vote when it
-/// has caught up.
+/// The server must run at that address and wait to be told whom to join: with
+/// `quorum.bootstrap_expect = 0`, an emptied data folder and a certificate of the same authority.
+/// It learns everything first, and gets its vote when it has caught up.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Where it is: host:port
@@ -68,7 +68,8 @@ pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
     }
 }
 
-/// The server that came: at that address, or else, where it is called otherwise there, the one that was not known.
+/// The server that came: at that address, or else, where it is called otherwise there, the one that
+/// was not known.
 fn newcomer<'q>(quorum: &'q Quorum, known: &BTreeSet<u64>, address: &str) -> Option<&'q Server> {
     let mut fresh = quorum.servers.iter().filter(|server| !known.contains(&server.raft_id));
     let first = fresh.clone().next();

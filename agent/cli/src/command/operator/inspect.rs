@@ -8,8 +8,9 @@ use serde::Serialize;
 
 /// Show what the data folder of a stopped server holds: term, vote, last log entry, membership
 ///
-/// Nothing is changed. Where the majority is lost for good, run it on every survivor: the one with the highest last log
-/// term, and among those with the same term the highest last log index, has the most.
+/// Nothing is changed. Where the majority is lost for good, run it on every survivor: the one with
+/// the highest last log term, and among those with the same term the highest last log index, has
+/// the most.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

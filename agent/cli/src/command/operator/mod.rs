@@ -1,4 +1,5 @@
-//! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its certificates.
+//! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its
+//! certificates.
 
 mod add;
 pub mod autopilot;

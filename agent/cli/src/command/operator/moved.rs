@@ -1,4 +1,5 @@
-//! `lockmesh operator raft moved`: takes a data folder that was moved while its server was stopped for the original.
+//! `lockmesh operator raft moved`: takes a data folder that was moved while its server was stopped
+//! for the original.
 
 use super::super::error::CliError;
 use super::super::output::print_line;
@@ -7,15 +8,16 @@ use lockmesh_server::moved::moved;
 
 /// Take a data folder for the original after it was moved while its server was stopped
 ///
-/// A server of several refuses a data folder whose files are copies: the original may have voted and acknowledged more
-/// since. After a move to another disk or machine, with the server stopped from before the move until now, this command
-/// makes the server start there. Where anything ran on the original meanwhile, empty the folder instead: the server joins
-/// as a new one.
+/// A server of several refuses a data folder whose files are copies: the original may have voted
+/// and acknowledged more since. After a move to another disk or machine, with the server stopped
+/// from before the move until now, this command makes the server start there. Where anything ran on
+/// the original meanwhile, empty the folder instead: the server joins as a new one.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     folder: DataFolder,
-    /// The server was stopped before the folder was moved, and nothing has run on the original since
+    /// The server was stopped before the folder was moved, and nothing has run on the original
+    /// since
     #[arg(long)]
     yes_nothing_ran_since: bool,
 }

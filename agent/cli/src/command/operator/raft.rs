@@ -31,8 +31,9 @@ enum Command {
     Moved(moved::Args),
     /// Take a server out of the quorum for good
     ///
-    /// The others must be a quorum without it. The sessions of its node are not touched. Its process may be gone; one
-    /// that still runs serves no more, and comes back only with an emptied data folder, as a new server.
+    /// The others must be a quorum without it. The sessions of its node are not touched. Its
+    /// process may be gone; one that still runs serves no more, and comes back only with an emptied
+    /// data folder, as a new server.
     Remove {
         /// The server: its node's name, its address, its Raft id or its node's UUID
         #[arg(value_name = "SERVER")]
@@ -51,7 +52,8 @@ enum Command {
     Recover(recover::Args),
     /// Make another server the leader, and wait until it is
     TransferLeader {
-        /// The server: its node's name, its address, its Raft id or its node's UUID [default: whichever is ready]
+        /// The server: its node's name, its address, its Raft id or its node's UUID [default:
+        /// whichever is ready]
         #[arg(value_name = "SERVER", conflicts_with = "id")]
         server: Option<String>,
         /// Its node's UUID, as Consul spells it
@@ -106,7 +108,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest server does.
+/// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest
+/// server does.
 async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
     match client.operator().servers(read).await {
         // Whoever chose how fresh the answer must be wants no other one.

@@ -1,4 +1,5 @@
-//! `lockmesh operator raft recover`: begins anew from one server, where the majority is lost for good.
+//! `lockmesh operator raft recover`: begins anew from one server, where the majority is lost for
+//! good.
 
 use super::super::error::CliError;
 use super::super::output::print_line;
@@ -7,9 +8,10 @@ use lockmesh_server::recover::{Recovery, recover};
 
 /// Begin anew from this machine's server, where the majority of the servers is lost for good
 ///
-/// The last resort. It works on the data folder of a server that is stopped, and makes that server the only voter of its
-/// cluster. What only the lost servers had is lost, even where it was acknowledged. If one of the others still runs, or
-/// is ever started again with its data, there are two clusters, and two holders of one lock.
+/// The last resort. It works on the data folder of a server that is stopped, and makes that server
+/// the only voter of its cluster. What only the lost servers had is lost, even where it was
+/// acknowledged. If one of the others still runs, or is ever started again with its data, there are
+/// two clusters, and two holders of one lock.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -17,7 +19,8 @@ pub(super) struct Args {
     /// All other servers are stopped, and will never be started again with the data they have
     #[arg(long)]
     yes_the_other_servers_are_gone: bool,
-    /// Go on also where the newest commits of this server's own log are gone, which it had acknowledged
+    /// Go on also where the newest commits of this server's own log are gone, which it had
+    /// acknowledged
     #[arg(long)]
     accept_loss: bool,
 }

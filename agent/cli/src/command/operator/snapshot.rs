@@ -1,8 +1,8 @@
 //! `lockmesh operator snapshot`: backups of the whole state.
 //!
-//! Saving and restoring go through the agent. Looking into a file needs none, only the format that the agent writes.
-//! What comes from stdin or goes to stdout lies in an unnamed temporary file in between: a backup is looked at as a whole
-//! before anybody is given a byte of it.
+//! Saving and restoring go through the agent. Looking into a file needs none, only the format that
+//! the agent writes. What comes from stdin or goes to stdout lies in an unnamed temporary file in
+//! between: a backup is looked at as a whole before anybody is given a byte of it.
 
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
@@ -64,7 +64,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         }
         Command::Save { file, consistency } => save(&file, &context.client()?, &consistency.read()).await?,
         Command::Restore { file } => {
-            // A file that is no backup is refused here, in plain words, before the agent is bothered with it.
+            // A file that is no backup is refused here, in plain words, before the agent is
+            // bothered with it.
             let mut source = open(&file)?;
             Contents::of(&source, &file)?;
             source.rewind().map_err(|error| cannot("read", &file, &error))?;
@@ -191,7 +192,8 @@ fn kind_of(row: &Change) -> &'static str {
     }
 }
 
-/// A file of ours in the same folder, readable for its owner alone, that goes away unless it is renamed.
+/// A file of ours in the same folder, readable for its owner alone, that goes away unless it is
+/// renamed.
 fn part_beside(file: &Path) -> Result<tempfile::NamedTempFile, CliError> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
@@ -241,7 +243,8 @@ mod tests {
     fn a_damaged_or_foreign_file_is_refused() {
         let mut bytes = backup();
         let middle = bytes.len() / 2;
-        // The checksum at a gzip's end; a bit in the middle may be one that changes nothing of what is unpacked.
+        // The checksum at a gzip's end; a bit in the middle may be one that changes nothing of what
+        // is unpacked.
         let checksum = bytes.len() - 8;
         bytes[checksum] ^= 1;
         assert!(contents(&bytes).is_err());

@@ -1,4 +1,5 @@
-//! Those who list, again and again, on a thread of their own: what they receive shall not keep the others' clock waiting.
+//! Those who list, again and again, on a thread of their own: what they receive shall not keep the
+//! others' clock waiting.
 
 use crate::client::lockmesh::Wire;
 use std::collections::BTreeMap;

@@ -27,7 +27,8 @@ const LOCKS_A_SESSION: usize = 100;
 /// After how many keys progress is told.
 const TELL: u32 = 100_000;
 
-/// How often a refused transaction is sent again, and after which pause: a load may cost an election.
+/// How often a refused transaction is sent again, and after which pause: a load may cost an
+/// election.
 const RETRIES: (u32, Duration) = (30, Duration::from_millis(500));
 
 /// How long an agent may take until it serves.

@@ -7,7 +7,8 @@
 //! | [`abuse`] | those who list, on a thread of their own |
 //! | [`findings`] | how long the others waited |
 //!
-//! The others and those who list have different agents, so that only servers and processors are shared.
+//! The others and those who list have different agents, so that only servers and processors are
+//! shared.
 
 mod abuse;
 mod fill;
@@ -33,7 +34,8 @@ const REST: Duration = Duration::from_secs(5);
 /// How long the others work before a delete begins, and after it was answered.
 const AROUND: Duration = Duration::from_secs(3);
 
-/// The agents whose stale reads are measured. Each asks a server of its own choice, so that followers are among these.
+/// The agents whose stale reads are measured. Each asks a server of its own choice, so that
+/// followers are among these.
 const READERS: usize = 4;
 
 /// All that takes part.

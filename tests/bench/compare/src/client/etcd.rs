@@ -1,11 +1,13 @@
 //! A client of etcd: KV, leases, and the mutex of the official clients' `concurrency` package.
 //!
-//! The mutex is a key below the lock's prefix, bound to a lease. Whoever made the oldest key holds the lock; everybody
-//! else watches the key that was made just before their own. One transaction both stands in line and tells who is
-//! first, so that a free lock costs one call, and giving it back another.
+//! The mutex is a key below the lock's prefix, bound to a lease. Whoever made the oldest key holds
+//! the lock; everybody else watches the key that was made just before their own. One transaction
+//! both stands in line and tells who is first, so that a free lock costs one call, and giving it
+//! back another.
 //!
-//! The official mutex begins its watch at a revision that is there already, as is done here. etcd 3.4 serves such
-//! watches in rounds 100 ms apart until they have caught up; who has waited for less than that is told late.
+//! The official mutex begins its watch at a revision that is there already, as is done here. etcd
+//! 3.4 serves such watches in rounds 100 ms apart until they have caught up; who has waited for
+//! less than that is told late.
 
 use super::grpc::{Grpc, Stream};
 use super::{Client, LIFETIME, values};
@@ -22,7 +24,8 @@ use std::rc::{Rc, Weak};
 pub(crate) struct Site {
     /// The members that are spoken to, in turn.
     pub(crate) targets: Vec<SocketAddr>,
-    /// How many clients share a connection, as they do within a process that uses the official client.
+    /// How many clients share a connection, as they do within a process that uses the official
+    /// client.
     pub(crate) sharing: usize,
     /// The connections that are in use, by their number.
     pub(crate) connections: RefCell<BTreeMap<usize, Weak<Grpc>>>,

@@ -1,7 +1,8 @@
 //! gRPC over HTTP/2 without TLS: one connection, any number of calls and streams at once.
 //!
-//! Two tasks serve a connection. What many callers send in one turn leaves in one write, and what arrives in one read
-//! wakes all its callers. A call that is dropped is cancelled. A connection that breaks fails all its calls.
+//! Two tasks serve a connection. What many callers send in one turn leaves in one write, and what
+//! arrives in one read wakes all its callers. A call that is dropped is cancelled. A connection
+//! that breaks fails all its calls.
 
 use crate::wire::etcd::Method;
 use crate::wire::http2::{self, Frame, Requests};
@@ -313,7 +314,8 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 
-    /// A server that answers the first stream with a message in two pieces, refuses the second, and hangs up.
+    /// A server that answers the first stream with a message in two pieces, refuses the second, and
+    /// hangs up.
     async fn serve(listener: TcpListener) {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut asked = vec![0; 4096];

@@ -116,7 +116,8 @@ fn session_request() -> Vec<u8> {
     session_request_with_ttl(&format!("{}s", LIFETIME.as_secs()), "")
 }
 
-/// The request that makes a session with this time to live; what else is said of it is JSON that begins with a comma.
+/// The request that makes a session with this time to live; what else is said of it is JSON that
+/// begins with a comma.
 pub(crate) fn session_request_with_ttl(ttl: &str, more: &str) -> Vec<u8> {
     let body = format!(r#"{{"Name":"compare","TTL":"{ttl}","LockDelay":"0s","NodeChecks":[]{more}}}"#);
     request("PUT", "/v1/session/create", body.as_bytes())
@@ -205,7 +206,8 @@ impl Client for Lockmesh {
         self.wire.succeed(&destroy_request(&session)).await
     }
 
-    /// As the client library: one request, which waits in the lock's queue and is answered by its grant.
+    /// As the client library: one request, which waits in the lock's queue and is answered by its
+    /// grant.
     async fn acquire(&mut self) -> io::Result<()> {
         while !self.wire.grants(&self.enqueue).await? {}
         Ok(())

@@ -1,4 +1,5 @@
-//! Clients of the three services: what one of them does, over one persistent connection, as its own protocol has it.
+//! Clients of the three services: what one of them does, over one persistent connection, as its own
+//! protocol has it.
 //!
 //! | module | is |
 //! |---|---|
@@ -35,7 +36,8 @@ pub(crate) trait Client: Sized + 'static {
     /// Where the service is, and what its clients share.
     type Site: 'static;
 
-    /// Connects the client of this number, and prepares all that its work needs before the clock runs.
+    /// Connects the client of this number, and prepares all that its work needs before the clock
+    /// runs.
     async fn connect(site: &Rc<Self::Site>, number: usize, work: Work) -> io::Result<Self>;
 
     /// Writes its key.

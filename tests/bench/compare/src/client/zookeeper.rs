@@ -1,8 +1,9 @@
 //! A client of ZooKeeper: one session on one TCP connection, and the standard recipe for locks.
 //!
-//! The recipe: make an ephemeral sequential node below the lock; list the nodes; who has the lowest number holds the
-//! lock, everybody else watches the node just before their own and lists again when it is gone; delete the node to give
-//! the lock back. A linearizable read is `sync` and `getData`, sent together; the server keeps their order.
+//! The recipe: make an ephemeral sequential node below the lock; list the nodes; who has the lowest
+//! number holds the lock, everybody else watches the node just before their own and lists again
+//! when it is gone; delete the node to give the lock back. A linearizable read is `sync` and
+//! `getData`, sent together; the server keeps their order.
 
 use super::{Client, values};
 use crate::wire::jute::{self, Kind};
@@ -111,8 +112,8 @@ impl Session {
 
     /// As [`Session::answer`], but reminds the server when nothing comes for a while.
     ///
-    /// ZooKeeper 3.8 now and then forgets a `sync` with a read right behind it, about once in 40,000 times, until
-    /// anything else arrives; a lone session would wait until it expires.
+    /// ZooKeeper 3.8 now and then forgets a `sync` with a read right behind it, about once in
+    /// 40,000 times, until anything else arrives; a lone session would wait until it expires.
     async fn answer_insisting(&mut self, number: i32) -> io::Result<Answer<'_>> {
         loop {
             match timeout(NUDGE, self.fill()).await {
@@ -146,7 +147,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for a packet, and says where in the buffer it is, without its length. Cancelling loses nothing.
+    /// Waits for a packet, and says where in the buffer it is, without its length. Cancelling loses
+    /// nothing.
     async fn packet(&mut self) -> io::Result<(usize, usize)> {
         let length = self.fill().await?;
         let at = self.read;
@@ -154,7 +156,8 @@ impl Session {
         Ok((at + 4, at + length))
     }
 
-    /// Waits until the next packet is in the buffer, and says how long it is. Cancelling loses nothing.
+    /// Waits until the next packet is in the buffer, and says how long it is. Cancelling loses
+    /// nothing.
     async fn fill(&mut self) -> io::Result<usize> {
         loop {
             let unread = &self.buffer[self.read..];
@@ -273,7 +276,8 @@ impl Client for ZooKeeper {
             let mut watch = jute::exists_and_watch(&format!("{}/{before}", self.lock));
             let answer = self.session.ask(&mut watch).await?;
             if answer.error == jute::NO_NODE {
-                // It went meanwhile. The watch stays for a node of that name, which never comes again.
+                // It went meanwhile. The watch stays for a node of that name, which never comes
+                // again.
                 continue;
             }
             answer.check("exists")?;

@@ -14,7 +14,8 @@ use std::rc::Rc;
 /// How far behind a member may be to count as caught up.
 const LAG: u64 = 100;
 
-/// The largest database. The default of 2 GiB is for clusters whose history is compacted while they run.
+/// The largest database. The default of 2 GiB is for clusters whose history is compacted while they
+/// run.
 const QUOTA_BYTES: &str = "8589934592";
 
 /// The service.

@@ -1,7 +1,8 @@
 //! How long nobody can write when the leader is killed.
 //!
-//! From the moment before `SIGKILL` until the first write has succeeded that began after the leader was gone. Writes
-//! begin one after another at a steady pace, whatever became of those before, so that none that hangs hides another.
+//! From the moment before `SIGKILL` until the first write has succeeded that began after the leader
+//! was gone. Writes begin one after another at a steady pace, whatever became of those before, so
+//! that none that hangs hides another.
 
 use super::{Cluster, Targets};
 use crate::client::Client;

@@ -41,8 +41,9 @@ struct Server {
 }
 
 impl Configuration {
-    /// Whether there is a leader, and this many servers vote, all of which have the log up to an index. The former
-    /// life of a server that was emptied votes until it is taken out: until then nothing is settled.
+    /// Whether there is a leader, and this many servers vote, all of which have the log up to an
+    /// index. The former life of a server that was emptied votes until it is taken out: until then
+    /// nothing is settled.
     fn is_settled(&self, servers: usize, index: u64) -> bool {
         let voters: Vec<&Server> = self.servers.iter().filter(|server| server.voter).collect();
         let all_have = voters.iter().all(|server| server.last_index >= index);

@@ -1,4 +1,5 @@
-//! The three services, each of three nodes: started from nothing on free ports, asked who leads, killed, restarted.
+//! The three services, each of three nodes: started from nothing on free ports, asked who leads,
+//! killed, restarted.
 //!
 //! | module | is |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | [`zookeeper`] | three servers on Debian's Java |
 //! | [`failover`] | how long nobody can write when the leader is killed |
 //!
-//! Every node makes its writes durable before it acknowledges them, which is the default of all three, and all keep
-//! their data on the same disk. Settings are defaults, but for limits that the work would run into.
+//! Every node makes its writes durable before it acknowledges them, which is the default of all
+//! three, and all keep their data on the same disk. Settings are defaults, but for limits that the
+//! work would run into.
 
 pub(crate) mod etcd;
 pub(crate) mod failover;

@@ -13,7 +13,8 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What the server's class path names, in the order of its manifest; the web server is left out, since it is off.
+/// What the server's class path names, in the order of its manifest; the web server is left out,
+/// since it is off.
 const JARS: [&str; 19] = [
     "zookeeper",
     "zookeeper-jute",
@@ -87,7 +88,8 @@ impl ZooKeeper {
     }
 }
 
-/// The sample configuration that ZooKeeper ships, with a limit less. `forceSync` is on unless told otherwise.
+/// The sample configuration that ZooKeeper ships, with a limit less. `forceSync` is on unless told
+/// otherwise.
 fn config(data: &Path, client: u16, servers: &str) -> String {
     format!(
         "tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={}\nclientPort={client}\nclientPortAddress=127.0.0.1\n\

@@ -1,5 +1,5 @@
-//! Lockmesh alone, with very many sessions and locks: memory, checkpoints, starts, catching up, elections, and whether
-//! the end of a node with many locks is felt by anybody else.
+//! Lockmesh alone, with very many sessions and locks: memory, checkpoints, starts, catching up,
+//! elections, and whether the end of a node with many locks is felt by anybody else.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! etcd's messages, as far as the work needs them; numbers of fields as in etcd 3.4's `rpc.proto` and `kv.proto`.
+//! etcd's messages, as far as the work needs them; numbers of fields as in etcd 3.4's `rpc.proto`
+//! and `kv.proto`.
 
 use super::malformed;
 use super::protobuf::{Message, read};
@@ -79,8 +80,8 @@ pub(crate) fn delete(key: &[u8]) -> Message {
     Message::default().bytes(1, key)
 }
 
-/// `TxnRequest` by which the official clients' mutex stands in line: if the own key is not there, make it; tell who is
-/// first in line.
+/// `TxnRequest` by which the official clients' mutex stands in line: if the own key is not there,
+/// make it; tell who is first in line.
 pub(crate) fn stand_in_line(key: &[u8], prefix: &[u8], lease: u64) -> Message {
     let is_missing = Message::default().number(2, 1).bytes(3, key);
     // The compared revision is 0, which must be written because it says what is compared.

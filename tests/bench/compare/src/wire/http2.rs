@@ -1,7 +1,8 @@
-//! HTTP/2 as a gRPC client needs it: frames, and header blocks that grow short once a connection has warmed up.
+//! HTTP/2 as a gRPC client needs it: frames, and header blocks that grow short once a connection
+//! has warmed up.
 //!
-//! Headers of answers are not decoded. A unary call that went well is a message followed by the end of its stream, one
-//! that failed is the end without a message; the server's log says why.
+//! Headers of answers are not decoded. A unary call that went well is a message followed by the end
+//! of its stream, one that failed is the end without a message; the server's log says why.
 
 use super::etcd::Method;
 use super::malformed;
@@ -51,7 +52,8 @@ pub(crate) enum Frame<'a> {
     Headers { stream: u32, ends: bool },
     /// A stream that was broken off.
     Reset { stream: u32 },
-    /// Settings that want to be acknowledged; the window that new streams begin with, where it says so.
+    /// Settings that want to be acknowledged; the window that new streams begin with, where it says
+    /// so.
     Settings { window: Option<u32> },
     /// A ping that wants to be answered with the same bytes.
     Ping([u8; 8]),
@@ -264,7 +266,8 @@ mod tests {
         assert_eq!(out, expected);
         out.clear();
         requests.begin(&mut out, 3, Method::Put);
-        // The newest entry is `te`, 62; before it the kind, 63, the authority, 64, and the path, 65.
+        // The newest entry is `te`, 62; before it the kind, 63, the authority, 64, and the path,
+        // 65.
         assert_eq!(out, b"\x00\x00\x06\x01\x04\x00\x00\x00\x03\x83\x86\xc1\xc0\xbf\xbe");
         out.clear();
         requests.begin(&mut out, 5, Method::Txn);

@@ -1,7 +1,7 @@
 //! ZooKeeper's records: big-endian numbers, and lengths before everything that has one.
 //!
-//! A packet is its length, a header, and one record. Requests are made once and sent again and again; only the number
-//! in the header changes ([`renumber`]).
+//! A packet is its length, a header, and one record. Requests are made once and sent again and
+//! again; only the number in the header changes ([`renumber`]).
 
 use super::malformed;
 use std::io;
@@ -146,7 +146,8 @@ pub(crate) fn renumber(request: &mut [u8], number: i32) {
     request[4..8].copy_from_slice(&number.to_be_bytes());
 }
 
-/// The length of the packet that `bytes` begin with, its own length of 4 included; `None` when that is not there yet.
+/// The length of the packet that `bytes` begin with, its own length of 4 included; `None` when that
+/// is not there yet.
 pub(crate) fn packet_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
     match usize::try_from(i32::from_be_bytes(*length)) {

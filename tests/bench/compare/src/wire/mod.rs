@@ -8,8 +8,8 @@
 //! | [`etcd`] | the handful of etcd's messages that the work needs |
 //! | [`jute`] | ZooKeeper's records |
 //!
-//! All are as lean as their protocols allow, so that the generator takes little from the machine that it shares with
-//! what it measures, and about as little for each of the three.
+//! All are as lean as their protocols allow, so that the generator takes little from the machine
+//! that it shares with what it measures, and about as little for each of the three.
 
 pub(crate) mod etcd;
 pub(crate) mod http1;

@@ -1,4 +1,5 @@
-//! Protocol Buffers, as far as etcd's messages need them: varints, bytes, and messages within messages.
+//! Protocol Buffers, as far as etcd's messages need them: varints, bytes, and messages within
+//! messages.
 
 use super::malformed;
 use std::io;
@@ -17,7 +18,8 @@ impl Message {
         self
     }
 
-    /// Bytes, text, or a message that was written before; written even when empty, as a message within must be.
+    /// Bytes, text, or a message that was written before; written even when empty, as a message
+    /// within must be.
     pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(value.len() as u64);
@@ -111,7 +113,8 @@ mod tests {
 
     #[test]
     fn fields_are_the_bytes_of_the_specification() {
-        // The examples of the encoding guide: `a = 150` in field 1, "testing" in field 2, a message in field 3.
+        // The examples of the encoding guide: `a = 150` in field 1, "testing" in field 2, a message
+        // in field 3.
         assert_eq!(Message::default().number(1, 150).finish(), [0x08, 0x96, 0x01]);
         assert_eq!(Message::default().bytes(2, b"testing").finish(), b"\x12\x07testing");
         let inner = Message::default().number(1, 150);
