@@ -18,7 +18,8 @@
 //! 2. A struct that changes is copied as it was into a module `v1` beside it, with a `From<v1::It>`
 //!    for the new one.
 //! 3. [`Stored::decode_version`] of the type that holds it reads version 1 as `v1` and converts,
-//!    and version 2 as it is; [`encode`] writes the version that the cluster is at.
+//!    and version 2 as it is. [`encode`] writes the newest version, which is the only one today: it
+//!    is then given the version that the cluster is at, as long as that is 1.
 //! 4. [`NEWEST`] becomes 2, and the samples of version 2 are recorded beside those of 1, which
 //!    stay.
 

@@ -71,7 +71,7 @@ impl Observer {
                     self.waiting.entry((key.clone(), *queue_position)).or_insert_with(since);
                 }
                 Change::Waiter(key, queue_position, None) => {
-                    self.left_queue(now, (key.clone(), *queue_position), state)
+                    self.left_queue(now, (key.clone(), *queue_position), state);
                 }
                 Change::Loss(_, Some(loss)) => self.lost(loss),
                 Change::Cleared => self.waiting.clear(),
