@@ -8,7 +8,9 @@
 //! build may come back; afterwards it may not, and says so ([`FormatError::Unknown`]).
 //!
 //! **Invariant:** an enum that is stored is only appended to, and no struct that is stored changes.
-//! Samples of every variant lie in `tests/tests/format/` and must be read for ever.
+//! Samples of every variant lie in `tests/tests/format/` and must be read
+//! for ever, from the release on that promises it (1.0); until then a changed format gets another
+//! number in the files, and a folder of another one is refused by name.
 //!
 //! How to add version 2:
 //!
