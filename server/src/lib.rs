@@ -8,7 +8,7 @@
 //! | `driver` | the one loop around the server's pure values |
 //! | [`peers`] | the other servers, and the way of messages to them |
 //! | [`bootstrap`] | how servers become a quorum, and how one that comes later is taken in |
-//! | `opening` | what a member of a quorum begins with |
+//! | `start` | what a member of a quorum begins with |
 //! | [`store`] | log and checkpoint on disk |
 //! | `backup` | readers of checkpoints, for backups and snapshots |
 //! | [`snapshot`] | the way of a snapshot to a server that is too far behind |
@@ -19,6 +19,7 @@
 //! | [`stopped`] | what may be wrong with a stopped server's data folder |
 //! | [`config`] | what a server can be told |
 //! | [`metrics`] | what is counted and measured |
+//! | `readings` | figures that are read when somebody asks |
 //! | `health` | what the driver last said of itself |
 //! | `http` | the port where monitoring reads both |
 
@@ -34,6 +35,7 @@ pub mod inspect;
 pub mod metrics;
 pub mod moved;
 pub mod peers;
+mod readings;
 pub mod recover;
 pub mod rpc;
 pub mod server;

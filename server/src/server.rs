@@ -6,8 +6,9 @@ use crate::driver::Driver;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, event_queue};
 use crate::health::{EndGuard, Health};
 use crate::http::HttpPort;
-use crate::metrics::{self, SERVER};
+use crate::metrics::SERVER;
 use crate::peers::{Peers, dial_options};
+use crate::readings;
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use crate::start::{ServerStart, StartError};
@@ -145,7 +146,7 @@ impl Server {
 
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let (counters, health) = (Arc::new(RpcCounters::default()), Health::default());
-        metrics::show_server(&counters, &sender, &health);
+        readings::show_server(&counters, &sender, &health);
         let http = open_http(&config, &health)?;
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
         let bootstrap_loop = BootstrapLoop {

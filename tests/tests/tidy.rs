@@ -73,7 +73,15 @@ const HOMES: &[(&str, &[&str])] = &[
     ("http_body_util", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
     ("hyper", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
     ("hyper_util", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
-    ("prometheus", &["agent/src/metrics.rs", "protocol/net/src/metrics/", "server/src/metrics/"]),
+    (
+        "prometheus",
+        &[
+            "agent/src/metrics.rs",
+            "protocol/net/src/metrics/",
+            "server/src/metrics/",
+            "server/src/readings.rs",
+        ],
+    ),
     ("protobuf", &["server/core/src/raft/engine.rs"]),
     ("quinn", &["protocol/net/src/quic.rs"]),
     ("raft", &["server/core/src/raft/engine.rs"]),
