@@ -2,7 +2,7 @@
 //! backups.
 //!
 //! Each of these begins with one byte, the version of its format. A build reads every version up to
-//! [`NEWEST`], and writes the one that its cluster is at:
+//! [`NEWEST`], and writes `NEWEST`; from version 2 on, the one that its cluster is at:
 //! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises that once every server of
 //! the roster can read the next. Until then servers of both builds work together, and the older
 //! build may come back; afterwards it may not, and says so ([`FormatError::Unknown`]).

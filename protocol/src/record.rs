@@ -52,6 +52,7 @@ impl Lock {
     /// The lock once its holder has given it back, or has lost it.
     #[must_use]
     pub fn freed(self) -> Self {
+        // The index stays: the next holder's must be larger, or old sequencers would fit again.
         Self { session: None, granted_for: None, ..self }
     }
 }

@@ -106,7 +106,7 @@ pub enum Refusal {
     /// A catalog write that cannot be made, in Consul's words.
     #[error("{0}")]
     Catalog(String),
-    /// A request id that was answered and forgotten, or of an agent's earlier life.
+    /// A request id that was answered and forgotten, or of an agent's earlier generation.
     #[error("this request was answered before and its answer was forgotten: send a new one")]
     Forgotten,
     /// A server that cannot be taken into the roster, or is not there.

@@ -104,9 +104,9 @@ pub struct StorageConfig {
     /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
     pub checkpoint_changes: u64,
     /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in
-    /// memory; who lags more is given a checkpoint. 0 for none, at most 1 TiB.
+    /// memory; who lags more is given a snapshot. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
-    /// How many are kept while a follower fetches a checkpoint, so that it can go on from there
+    /// How many are kept while a follower fetches a snapshot, so that it can go on from there
     /// when it has it; where this is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
     pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.

@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -30,11 +31,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 const PATHS: &str = "/metrics, /health/live and /health/ready";
 
 /// How long an accept loop rests after the system could not give it a connection.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+/// How long a connection lives at most.
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
      as many connections are open as `http.max_connections` allows\n";
@@ -123,14 +128,20 @@ impl Port {
             let answer = self.answer(&request);
             async move { Ok::<_, Infallible>(answer) }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.config.read_timeout)
-            .max_header_size(self.config.max_header_bytes)
-            .serve_connection(TokioIo::new(socket), answer);
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.config.read_timeout)
+                .max_header_size(self.config.max_header_bytes)
+                .serve_connection(TokioIo::new(socket), answer)
+        );
         // A client that breaks off or talks nonsense is its own affair; hyper has told it what it
         // could.
-        let _ = connection.await;
+        if timeout(CONNECTION_LIFETIME, connection.as_mut()).await.is_err() {
+            // One that reads no answer must not keep others out for ever; a scraper connects anew.
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(self.config.read_timeout, connection).await;
+        }
     }
 
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {

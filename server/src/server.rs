@@ -251,7 +251,7 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
         }
         return Ok(record);
     }
-    // Without the record nobody knows what it promised: to draw a new birth would make it two
+    // Without the record nobody knows what it promised: to draw a new instance id would make it two
     // servers.
     if folder.has_store()? {
         return Err(StartError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
@@ -285,7 +285,7 @@ fn start_driver(
     // it.
     let must_wait = match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,
-        BootstrapState::Promised(formation) => formation.servers.len() > 1,
+        BootstrapState::Promised(plan) => plan.servers.len() > 1,
         BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
     };
     let driver = if must_wait {

@@ -198,7 +198,7 @@ impl ServerStart {
             format: format::NEWEST,
             id,
             seed: self.seed,
-            formation: ClusterStart { cluster_id: cluster_id.into(), servers: servers.to_vec() },
+            cluster_start: ClusterStart { cluster_id: cluster_id.into(), servers: servers.to_vec() },
             timers: timers(&self.config),
             max_pending_proposals: MAX_PENDING_PROPOSALS,
             log_keep_bytes: self.config.storage.log_keep_bytes,
@@ -249,8 +249,8 @@ impl ServerStart {
                 cluster_id: membership.cluster_id.clone(),
             }),
             // Every founder begins with the same membership, which no log has to agree on first.
-            BootstrapState::Promised(formation) => {
-                let voters: Vec<_> = formation.servers.iter().map(|server| server.id).collect();
+            BootstrapState::Promised(plan) => {
+                let voters: Vec<_> = plan.servers.iter().map(|server| server.id).collect();
                 Ok(Core::bootstrap_snapshot(&voters))
             }
             _ => Ok(SnapshotMeta::default()),

@@ -86,8 +86,13 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(writer, "<{}>", priority(*event.metadata().level()))?;
-        self.0.format_event(context, writer, event)
+        let mut text = String::new();
+        self.0.format_event(context, Writer::new(&mut text), event)?;
+        // The journal takes each line for an event of its own.
+        for line in text.lines() {
+            writeln!(writer, "<{}>{line}", priority(*event.metadata().level()))?;
+        }
+        Ok(())
     }
 }
 
@@ -174,13 +179,13 @@ mod tests {
         let subscriber = tracing_subscriber::registry().with(lines.event_format(JournalFormat::default()));
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(term = 8, "lost the leader");
-            tracing::error!("stopped");
+            tracing::error!("stopped\nfor good");
         });
         let text =
             String::from_utf8(written.0.lock().expect("nobody writes any more").clone()).expect("text");
         let starts: Vec<&str> =
             text.lines().map(|line| line.split_whitespace().next().expect("words")).collect();
-        assert_eq!(starts, ["<4>", "<3>ERROR"], "{text}");
+        assert_eq!(starts, ["<4>", "<3>ERROR", "<3>for"], "{text}");
         assert!(text.contains("lost the leader term=8"), "{text}");
     }
 

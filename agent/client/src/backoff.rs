@@ -1,8 +1,8 @@
 //! Waiting a little longer after each failure, never in step with others. Pure: what is random
 //! comes from a seed.
 //!
-//! The library depends on none of Lockmesh's crates, so that an application pulls in none of them:
-//! so it has this of its own, though agents and servers have one too.
+//! The library depends on none of Lockmesh's crates, so that an application pulls in none of them.
+//! It therefore has its own of this, though agents and servers have one too.
 
 use std::time::Duration;
 

@@ -89,11 +89,11 @@ where
     F: Future<Output = Result<T, LinkError>>,
 {
     let mut reason = LinkError::Lost(format!("{address} stands for no address"));
-    for place in resolve(address).await? {
-        match in_time(limit, attempt(place)).await {
+    for resolved in resolve(address).await? {
+        match in_time(limit, attempt(resolved)).await {
             Ok(done) => return Ok(done),
-            Err(error) if place.to_string() == address => reason = error,
-            Err(error) => reason = error.at(place),
+            Err(error) if resolved.to_string() == address => reason = error,
+            Err(error) => reason = error.at(resolved),
         }
     }
     Err(reason)

@@ -45,7 +45,7 @@ pub struct CoreConfig {
     /// Where its random draws begin.
     pub seed: u64,
     /// What the cluster begins as, if it has not begun.
-    pub formation: ClusterStart,
+    pub cluster_start: ClusterStart,
     /// Windows and delays.
     pub timers: TimerConfig,
     /// How many proposals may wait for their commit.
@@ -829,7 +829,7 @@ impl Core {
             // A leader may have died between its first entry and this one, so each that finds none
             // says it; only the first counts.
             if self.state.cluster_id().is_empty() {
-                let ClusterStart { cluster_id, servers } = self.config.formation.clone();
+                let ClusterStart { cluster_id, servers } = self.config.cluster_start.clone();
                 self.gather_own(Command::Bootstrap { cluster_id, servers });
             }
             self.start_autopilot(now);
@@ -925,6 +925,7 @@ pub struct LogStatus {
 }
 
 fn decode(entry: &LogEntry) -> Proposal {
+    // Skipping an entry would part this state from the others'; stopping loses nothing.
     format::decode(&entry.data)
         .unwrap_or_else(|error| panic!("log entry {} cannot be read: {error}", entry.index))
 }

@@ -64,6 +64,10 @@ impl Observer {
 
     /// The leader applied a command that changed this; `state` is the one after it.
     pub(crate) fn applied(&mut self, now: Time, changes: &[Change], state: &State) {
+        // A restore: the losses that it brings are the backup's, counted when they happened.
+        if changes.iter().any(|change| matches!(change, Change::Cleared)) {
+            return self.waiting.clear();
+        }
         for change in changes {
             match change {
                 Change::Waiter(key, queue_position, Some(waiter)) => {
@@ -74,7 +78,6 @@ impl Observer {
                     self.left_queue(now, (key.clone(), *queue_position), state);
                 }
                 Change::Loss(_, Some(loss)) => self.lost(loss),
-                Change::Cleared => self.waiting.clear(),
                 _ => {}
             }
         }
@@ -158,6 +161,9 @@ mod tests {
         observer.applied(at(0), &changes, &State::default());
         let number = LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("it is one of them");
         assert_eq!(observer.observed.losses[number], Losses { sessions: 2, locks: 2 });
-        assert_eq!(observer.observed.losses.iter().map(|losses| losses.sessions).sum::<u64>(), 2);
+        let restore = [Change::Cleared, loss(LossCause::TtlExpired, 1)];
+        observer.applied(at(1), &restore, &State::default());
+        let count = observer.observed.losses.iter().map(|losses| losses.sessions).sum::<u64>();
+        assert_eq!(count, 2, "a backup's losses were counted when they happened");
     }
 }

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a name is looked up that was found.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
 /// How many names, and how many addresses, are tried.
-const MAX_PLACES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// All such tasks; they end with this value.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Discovery {
         let is_me = name == self.introduction.borrow().server.address;
         // A limit, since others name the addresses: one that lies must not make this server call
         // everybody.
-        if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_PLACES {
+        if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_ADDRESSES {
             let task = look_up(name.to_owned(), self.sender.clone());
             let task = self.runtime.spawn(task).abort_handle();
             self.names.insert(name.to_owned(), KnownName { addresses: Vec::new(), task });
@@ -83,7 +83,7 @@ impl Discovery {
             }
             is_wanted
         });
-        for address in wanted.into_iter().take(MAX_PLACES) {
+        for address in wanted.into_iter().take(MAX_ADDRESSES) {
             self.calls.entry(address).or_insert_with(|| {
                 let call = KnownAddress {
                     address,

@@ -67,7 +67,7 @@ struct LogRow {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommitPlan {
     head: LogHead,
-    /// Rows cut off at the front.
+    /// Rows compacted at the front.
     compact: usize,
     /// Rows that stay, from the front.
     keep: usize,
@@ -182,7 +182,7 @@ impl LogStore {
         self.compact_to = self.compact_to.max(up_to);
     }
 
-    /// Whether there is a row left to cut off.
+    /// Whether there is a row left to compact.
     pub(super) fn must_compact(&self) -> bool {
         self.rows.front().is_some_and(|row| row.last <= self.compact_to)
     }
@@ -233,7 +233,7 @@ impl LogStore {
             assert_eq!(follows, from, "entries must follow the log without a gap");
         }
         let mut compact = 0;
-        // A row that is trimmed in this commit is not cut off in it.
+        // A row that is trimmed in this commit is not compacted in it.
         let whole = keep - usize::from(trimmed.is_some());
         while compact < COMPACT_ROWS.min(whole) && self.rows[compact].last <= self.compact_to {
             // With the rows, in one commit: the term of the last compacted entry is what the next

@@ -148,7 +148,7 @@ impl StoreHandle {
     }
 
     /// Lets the log go up to an index, or up to the durable checkpoint if that is less; a little
-    /// with each commit. Rows are cut off whole, so a few entries before the index may stay.
+    /// with each commit. Rows are compacted whole, so a few entries before the index may stay.
     pub fn compact(&self, up_to: LogIndex) {
         self.shared.state().queue.compact(up_to);
         self.shared.log_news.notify_one();
@@ -304,7 +304,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
     log.finish();
 }
 
-/// Waits for something to commit: writes, a commit index, or rows to cut off. None where there will
+/// Waits for something to commit: writes, a commit index, or rows to compact. None where there will
 /// be nothing more.
 fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
     let mut state = shared.state();

@@ -59,12 +59,12 @@ pub fn snapshot_rows() -> Vec<u8> {
 }
 
 fn introduction() -> Introduction {
-    let formation =
+    let plan =
         BootstrapPlan { cluster_id: "6f7e1c3e".into(), servers: vec![new_server().with_id(ServerId(1))] };
     Introduction {
         server: new_server(),
         expect: 3,
-        standing: Standing::Promised(formation),
+        standing: Standing::Promised(plan),
         knows: vec!["10.0.0.6:8300".into()],
     }
 }

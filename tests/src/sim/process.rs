@@ -188,7 +188,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         format: format::NEWEST,
         id,
         seed,
-        formation: formation(stage.plan.voters),
+        cluster_start: cluster_start(stage.plan.voters),
         election: ElectionTimeout { ticks: plan.election_ticks, heartbeat_ticks: plan.heartbeat_ticks },
         timers: TimerConfig {
             ttl_multiplier: plan.ttl_multiplier >> halved,
@@ -203,7 +203,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
 }
 
 /// What the first servers begin with.
-fn formation(voters: u64) -> ClusterStart {
+fn cluster_start(voters: u64) -> ClusterStart {
     let servers = (1..=voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
     ClusterStart { cluster_id: "simulated".into(), servers: servers.collect() }
 }
@@ -221,7 +221,7 @@ pub fn newcomer(node: &str, folder: u64) -> NewServer {
 
 fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, corrupt: bool, recovered: Recovered) -> Frontend {
     let config = core_config(stage, id);
-    let cluster_id = config.formation.cluster_id.clone();
+    let cluster_id = config.cluster_start.cluster_id.clone();
     let plan = &stage.plan.core;
     let config = (
         FrontendConfig {

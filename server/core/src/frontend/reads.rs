@@ -31,20 +31,21 @@ impl Frontend {
                 }
                 // Looked at first: the change may have come between the caller's last answer and
                 // this call.
-                self.answer_or_park(now, parked, actions);
+                // One that wants no wait is a read like any other.
+                let kind = if wait.is_zero() { AnswerKind::Read } else { AnswerKind::BlockingRead };
+                self.answer_or_park(now, parked, kind, actions);
             }
             _ => self.tell_rows(now, &query, (from, LogIndex(0), AnswerKind::Read), actions),
         }
     }
 
-    pub(super) fn answer_or_park(&mut self, now: Time, parked: Parked, actions: &mut Actions) {
+    fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
         // Rows are built for those only who are answered.
         if let Some(index) = self.core.state().news(&parked.query, parked.known) {
-            let to = (parked.from, index, AnswerKind::BlockingRead);
-            self.tell_rows(now, &parked.query, to, actions);
+            self.tell_rows(now, &parked.query, (parked.from, index, kind), actions);
         } else if parked.deadline <= now {
-            // It did not wait: it asked for what there is.
-            self.tell_no_news(now, &parked, AnswerKind::Read, actions);
+            // Nothing to wait for, or no longer.
+            self.tell_no_news(now, &parked, kind, actions);
         } else if self.watches.len() >= self.config.max_watches {
             // A limit for memory: each parked reader is kept until its wait is over, whoever asks.
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
@@ -99,7 +100,7 @@ impl Frontend {
     /// Looks again at those whom the changes of this turn touched, each once.
     pub(super) fn wake_touched(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_touched() {
-            self.answer_or_park(now, parked, actions);
+            self.answer_or_park(now, parked, AnswerKind::BlockingRead, actions);
         }
     }
 

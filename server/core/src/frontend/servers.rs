@@ -178,7 +178,7 @@ impl Frontend {
             return actions.answer(from, not_yet, AnswerKind::Other);
         }
         // Only one that is well counts: an emptied server comes back under its old name, with a new
-        // birth.
+        // instance id.
         let alive = state.servers().find(|row| {
             row.node.folded() == node
                 && row.instance_id != server.instance_id
@@ -208,8 +208,8 @@ impl Frontend {
         let is_it = |row: &Arc<Server>| {
             row.instance_id == server.instance_id && row.node.folded() == peer.node.folded()
         };
-        // The birth tells a server from one that took its folder's place; a follower's roster may
-        // be old, and the core refuses there.
+        // The instance id tells a server from one that took its folder's place; a follower's roster
+        // may be old, and the core refuses there.
         if self.core.is_serving() && !self.core.state().server(server.id).is_some_and(is_it) {
             let why = format!("server {} of this quorum is another one", server.id);
             let denied = Response::Unavailable(Unavailable::Denied(why));

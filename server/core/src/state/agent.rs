@@ -16,7 +16,7 @@ impl Step<'_> {
     pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
         // The node's part can fail half-way, so it is tried first; what follows cannot.
         let outcome = self.attempt(|step| step.register_agent_node(registration)).map_err(Refusal::Catalog);
-        reply_or_refusal(outcome.map(|()| self.begin_life(registration)))
+        reply_or_refusal(outcome.map(|()| self.begin_generation(registration)))
     }
 
     fn register_agent_node(&mut self, registration: &AgentRegistration) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl Step<'_> {
         self.ensure_check(&alive_check(&node.name))
     }
 
-    fn begin_life(&mut self, registration: &AgentRegistration) -> Reply {
+    fn begin_generation(&mut self, registration: &AgentRegistration) -> Reply {
         let node_id = registration.node.id.to_ascii_lowercase();
         let known = self.state.derived.agent_ids.get(&node_id).copied();
         let number = known.unwrap_or_else(|| self.next_agent());

@@ -49,7 +49,8 @@ impl Step<'_> {
         self.end_sessions(sessions.copied().collect(), &LossCause::NodeDeregistered);
     }
 
-    /// Ends many. Losses that the last ones would push out of the history again are only counted.
+    /// Ends many. Of losses that the last ones would push out of the history again
+    /// only the numbers are used up.
     fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
         // Of a node with very many sessions most losses would be written only to be pushed out by
@@ -97,6 +98,7 @@ impl Step<'_> {
         // After the key is free, and on every kind of end, an ordered one too: as Consul does it,
         // for the holder may not know yet.
         if !session.spec.lock_delay.is_zero() {
+            // This entry's index tells the end of this delay from that of another.
             let delay = LockDelay {
                 started_at_index: self.index,
                 duration: session.spec.lock_delay.min(MAX_LOCK_DELAY),

@@ -109,6 +109,7 @@ impl Step<'_> {
         // deleted and made again.
         let fence = Fence(self.state.fence.0 + 1);
         self.set(Change::Fence(fence));
+        // Counts the grants of this entry, as Consul does; across a delete only the fence goes on.
         let index = lock_of(existing).index + 1;
         Lock { session: Some(session), index, fence, granted_at: self.at, granted_for }
     }

@@ -71,6 +71,7 @@ impl Step<'_> {
                 if entry.lock.session == Some(session)
                     && entry.lock.granted_for == Some(enqueued_at_index) =>
             {
+                // Value and flags stay as the grant wrote them: others may have read them.
                 let Entry { value, flags, .. } = Entry::clone(&entry);
                 let new = NewEntry { key: key.clone(), value, flags };
                 let lock = entry.lock.freed();
@@ -177,6 +178,7 @@ impl Step<'_> {
 
     /// The session's position in a key's queue; the last one if it has none yet.
     fn place_in_queue(&self, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
+        // Whoever asks again keeps the position, or a retry would go to the end of the queue.
         if let Some(queue_position) = self.state.queue_position(key, session) {
             return Ok(queue_position);
         }

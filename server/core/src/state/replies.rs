@@ -46,7 +46,7 @@ impl Step<'_> {
         applied
     }
 
-    /// Forgets everything of an agent's earlier lives.
+    /// Forgets everything of an agent's earlier generations.
     pub(super) fn forget_all(&mut self, agent: AgentNumber) {
         let Some(replies) = self.state.replies.get(&agent) else { return };
         let had_lowest = replies.lowest != 0;

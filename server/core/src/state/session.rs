@@ -35,6 +35,7 @@ impl Step<'_> {
     }
 
     fn session_may_begin(&self, new: &SessionSpec) -> Result<(), Refusal> {
+        // A state machine cannot draw ids, so the id comes with the command, and may be taken.
         if new.id == SessionId::NIL || self.state.sessions.contains_key(&new.id) {
             return Err(Refusal::SessionIdInUse(new.id));
         }

@@ -107,7 +107,7 @@ impl Disk {
             format,
             id,
             seed,
-            formation: ClusterStart { cluster_id: "c1".into(), servers: self.founders() },
+            cluster_start: ClusterStart { cluster_id: "c1".into(), servers: self.founders() },
             election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,

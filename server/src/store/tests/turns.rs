@@ -43,7 +43,7 @@ impl Leader {
             format: format::NEWEST,
             id: ServerId(1),
             seed: 7,
-            formation: ClusterStart { cluster_id: "c1".into(), servers: Vec::new() },
+            cluster_start: ClusterStart { cluster_id: "c1".into(), servers: Vec::new() },
             election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 100_000,
