@@ -32,10 +32,11 @@ impl Core {
             return;
         }
         let formats = self.state.servers().map(|server| server.format);
-        let raise = formats.chain([self.config.format]).min().filter(|format| *format > self.state.format());
-        let raise = raise.map(Command::RaiseFormat).filter(|raise| !self.is_on_its_way(raise));
-        if let Some(raise) = raise {
-            tracing::info!(?raise, "every server reads a newer format: the cluster goes on to it");
+        let least = formats.chain([self.config.format]).min();
+        let Some(format) = least.filter(|format| *format > self.state.format()) else { return };
+        let raise = Command::RaiseFormat(format);
+        if !self.is_on_its_way(&raise) {
+            tracing::info!(format, "every server reads a newer format: the cluster goes on to it");
             self.gather_own(raise);
         }
     }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Tells who leads, runs for leader, and leads while a command runs
+/// Show who leads, run for leader, or lead while a command runs
 ///
 /// Prints a line whenever the leader changes. Once elected it leads until it is told to end, which
 /// resigns, or until the command after `--` ends; its exit code is then ours. When the office is

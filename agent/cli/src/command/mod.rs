@@ -51,7 +51,7 @@ use std::process::ExitCode;
 
 /// Everything that was said on the command line.
 #[derive(Parser, Debug)]
-#[command(name = "lockmesh", version, about = "Locks that follow health, in Consul's HTTP dialect")]
+#[command(name = "lockmesh", version, about = "A distributed lock service with a Consul-compatible HTTP API")]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Invocation {
     #[command(subcommand)]

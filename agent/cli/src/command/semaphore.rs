@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::lock::{Options, ProgramArgs, hold_and_run};
 use std::process::ExitCode;
 
-/// Holds one of several slots while a command runs
+/// Hold one of several slots while a command runs
 ///
 /// Like `lockmesh lock -n`, but a semaphore for a single slot too. All contenders must name the
 /// same number of slots.

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use watchers::Crowd;
 
-/// Measures an agent
+/// Measure an agent
 ///
 /// Every client has one connection and one request under way. With `handoff` a client is a pair of
 /// contenders, each of which waits in the lock's queue (`wait=`) while the other holds it. Figures
