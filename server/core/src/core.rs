@@ -26,6 +26,7 @@ use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest command that is taken: what is in the log must fit into a frame for the other
@@ -458,7 +459,7 @@ impl Core {
             // The engine must hear of its writes, but what was waiting for them is never sent.
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
             Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
-            Input::Read(token, _) => outbox.unreadable.push((token, not_leader())),
+            Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
             Input::Propose(token, _)
             | Input::Renew(token, _)
             | Input::TransferLeader(token, _)
@@ -860,9 +861,11 @@ impl Core {
         }
     }
 
-    /// The node of a server, for people; a server that is not in the roster yet has none.
+    /// The node of a server, for people. The founders are known before the roster is.
     pub(crate) fn node_of(&self, id: ServerId) -> &str {
-        self.state.server(id).map_or("unknown", |server| server.node.as_str())
+        let founder = || self.config.cluster_start.servers.iter().find(|server| server.id == id);
+        let server = self.state.server(id).map(Arc::as_ref).or_else(founder);
+        server.map_or("unknown", |server| server.node.as_str())
     }
 
     /// Where a test broke a rule of deadlines: they end with the election.
@@ -932,7 +935,7 @@ fn decode(entry: &LogEntry) -> Proposal {
 
 fn refuse_reader(outbox: &mut Outbox, reader: &Reader) {
     match reader {
-        Reader::Query(token) => outbox.unreadable.push((*token, not_leader())),
+        Reader::Query(token) => outbox.refused_reads.push((*token, not_leader())),
         Reader::Renewal(..) => outbox.fail(reader.token(), not_leader()),
     }
 }

@@ -25,7 +25,7 @@ pub struct Outbox {
     /// Readers that may look at the state now.
     pub readable: Vec<CallToken>,
     /// Readers that cannot be served.
-    pub unreadable: Vec<(CallToken, Unavailable)>,
+    pub refused_reads: Vec<(CallToken, Unavailable)>,
     /// What became true, in log order.
     pub changes: Vec<Change>,
     /// Corruption checks among these: how many changes came before each, and what a checkpoint of

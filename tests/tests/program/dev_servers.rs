@@ -55,6 +55,7 @@ fn assert_log_tells_the_election(log: &Path, former: &str, next: &str) {
     assert!(line("lost the leader").contains(&format!("node={former} ")), "{said}");
     assert!(line("starting a server").contains("version=") && line("starting a server").contains("commit="));
     assert!(line("is a member of the cluster").contains("cluster="), "{said}");
+    assert!(!said.contains("node=unknown"), "founders are known by their nodes: {said}");
     assert!(!said.contains("ServerId(") && !said.contains("::ffff:"), "it speaks as people do: {said}");
 }
 

@@ -441,7 +441,7 @@ impl Frontend {
         for (token, response) in outbox.replies.drain(..) {
             self.reply(token, response, actions);
         }
-        for (token, why) in outbox.unreadable.drain(..) {
+        for (token, why) in outbox.refused_reads.drain(..) {
             if let Some(Pending::Call(from, _)) = self.pending.take(token) {
                 actions.answer(from, self.with_leader_hint(Response::Unavailable(why)), AnswerKind::Read);
             }

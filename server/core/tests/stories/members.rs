@@ -252,7 +252,7 @@ impl Server {
             self.core.settle(now, &mut self.outbox);
             self.replies.extend(self.outbox.replies.drain(..));
             self.readable.extend(self.outbox.readable.drain(..));
-            self.unreadable.extend(self.outbox.unreadable.drain(..).map(|(token, _)| token));
+            self.unreadable.extend(self.outbox.refused_reads.drain(..).map(|(token, _)| token));
             self.outbox.changes.clear();
             self.outbox.checks.clear();
             let installed = self.outbox.install.take();
