@@ -152,6 +152,13 @@ impl NodeName {
     }
 }
 
+impl ServiceId {
+    /// Whether it names the same service: ids of services are compared without regard to case.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self == other || self.0.to_lowercase() == other.0.to_lowercase()
+    }
+}
+
 number! {
     /// A position in the replicated log. Every command has one, also when it changes nothing.
     LogIndex(u64)

@@ -185,8 +185,8 @@ pub struct Check {
     pub notes: String,
     /// What it said last.
     pub output: String,
-    /// The service that it is about; empty for the node itself.
-    pub service_id: String,
+    /// The service that it is about; none for the node itself.
+    pub service_id: Option<ServiceId>,
     /// That service's name, filled in by the state.
     pub service_name: String,
     /// That service's tags, filled in by the state.

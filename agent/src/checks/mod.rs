@@ -204,7 +204,7 @@ impl Checks {
             status: new.status,
             notes: new.notes.clone(),
             output: String::new(),
-            service_id: String::new(),
+            service_id: None,
             service_name: String::new(),
             service_tags: Vec::new(),
             kind: KIND.into(),

@@ -27,8 +27,9 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Archive, Builder, Entry, Header};
 
-/// The format of the archive. Before 3 its parts had no version, and this build does not read them.
-pub const FORMAT: u32 = 3;
+/// The format of the archive. Those of earlier numbers hold other rows, and this build does not
+/// read them.
+pub const FORMAT: u32 = 4;
 const META: &str = "meta.json";
 const STATE: &str = "state.bin";
 const SUMS: &str = "SHA256SUMS";

@@ -131,7 +131,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
         status: check.status.as_str().into(),
         notes: check.notes.clone(),
         output: check.output.clone(),
-        service_id: check.service_id.clone(),
+        service_id: check.service_id.as_ref().map(ToString::to_string).unwrap_or_default(),
         service_name: check.service_name.clone(),
         service_tags: Some(check.service_tags.clone()),
         kind: check.kind.clone(),

@@ -567,7 +567,7 @@ fn check() -> Arc<Check> {
         status: CheckStatus::Passing,
         notes: "".into(),
         output: "Agent alive and reachable".into(),
-        service_id: "".into(),
+        service_id: None,
         service_name: "".into(),
         service_tags: vec![],
         kind: "ttl".into(),

@@ -80,7 +80,7 @@ impl Cataloguer {
             status,
             notes: String::new(),
             output: String::new(),
-            service_id: String::new(),
+            service_id: None,
             service_name: String::new(),
             service_tags: Vec::new(),
             kind: String::new(),

@@ -85,7 +85,7 @@ impl World {
         let is_witness = |machine: &&&Machine| {
             let process = machine.process.as_ref();
             members.voters.contains(&machine.id)
-                && process.is_some_and(|process| process.core().own_memory().copy_of == LogIndex(0))
+                && process.is_some_and(|process| process.core().own_memory().copy_of.is_none())
         };
         if right.iter().filter(is_witness).count() > (members.voters.len() / 2).max(1) {
             let unfound = wrong.iter().filter(|machine| !machine.found_corrupt && !machine.gone);

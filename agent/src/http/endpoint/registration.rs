@@ -242,7 +242,7 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
         status: parse_status(object.string("Status")?)?,
         notes: object.string("Notes")?.into(),
         output: object.string("Output")?.into(),
-        service_id: object.string("ServiceID")?.into(),
+        service_id: Some(object.string("ServiceID")?).filter(|id| !id.is_empty()).map(ServiceId::from),
         service_name: object.string("ServiceName")?.into(),
         service_tags: object.strings("ServiceTags")?.into_iter().map(str::to_owned).collect(),
         kind: kind.into(),

@@ -47,7 +47,7 @@ impl Core {
     fn compare_checksums(&mut self, now: Time, last: LogIndex, outbox: &mut Outbox) {
         let me = self.config.id;
         let checks = &mut self.corruption;
-        let is_copy = self.own.copy_of != LogIndex(0);
+        let is_copy = self.own.copy_of.is_some();
         let former = checks.comparison.take_if(|comparison| comparison.index != last);
         let comparison = checks.comparison.get_or_insert_with(|| Comparison::of(last, now, former));
         let asks = comparison.may_ask(now);
@@ -89,15 +89,15 @@ impl Core {
     /// one.
     pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
         // Until a check has confirmed it: the state is as good as its giver's.
-        self.own.copy_of = snapshot;
+        self.own.copy_of = Some(snapshot);
         self.corruption.own.clear();
     }
 
     /// A check has shown that this server's state is right.
     fn state_confirmed(&mut self, check: LogIndex) {
         // A confirmation of an earlier check is of the state that the snapshot replaced.
-        if self.own.copy_of <= check {
-            self.own.copy_of = LogIndex(0);
+        if self.own.copy_of <= Some(check) {
+            self.own.copy_of = None;
         }
     }
 
@@ -110,7 +110,7 @@ impl Core {
             MessageKind::Checksum if is_of_leader => {
                 self.state_confirmed(message.commit);
                 if let Some(checksum) = self.corruption.own.get(&index) {
-                    let report = report(*checksum, self.own.copy_of != LogIndex(0));
+                    let report = report(*checksum, self.own.copy_of.is_some());
                     let context = Bytes::from(wire::encode(&report));
                     let answer = PeerMessage::new(MessageKind::ChecksumResponse, self.config.id, from);
                     outbox
@@ -125,7 +125,7 @@ impl Core {
             },
             MessageKind::Corrupt if is_of_leader && self.corruption.found_corrupt.is_none() => {
                 // A snapshot may have taken the place of what was found.
-                if index >= self.own.copy_of {
+                if Some(index) >= self.own.copy_of {
                     self.corruption.found_corrupt = Some(index);
                 }
             }

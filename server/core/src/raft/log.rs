@@ -148,6 +148,6 @@ pub struct OwnMemory {
     /// How far the other servers have certainly come.
     pub peers: PeerMemory,
     /// The snapshot of another server that took the place of its state, until a corruption check
-    /// has confirmed that; 0 where the state is its own work.
-    pub copy_of: LogIndex,
+    /// has confirmed that; none where the state is its own work.
+    pub copy_of: Option<LogIndex>,
 }

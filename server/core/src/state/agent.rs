@@ -63,7 +63,7 @@ pub(super) fn alive_check(node: &NodeName) -> Check {
         status: CheckStatus::Passing,
         notes: String::new(),
         output: "Agent alive and reachable".into(),
-        service_id: String::new(),
+        service_id: None,
         service_name: String::new(),
         service_tags: Vec::new(),
         kind: String::new(),

@@ -5,7 +5,7 @@ use super::State;
 use super::rows::CheckKey;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
+use lockmesh_protocol::id::{CheckId, NodeName};
 use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
@@ -44,11 +44,8 @@ impl Step<'_> {
     }
 
     fn fill_in_service(&self, check: &mut Check) -> Result<(), String> {
-        if check.service_id.is_empty() {
-            return Ok(());
-        }
-        let id = ServiceId::from(check.service_id.as_str());
-        let service = self.state.service(&check.node, &id).ok_or("Missing service registration")?;
+        let Some(id) = &check.service_id else { return Ok(()) };
+        let service = self.state.service(&check.node, id).ok_or("Missing service registration")?;
         check.service_name.clone_from(&service.name);
         check.service_tags.clone_from(&service.tags);
         Ok(())

@@ -10,7 +10,7 @@ use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
 use super::rows::{CheckKey, Derived, ServiceKey};
 use lockmesh_protocol::change::Table;
-use lockmesh_protocol::id::{Fence, ServiceId, SessionId};
+use lockmesh_protocol::id::{Fence, SessionId};
 use lockmesh_protocol::record::{CheckStatus, Entry, Session};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -172,10 +172,9 @@ fn catalog_is_whole(state: &State) -> bool {
             && service.modify_index <= state.table_index(Table::Services)
     });
     let checks = state.checks.iter().all(|(key, check)| {
-        let service = ServiceId::from(check.service_id.as_str());
         *key == CheckKey::new(&check.node, &check.id)
             && state.nodes.contains_key(&key.node)
-            && (check.service_id.is_empty() || state.service(&check.node, &service).is_some())
+            && check.service_id.as_ref().is_none_or(|id| state.service(&check.node, id).is_some())
             && check.modify_index <= state.table_index(Table::Checks)
     });
     services && checks

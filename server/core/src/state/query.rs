@@ -149,9 +149,8 @@ impl State {
 
     fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
         let checks = self.checks_of(folded).map(|(_, check)| check);
-        let id = service.id.as_str();
         checks
-            .filter(|check| check.service_id.is_empty() || is_same_name(&check.service_id, id))
+            .filter(|check| check.service_id.as_ref().is_none_or(|id| id.is_same(&service.id)))
             .cloned()
             .collect()
     }

@@ -5,7 +5,7 @@ use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{NodeName, ServiceId};
-use lockmesh_protocol::record::Service;
+use lockmesh_protocol::record::{Check, Service};
 use std::sync::Arc;
 
 impl Step<'_> {
@@ -37,8 +37,8 @@ impl Step<'_> {
         let folded = node.folded();
         let key = ServiceKey::new(node, id);
         let Some(service) = self.state.services.get(&key).cloned() else { return };
-        let checks =
-            self.state.checks_of(&folded).filter(|(_, check)| is_same_id(&check.service_id, &service.id));
+        let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
+        let checks = self.state.checks_of(&folded).filter(|(_, check)| is_about(check));
         let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
         // Checks first, and with them the sessions: a check of a service that is gone may not be
         // left.
@@ -71,8 +71,4 @@ impl State {
 /// A service without an id is called by its name.
 pub(super) fn service_id(service: &Service) -> ServiceId {
     if service.id.as_str().is_empty() { ServiceId::from(service.name.as_str()) } else { service.id.clone() }
-}
-
-fn is_same_id(service_id: &str, id: &ServiceId) -> bool {
-    service_id.to_lowercase() == id.as_str().to_lowercase()
 }

@@ -235,7 +235,7 @@ fn check(node: &NodeName, text: &str) -> Result<Check, String> {
         status: CheckStatus::parse(&status).ok_or_else(|| format!("what is the status {status:?}?"))?,
         notes: String::new(),
         output: String::new(),
-        service_id,
+        service_id: Some(service_id).filter(|id| !id.is_empty()).map(ServiceId::from),
         service_name: String::new(),
         service_tags: Vec::new(),
         kind: String::new(),

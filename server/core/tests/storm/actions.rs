@@ -320,7 +320,7 @@ fn check(id: &str, status: CheckStatus, with_service: bool) -> Check {
         status,
         notes: String::new(),
         output: String::new(),
-        service_id: if with_service && id == "web-ok" { "web".into() } else { String::new() },
+        service_id: (with_service && id == "web-ok").then(|| "web".into()),
         service_name: String::new(),
         service_tags: Vec::new(),
         kind: String::new(),

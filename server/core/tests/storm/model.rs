@@ -393,7 +393,7 @@ impl Model {
                 });
             }
             self.checks.retain(|other| other.node != *node || other.id != check.id);
-            let (node, id, of_service) = (node.clone(), check.id.clone(), !check.service_id.is_empty());
+            let (node, id, of_service) = (node.clone(), check.id.clone(), check.service_id.is_some());
             self.checks.push(ModelCheck { node, id, critical, of_service });
         }
         Reply::Done

@@ -353,7 +353,7 @@ fn a_folder_of_a_build_without_versions_of_rows_is_refused_by_name_and_left_alon
         as_older_build(&disk, formats);
         let before = disk.contents();
         let error = open_disk(&disk).expect_err("this build does not read it");
-        assert!(matches!(error, StoreError::OlderFormat { known: 3, .. }), "{error}");
+        assert!(matches!(error, StoreError::OlderFormat { known: 4, .. }), "{error}");
         let text = error.to_string();
         for part in [named, "but this build reads version 3 only", "empty the whole data folder"] {
             assert!(text.contains(part), "{text}");

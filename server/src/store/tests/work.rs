@@ -153,8 +153,8 @@ fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
     let mut peers = PeerMemory::default();
     let beat = PeerMessage::new(MessageKind::Heartbeat, ServerId(2), ServerId(1));
     peers.note(beat.from, beat.certain_position().expect("a leader has a term"));
-    let copy = OwnMemory { peers, copy_of: LogIndex(7) };
-    let own = OwnMemory { copy_of: LogIndex(0), ..copy.clone() };
+    let copy = OwnMemory { peers, copy_of: Some(LogIndex(7)) };
+    let own = OwnMemory { copy_of: None, ..copy.clone() };
     let checkpoint = |index, changes: Vec<Change>, known: Option<&OwnMemory>| {
         let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
         let mut rows = dirty(changes);
