@@ -4,6 +4,7 @@ use crate::checks::{CheckLimits, Checks};
 use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
+use crate::incarnation;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
@@ -77,7 +78,9 @@ impl Agent {
         let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let registration = registration(&config, &node, advertise, server);
+        let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
+        let mut registration = registration(&config, &node, advertise, server);
+        registration.incarnation = incarnation;
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
@@ -210,18 +213,20 @@ fn registration(
     let tags = ["lan", "wan"].iter().chain(families);
     // What Consul's agents say of themselves.
     let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
+    let record = Node {
+        name: node.name.clone(),
+        id: node.id.clone(),
+        address: address.clone(),
+        datacenter: config.node.datacenter.clone(),
+        tagged_addresses: tags.map(|tag| ((*tag).into(), address.clone())).collect(),
+        meta: meta.map(|(key, value)| (key.into(), value.into())).into(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    };
     AgentRegistration {
-        node: Node {
-            name: node.name.clone(),
-            id: node.id.clone(),
-            address: address.clone(),
-            datacenter: config.node.datacenter.clone(),
-            tagged_addresses: tags.map(|tag| ((*tag).into(), address.clone())).collect(),
-            meta: meta.map(|(key, value)| (key.into(), value.into())).into(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        },
         services: server.map(|rpc| server_service(node, rpc)).into_iter().collect(),
+        version: VERSION.into(),
+        ..AgentRegistration::of(record)
     }
 }
 

@@ -25,6 +25,9 @@ pub enum AgentError {
     /// Applications cannot reach it.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The system has no random numbers.
+    #[error("cannot draw a number for this process: {0}")]
+    Random(io::Error),
     /// There is no socket towards the servers.
     #[error("cannot open a UDP socket towards the servers: {0}")]
     Socket(io::Error),

@@ -5,6 +5,7 @@ pub mod checks;
 pub mod config;
 pub mod error;
 pub mod http;
+mod incarnation;
 pub mod metrics;
 pub mod node;
 pub mod reload;

@@ -9,6 +9,7 @@
 //! overflows.
 
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
+use crate::lease::LeaseKey;
 use crate::record::{
     Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
 };
@@ -74,6 +75,8 @@ pub enum Change {
     Format(u8),
     /// The newest index of a tombstone that was forgotten.
     ForgottenTombstones(LogIndex),
+    /// What the secrets of the cluster's leases are derived from. In no backup.
+    LeaseKey(LeaseKey),
 }
 
 /// The tables whose last change is remembered, for blocking queries. Stored: only appended to.

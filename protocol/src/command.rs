@@ -2,8 +2,11 @@
 //!
 //! A command carries all that it needs: no clock and no random draw when it is applied.
 
-use crate::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
-use crate::record::{Autopilot, Check, NewServer, Node, Server, Service, SessionSpec};
+use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
+use crate::lease::{LeaseId, LeaseKey};
+use crate::record::{
+    Autopilot, Check, HealthWindow, Incarnation, NewServer, Node, Server, Service, SessionSpec,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -68,6 +71,8 @@ pub enum Command {
         cluster_id: String,
         /// Its first servers.
         servers: Vec<Server>,
+        /// What the secrets of its leases are derived from.
+        lease_key: LeaseKey,
     },
     /// A server comes to the quorum: it gets an id that none had before, or the one it was given
     /// already.
@@ -83,6 +88,72 @@ pub enum Command {
     /// The cluster goes on to this version of the format. Does nothing unless every server of the
     /// roster reads it.
     RaiseFormat(u8),
+    /// A majority of the servers did not hear from a node: its sessions of this window, and of
+    /// shorter ones, end.
+    FailNode(NodeFailure),
+    /// The windows of a host that was there before this lease are over. Does nothing in another
+    /// term.
+    EndFormerSessions {
+        /// The present lease of the node.
+        lease: LeaseId,
+        /// Sessions of this window and of shorter ones end.
+        window: HealthWindow,
+        /// The term that decided it.
+        term: Term,
+        /// The index base at that time, as in [`Command::ExpireSession`].
+        base: u64,
+    },
+    /// A node leaves, or is made to: it is deregistered, and its sessions end.
+    LeaveNode(NodeLeave),
+    /// An agent stops for a moment, and comes back: its windows are longer, once.
+    AnnounceRestart(LeaseId),
+    /// What the catalog says of these members is made what the roster says.
+    Reconcile {
+        /// Which members.
+        members: Vec<AgentNumber>,
+        /// Nodes with a `serfHealth` that no agent speaks for: they are deregistered.
+        strangers: Vec<NodeName>,
+    },
+    /// A member that has been failed for long is forgotten, unless a session without checks lives
+    /// on its node. Does nothing in another term.
+    ReapMember {
+        /// The lease that failed.
+        lease: LeaseId,
+        /// The term that decided it.
+        term: Term,
+        /// The index base at that time.
+        base: u64,
+    },
+}
+
+/// A verdict: a majority of the servers did not hear from a node for a window. Does nothing in
+/// another term, for another lease, or where those who confirm it are no majority of the voters of
+/// its index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFailure {
+    /// The lease that was not renewed.
+    pub lease: LeaseId,
+    /// The window that is over.
+    pub window: HealthWindow,
+    /// The servers that asked the node and heard nothing.
+    pub confirmed_by: Vec<ServerId>,
+    /// How long before the leader heard from it last.
+    pub silent_for: Duration,
+    /// The term that decided it.
+    pub term: Term,
+    /// The index base at that time, as in [`Command::ExpireSession`].
+    pub base: u64,
+}
+
+/// A node leaves the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLeave {
+    /// Which node.
+    pub node: NodeName,
+    /// The lease of the agent that leaves in order; none where somebody else makes it leave.
+    pub lease: Option<LeaseId>,
+    /// Whether the member is forgotten at once, instead of being shown as left.
+    pub prune: bool,
 }
 
 impl Command {
@@ -108,7 +179,13 @@ impl Command {
             | Self::ForgetServer(_)
             | Self::ConfigureAutopilot(..)
             | Self::CorruptionCheck
-            | Self::RaiseFormat(_) => 1,
+            | Self::RaiseFormat(_)
+            | Self::FailNode(_)
+            | Self::EndFormerSessions { .. }
+            | Self::LeaveNode(_)
+            | Self::AnnounceRestart(_)
+            | Self::Reconcile { .. }
+            | Self::ReapMember { .. } => 1,
         }
     }
 }
@@ -377,6 +454,20 @@ pub struct AgentRegistration {
     pub node: Node,
     /// Services that belong to the node itself, such as `consul` on a server.
     pub services: Vec<Service>,
+    /// The process that registers: the same one keeps its lease.
+    pub incarnation: Incarnation,
+    /// The port at which it is asked whether it lives; 0 for none.
+    pub port: u16,
+    /// The version of the program that it runs.
+    pub version: String,
+}
+
+impl AgentRegistration {
+    /// That of an agent with nothing but its node.
+    pub fn of(node: Node) -> Self {
+        let (incarnation, version) = (Incarnation::default(), String::new());
+        Self { node, services: Vec::new(), incarnation, port: 0, version }
+    }
 }
 
 /// A step of restoring a backup. Stored: only appended to.

@@ -30,6 +30,7 @@ pub mod command;
 pub mod duration;
 pub mod format;
 pub mod id;
+pub mod lease;
 pub mod log_on_change;
 pub mod peer;
 pub mod query;

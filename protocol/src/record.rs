@@ -5,6 +5,7 @@ use crate::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
     WallTime,
 };
+use crate::lease::LeaseId;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,6 +77,48 @@ pub struct ServiceCheck {
     pub namespace: String,
 }
 
+/// How long a node may stay silent before its sessions of this class end with it. Shorter windows
+/// come first. Stored: only appended to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum HealthWindow {
+    /// 1.5 s: for locks that must pass on at once.
+    Fast,
+    /// 5 s.
+    #[default]
+    Default,
+    /// 15 s: for holders that would rather wait than fail over in vain.
+    Safe,
+}
+
+impl HealthWindow {
+    /// All, the shortest first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
+
+    /// The longest time without a word from the node. Agents and servers must agree on it, so it is
+    /// no setting.
+    pub const fn duration(self) -> Duration {
+        match self {
+            Self::Fast => Duration::from_millis(1_500),
+            Self::Default => Duration::from_secs(5),
+            Self::Safe => Duration::from_secs(15),
+        }
+    }
+
+    /// The word that clients use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Default => "default",
+            Self::Safe => "safe",
+        }
+    }
+
+    /// Reads the word that clients use.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|window| window.as_str() == word)
+    }
+}
+
 /// A session as its creator wants it; the agent has resolved defaults and checked limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {
@@ -99,6 +142,8 @@ pub struct SessionSpec {
     pub node_checks: Vec<CheckId>,
     /// Checks of services that it depends on.
     pub service_checks: Option<Vec<ServiceCheck>>,
+    /// How long its node may stay silent, where it depends on the node's `serfHealth`.
+    pub health_window: HealthWindow,
 }
 
 impl SessionSpec {
@@ -245,7 +290,40 @@ pub struct Service {
     pub modify_index: LogIndex,
 }
 
-/// An agent that registered: who it is, and in which of its lives.
+/// What an agent's lease hangs on: one process on one boot of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// Drawn when the process started.
+    pub process: [u8; 16],
+    /// The kernel's boot id.
+    pub boot: [u8; 16],
+    /// The fingerprint of the agent's certificate.
+    pub certificate: [u8; 32],
+}
+
+impl Incarnation {
+    /// Whether both are processes of one boot of one host: sessions outlive the change from one to
+    /// the other.
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        self.boot == other.boot && self.certificate == other.certificate
+    }
+}
+
+/// How a member of the cluster stands. Stored: only appended to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberStatus {
+    /// It lives, as far as the servers know.
+    Alive,
+    /// It said that it stops for a moment: its windows are longer, once.
+    Restarting,
+    /// It left, or was made to.
+    Left,
+    /// A majority of the servers did not hear from it for its window.
+    Failed,
+}
+
+/// An agent that registered, a member of the cluster: who it is, in which of its lives, and how it
+/// stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     /// Its number, for life.
@@ -256,6 +334,28 @@ pub struct Agent {
     pub node: NodeName,
     /// That node's UUID: an agent is the same one if this is the same.
     pub node_id: String,
+    /// The port at which servers ask it whether it lives; 0 where it listens at none.
+    pub port: u16,
+    /// The version of the program that it runs.
+    pub version: String,
+    /// The process that registered.
+    pub incarnation: Incarnation,
+    /// The index at which its lease began.
+    pub lease_began: LogIndex,
+    /// Sessions that were made before this index are of a host that was there before this one: they
+    /// end when its lease would have.
+    pub former_sessions_until: Option<LogIndex>,
+    /// How it stands.
+    pub status: MemberStatus,
+    /// Since when.
+    pub status_since: WallTime,
+}
+
+impl Agent {
+    /// Its lease.
+    pub fn lease(&self) -> LeaseId {
+        LeaseId { agent: self.number, began: self.lease_began }
+    }
 }
 
 /// A key that nobody may acquire for a while, because its holder's session was invalidated.
@@ -369,6 +469,23 @@ pub enum LossCause {
     CheckDeregistered(CheckId),
     /// Its node was deregistered.
     NodeDeregistered,
+    /// A majority of the servers did not hear from its node.
+    NodeFailed {
+        /// For how long it may be silent.
+        window: HealthWindow,
+        /// The nodes of the servers that confirmed it.
+        confirmed_by: Vec<NodeName>,
+        /// How long before the verdict it was heard last, as the leader knows it.
+        silent_for: Duration,
+    },
+    /// Its node's host is another one by now, or was started anew.
+    HostReplaced,
+    /// Its node left.
+    NodeLeft,
+    /// Somebody made its node leave.
+    NodeForcedToLeave,
+    /// Its node was failed for so long that it was forgotten.
+    NodeReaped,
 }
 
 /// Why a lock was lost: one line of the bounded loss history.

@@ -4,7 +4,8 @@
 //! answer and part of the reply; [`crate::rpc::Unavailable`] means that no answer could be had;
 //! anything fatal stops the process.
 
-use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, ServerId, SessionId};
+use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, NodeName, ServerId, SessionId};
+use crate::lease::{LeaseId, LeaseSecret};
 use crate::record::{Check, Entry, Node, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -53,6 +54,10 @@ pub enum Reply {
         number: AgentNumber,
         /// Its life.
         generation: Generation,
+        /// Its lease: the same again where the same process registers again.
+        lease: LeaseId,
+        /// The lease's secret.
+        secret: LeaseSecret,
     },
     /// A server's id.
     Server(ServerId),
@@ -112,6 +117,9 @@ pub enum Refusal {
     /// A server that cannot be taken into the roster, or is not there.
     #[error("{0}")]
     Roster(String),
+    /// No member has this name.
+    #[error("agent: No node found with name '{0}'")]
+    UnknownMember(NodeName),
     /// A restore whose parts do not fit together.
     #[error("the backup cannot be restored: {0}")]
     Restore(String),

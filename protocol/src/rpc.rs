@@ -4,6 +4,7 @@ use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
+use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, Renewal};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
@@ -96,6 +97,10 @@ pub enum Request {
         /// The snapshot must stand for this index or a later one.
         least: LogIndex,
     },
+    /// An agent lives. Answered by any server once the leader has acknowledged it.
+    RenewLease(Renewal),
+    /// A server asks an agent whether it lives.
+    Challenge(Challenge),
 }
 
 /// What a server answers.
@@ -121,6 +126,12 @@ pub enum Response {
     Introduced(Introduction),
     /// A part of a snapshot.
     SnapshotPart(SnapshotPart),
+    /// The leader has heard the renewal.
+    LeaseRenewed(LeaseAck),
+    /// The lease is none any more.
+    LeaseEnded(LeaseId, LeaseEnd),
+    /// The agent lives.
+    Alive(Renewal),
     /// No answer could be had.
     Unavailable(Unavailable),
 }

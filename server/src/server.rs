@@ -17,6 +17,7 @@ use lockmesh_net::quic::QuicOptions;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::NewServer;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -46,6 +47,8 @@ pub struct ServerOptions {
     pub instance_id: String,
     /// Where its random draws begin.
     pub seed: u64,
+    /// What the secrets of the cluster's leases are derived from, if this server begins one: random.
+    pub lease_key: LeaseKey,
     /// A socket to listen on that was bound before, instead of `rpc.listen`.
     pub socket: Option<UdpSocket>,
 }
@@ -124,7 +127,7 @@ impl Server {
     /// Nothing of the server runs, and the folder is free again. What the files hold is as it was,
     /// but for what a first start makes anew. The error says what the operator must do.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
-        let ServerOptions { config, node, node_id, identity, instance_id, seed, socket } = options;
+        let ServerOptions { config, node, node_id, identity, instance_id, seed, lease_key, socket } = options;
         // First: while another process holds the folder nothing in it may even be looked at.
         let folder = Store::hold(&config.data_dir)?;
         let record = record(&config, &folder, instance_id)?;
@@ -164,6 +167,7 @@ impl Server {
             folder,
             me,
             seed,
+            lease_key,
             sender: sender.clone(),
             peers: Arc::clone(&peers),
             health,

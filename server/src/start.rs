@@ -14,6 +14,7 @@ use lockmesh_core::raft::{ElectionTimeout, membership_after};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{NewServer, Server};
 use std::io;
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ pub(crate) struct ServerStart {
     pub(crate) folder: HeldFolder,
     pub(crate) me: NewServer,
     pub(crate) seed: u64,
+    pub(crate) lease_key: LeaseKey,
     pub(crate) sender: EventSender,
     pub(crate) peers: Arc<Peers>,
     pub(crate) health: Health,
@@ -198,7 +200,11 @@ impl ServerStart {
             format: format::NEWEST,
             id,
             seed: self.seed,
-            cluster_start: ClusterStart { cluster_id: cluster_id.into(), servers: servers.to_vec() },
+            cluster_start: ClusterStart {
+                cluster_id: cluster_id.into(),
+                servers: servers.to_vec(),
+                lease_key: self.lease_key,
+            },
             timers: timers(&self.config),
             max_pending_proposals: MAX_PENDING_PROPOSALS,
             log_keep_bytes: self.config.storage.log_keep_bytes,

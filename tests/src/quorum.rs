@@ -4,6 +4,7 @@
 use crate::service::OwnRuntime;
 use lockmesh_net::{Development, Identity, Role};
 use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
 use lockmesh_server::{Server, ServerOptions};
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ impl Quorum {
                 instance_id: format!("{node}-instance"),
                 node,
                 seed: number as u64,
+                lease_key: LeaseKey([number as u8; 32]),
                 socket: Some(socket),
             };
             let runtime = OwnRuntime::new();

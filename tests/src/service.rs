@@ -8,6 +8,7 @@ use lockmesh_core::frontend::CallRef;
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -365,7 +366,7 @@ pub fn registration(node: &str) -> AgentRegistration {
         create_index: LogIndex(0),
         modify_index: LogIndex(0),
     };
-    AgentRegistration { node, services: Vec::new() }
+    AgentRegistration::of(node)
 }
 
 fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
@@ -511,7 +512,9 @@ impl Book {
         let generation = Generation(self.registrations);
         self.generation = Some(generation);
         self.applied.clear();
-        let reply = Reply::Agent { number: AgentNumber(7), generation };
+        let lease = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };
+        let secret = LeaseKey::default().secret(lease);
+        let reply = Reply::Agent { number: lease.agent, generation, lease, secret };
         Response::Applied(Applied { index: self.index, reply })
     }
 

@@ -99,7 +99,16 @@ const HOMES: &[(&str, &[&str])] = &[
         ],
     ),
     ("rustls", &["protocol/net/src/tls.rs"]),
-    ("sha2", &["agent/src/http/", "server/core/src/checksum.rs", "server/src/snapshot/digest.rs"]),
+    (
+        "sha2",
+        &[
+            "agent/src/http/",
+            "agent/src/incarnation.rs",
+            "protocol/src/lease.rs",
+            "server/core/src/checksum.rs",
+            "server/src/snapshot/digest.rs",
+        ],
+    ),
     ("slog", &["server/core/src/raft/engine.rs"]),
     ("socket2", &["protocol/net/src/quic.rs"]),
     ("tar", &["agent/src/http/"]),

@@ -5,8 +5,9 @@ use crate::error::RunError;
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};
 use lockmesh_agent::agent::{COMMIT, VERSION};
-use lockmesh_agent::node::{self, NodeIdentity};
+use lockmesh_agent::node::{self, NodeError, NodeIdentity};
 use lockmesh_net::{Identity, random};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_server::config::ServerConfig;
 use lockmesh_server::{Server, ServerOptions};
 use std::path::PathBuf;
@@ -93,6 +94,7 @@ pub(crate) fn start(
         identity,
         instance_id: node::random_uuid()?,
         seed: random::seed(),
+        lease_key: LeaseKey(random::bytes().map_err(NodeError::Random)?),
         socket: None,
     };
     Server::start(options).map_err(|error| RunError::Server(error.to_string()))

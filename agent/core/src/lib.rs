@@ -6,6 +6,7 @@
 //!
 //! | module | is |
 //! |---|---|
+//! | [`lease`] | the node lease: when it is renewed, and until when guards may believe |
 //! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
 //! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
 //! | [`servers`] | the servers, configured and heard of |
@@ -14,6 +15,7 @@
 
 pub mod admission;
 pub mod leader_tracker;
+pub mod lease;
 pub mod quorum_client;
 pub mod request_ids;
 pub mod servers;

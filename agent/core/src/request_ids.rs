@@ -13,6 +13,7 @@
 //! servers keep the replies of all that lie between.
 
 use lockmesh_protocol::id::{AgentNumber, Generation, RequestId};
+use lockmesh_protocol::lease::{LeaseId, LeaseSecret};
 use std::collections::VecDeque;
 
 /// How far sequences in use may lie apart.
@@ -28,6 +29,10 @@ pub struct Registration {
     pub number: AgentNumber,
     /// How often it has registered.
     pub generation: Generation,
+    /// Its node's lease.
+    pub lease: LeaseId,
+    /// The lease's secret.
+    pub secret: LeaseSecret,
 }
 
 /// A sequence in use: to be given back by [`RequestIds::leave`].
@@ -105,7 +110,7 @@ impl RequestIds {
     /// What goes out with the command's next attempt; none where the agent has registered anew
     /// since.
     pub fn request_id(&self, sequence: Sequence) -> Option<RequestId> {
-        let Registration { number: agent, generation } = sequence.registration;
+        let Registration { number: agent, generation, .. } = sequence.registration;
         let id = RequestId { agent, generation, sequence: sequence.number, lowest: self.lowest };
         (self.registration == Some(sequence.registration)).then_some(id)
     }
@@ -151,7 +156,9 @@ mod tests {
     use super::*;
 
     fn registration(generation: u32) -> Registration {
-        Registration { number: AgentNumber(7), generation: Generation(generation) }
+        let lease = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };
+        let secret = LeaseKey::default().secret(lease);
+        Registration { number: AgentNumber(7), generation: Generation(generation), lease, secret }
     }
 
     fn registered() -> RequestIds {

@@ -160,6 +160,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::InvalidSession(_) => "invalid_session",
         Refusal::SessionIdInUse(_) => "session_id_in_use",
         Refusal::MissingNode => "missing_node",
+        Refusal::UnknownMember(_) => "unknown_member",
         Refusal::MissingCheck(_) => "missing_check",
         Refusal::CriticalCheck(_) => "critical_check",
         Refusal::QueueFull(_) => "queue_full",

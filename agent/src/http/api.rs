@@ -5,6 +5,7 @@ use crate::node::Identity;
 use crate::reload::Asking;
 use crate::upstream::Upstream;
 
+use lockmesh_protocol::record::HealthWindow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub struct HttpLimits {
     pub session_ttl_min: Duration,
     /// How long a blocking query waits where the client does not say.
     pub default_query_time: Duration,
+    /// How long the node of a session may stay silent, where its creator does not say.
+    pub default_health_window: HealthWindow,
     /// How long a blocking query, or an acquire for a lock, waits at most.
     pub max_query_time: Duration,
     /// How long a request's head may take to arrive.
@@ -55,6 +58,7 @@ impl Default for HttpLimits {
             txn_max_operations: 128,
             session_ttl_min: Duration::from_secs(10),
             default_query_time: Duration::from_secs(300),
+            default_health_window: HealthWindow::Default,
             max_query_time: Duration::from_secs(600),
             header_read_timeout: Duration::from_secs(10),
             body_read_timeout: Duration::from_secs(30),

@@ -203,6 +203,11 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::CheckCritical(check) => ("check-critical", Some(check)),
         LossCause::CheckDeregistered(check) => ("check-deregistered", Some(check)),
         LossCause::NodeDeregistered => ("node-deregistered", None),
+        LossCause::NodeFailed { .. } => ("node-failed", None),
+        LossCause::HostReplaced => ("host-replaced", None),
+        LossCause::NodeLeft => ("node-left", None),
+        LossCause::NodeForcedToLeave => ("node-forced-to-leave", None),
+        LossCause::NodeReaped => ("node-reaped", None),
     };
     let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {
         key: key.to_string(),

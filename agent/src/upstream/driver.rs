@@ -228,7 +228,7 @@ impl Driver {
         match notice {
             Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
             Notice::LeaderLost => tracing::warn!("lost the leader: no server is known to lead"),
-            Notice::Registered { registration: Registration { number, generation }, cluster } => {
+            Notice::Registered { registration: Registration { number, generation, .. }, cluster } => {
                 let (agent, generation) = (number.0, generation.0);
                 tracing::info!(agent, generation, node = %self.node, cluster, "registered");
             }

@@ -43,6 +43,7 @@ pub struct Identity {
     reset_secret: ResetSecret,
     lives: Vec<CertificateLife>,
     fingerprint: Vec<u8>,
+    certificate: Vec<u8>,
 }
 
 impl Identity {
@@ -84,6 +85,7 @@ impl Identity {
         let broken = |error: String| wrong(&files.certificate, error);
         let reset_secret = ResetSecret::of_key(&key);
         let fingerprint = reset_secret.sign(&shown);
+        let certificate = chain[0].to_vec();
         let server = server_config(&provider, &roots, chain.clone(), key.clone_key()).map_err(broken)?;
         let client = client_config(&provider, &roots, chain, key).map_err(broken)?;
         Ok(Self {
@@ -93,6 +95,7 @@ impl Identity {
             reset_secret,
             lives,
             fingerprint,
+            certificate,
         })
     }
 
@@ -104,6 +107,11 @@ impl Identity {
     /// How long the certificates live: the own one first, then the authorities'.
     pub fn lives(&self) -> &[CertificateLife] {
         &self.lives
+    }
+
+    /// The own certificate, in DER.
+    pub fn certificate(&self) -> &[u8] {
+        &self.certificate
     }
 
     /// Whether key, certificates and authorities are the same ones.

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::reply::Reply;
@@ -72,6 +73,8 @@ pub struct ClusterStart {
     pub cluster_id: String,
     /// Its first servers.
     pub servers: Vec<Server>,
+    /// What the secrets of its leases are derived from: random, and told to nobody else.
+    pub lease_key: LeaseKey,
 }
 
 /// A server as one pure value.
@@ -830,8 +833,8 @@ impl Core {
             // A leader may have died between its first entry and this one, so each that finds none
             // says it; only the first counts.
             if self.state.cluster_id().is_empty() {
-                let ClusterStart { cluster_id, servers } = self.config.cluster_start.clone();
-                self.gather_own(Command::Bootstrap { cluster_id, servers });
+                let ClusterStart { cluster_id, servers, lease_key } = self.config.cluster_start.clone();
+                self.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
             }
             self.start_autopilot(now);
         }

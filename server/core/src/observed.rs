@@ -14,8 +14,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Why sessions are lost, in the order of [`Losses`], in words for labels.
-pub const LOSS_CAUSES: [&str; 5] =
-    ["destroyed", "ttl_expired", "check_critical", "check_deregistered", "node_deregistered"];
+pub const LOSS_CAUSES: [&str; 10] = [
+    "destroyed",
+    "ttl_expired",
+    "check_critical",
+    "check_deregistered",
+    "node_deregistered",
+    "node_failed",
+    "host_replaced",
+    "node_left",
+    "node_forced_to_leave",
+    "node_reaped",
+];
 
 /// What was measured since somebody took it: the shell empties it after every turn.
 #[derive(Debug, Default)]
@@ -113,6 +123,11 @@ fn number_of(cause: &LossCause) -> usize {
         LossCause::CheckCritical(_) => 2,
         LossCause::CheckDeregistered(_) => 3,
         LossCause::NodeDeregistered => 4,
+        LossCause::NodeFailed { .. } => 5,
+        LossCause::HostReplaced => 6,
+        LossCause::NodeLeft => 7,
+        LossCause::NodeForcedToLeave => 8,
+        LossCause::NodeReaped => 9,
     }
 }
 

@@ -13,6 +13,7 @@ use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, Term, WallTime,
 };
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
     Behavior, Entry, Lock, LockDelay, Loss, NewServer, Node, SessionSpec, Waiter,
@@ -34,8 +35,12 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let mut cluster = Self { state: State::new(), index: 0 };
-        cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
-        cluster.apply(Command::RegisterAgent(AgentRegistration { node: node(), services: Vec::new() }));
+        cluster.apply(Command::Bootstrap {
+            cluster_id: "here".into(),
+            servers: Vec::new(),
+            lease_key: LeaseKey([7; 32]),
+        });
+        cluster.apply(Command::RegisterAgent(AgentRegistration::of(node())));
         cluster
     }
 
@@ -61,6 +66,7 @@ impl Cluster {
             checks: Vec::new(),
             node_checks: vec![CheckId::from("serfHealth")],
             service_checks: None,
+            health_window: Default::default(),
         };
         assert_eq!(self.apply(Command::CreateSession(spec)), Reply::Session(session(id)));
     }
@@ -351,7 +357,11 @@ fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
     let refused = cluster.apply(admit.clone());
     assert!(matches!(refused, Reply::Refused(Refusal::Roster(_))), "{refused:?}");
     let first = NewServer { instance_id: "a".into(), node: "s1".into(), ..newcomer }.with_id(ServerId(1));
-    cluster.apply(Command::Bootstrap { cluster_id: "here".into(), servers: vec![first] });
+    cluster.apply(Command::Bootstrap {
+        cluster_id: "here".into(),
+        servers: vec![first],
+        lease_key: LeaseKey([7; 32]),
+    });
     assert_eq!(cluster.apply(admit), Reply::Server(ServerId(2)));
 }
 

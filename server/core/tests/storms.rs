@@ -7,6 +7,7 @@ use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, RestoreStep};
 use lockmesh_protocol::id::{AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, Term, WallTime};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::Waiter;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -127,7 +128,7 @@ proptest! {
     #[test]
     fn a_repeated_command_is_done_once(actions in actions(1..60), deliveries in deliveries()) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
+        run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         let mut sent: Vec<(RequestId, Command, Option<Arc<Applied>>)> = Vec::new();
         for (action, delivery) in actions.into_iter().zip(deliveries.into_iter().cycle()) {
             let command = action.command(&model);
@@ -155,8 +156,8 @@ proptest! {
     #[test]
     fn a_backup_brings_everything_back(before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
-        run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
+        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
+        run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         play(&mut run, &mut model, before);
         let backup: Vec<Change> = run.state.rows().collect();
         let (saved, mut saved_model) = (run.state.clone(), model.clone());
@@ -184,7 +185,7 @@ proptest! {
     #[test]
     fn a_restore_is_news_to_everybody(before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new() });
+        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         play(&mut run, &mut model, before);
         let backup: Vec<Change> = run.state.rows().collect();
         play(&mut run, &mut model, since.clone());
@@ -200,7 +201,7 @@ proptest! {
     #[test]
     fn a_broken_backup_does_no_harm(before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
-        run.apply(None, Command::RegisterAgent(AgentRegistration { node: node("agent", "a"), services: Vec::new() }));
+        run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         play(&mut run, &mut model, before.clone());
         let rows = run.state.rows().zip(kept.iter().cycle()).filter(|(_, kept)| **kept).map(|(row, _)| row);
         let backup: Vec<Change> = rows.collect();

@@ -9,6 +9,7 @@ use crate::store::{Backup, Part, RawPart, StoreError};
 use bytes::Bytes;
 use lockmesh_core::checksum::FORMAT;
 use lockmesh_core::frontend::CheckpointReader;
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::rpc::{BackupPart, Response, SnapshotPart, Unavailable};
 use lockmesh_protocol::wire::encode_into;
 use std::time::Duration;
@@ -126,7 +127,10 @@ fn backup_part(
     backup: &mut Backup,
     number: u32,
 ) -> Result<Option<(Response, bool)>, StoreError> {
-    let Some(Part { rows, last }) = backup.part(number)? else { return Ok(None) };
+    let Some(Part { mut rows, last }) = backup.part(number)? else { return Ok(None) };
+    // A backup lies about in other places than a data folder, and a restore keeps the key that is
+    // there.
+    rows.retain(|row| !matches!(row, Change::LeaseKey(_)));
     let (cluster_id, index, term) = (backup.cluster_id().into(), backup.mark().index, backup.mark().term);
     let part = BackupPart { backup: reader, cluster_id, index, term, number, last, rows };
     Ok(Some((Response::BackupPart(part), last)))

@@ -108,6 +108,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::NodeIndex(node, row) => (b'x', RowName::Text(node.as_str()), row.is_some()),
         Change::Format(_) => (b'm', RowName::Only, true),
         Change::ForgottenTombstones(_) => (b'y', RowName::Only, true),
+        Change::LeaseKey(_) => (b'z', RowName::Only, true),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))

@@ -4,6 +4,7 @@ use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{Development, Endpoint, Identity, Purpose, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, ServerId};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -140,6 +141,7 @@ impl Cluster {
             identity: place.identity.clone(),
             instance_id: format!("{}-folder-{}", place.node, place.folders),
             seed: number as u64,
+            lease_key: LeaseKey([number as u8; 32]),
             socket: Some(UdpSocket::bind(place.address).expect("its port is free")),
         })
     }
@@ -253,9 +255,9 @@ impl Cluster {
                 create_index: LogIndex(0),
                 modify_index: LogIndex(0),
             };
-            let registration = AgentRegistration { node, services: Vec::new() };
+            let registration = AgentRegistration::of(node);
             match self.ask_leader(Request::Propose(None, Command::RegisterAgent(registration))).await {
-                Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
+                Response::Applied(Applied { reply: Reply::Agent { number, generation, .. }, .. }) => {
                     (number, generation)
                 }
                 other => panic!("not registered: {other:?}"),

@@ -9,18 +9,20 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
-    RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NodeFailure,
+    NodeLeave, Registration, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
 };
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Lock, LockDelay, Loss, LossCause, NewServer, Node,
-    Service, ServiceAddress, ServiceCheck, Session, SessionSpec, Waiter,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, HealthWindow, Incarnation, Lock, LockDelay, Loss,
+    LossCause, MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session, SessionSpec,
+    Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
@@ -160,7 +162,20 @@ pub fn changes() -> Vec<Change> {
         LossCause::TtlExpired,
         LossCause::CheckDeregistered("serfHealth".into()),
         LossCause::NodeDeregistered,
+        LossCause::NodeFailed {
+            window: HealthWindow::Default,
+            confirmed_by: vec!["server-one".into(), "server-two".into()],
+            silent_for: Duration::from_millis(5_100),
+        },
+        LossCause::HostReplaced,
+        LossCause::NodeLeft,
+        LossCause::NodeForcedToLeave,
+        LossCause::NodeReaped,
     ];
+    let statuses = [MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed].map(|status| {
+        let agent = Agent { status, ..(*agent()).clone() };
+        Change::Agent(AgentNumber(1), Some(Arc::new(agent)))
+    });
     let losses = (2..)
         .zip(causes)
         .map(|(number, cause)| Change::Loss(number, Some(Arc::new(Loss { cause, ..(*loss()).clone() }))));
@@ -168,7 +183,8 @@ pub fn changes() -> Vec<Change> {
         let check = Check { status, ..(*check()).clone() };
         Change::Check("node-one".into(), CheckId::from("serfhealth"), Some(Arc::new(check)))
     });
-    one_change_of_each_kind().into_iter().chain(replies).chain(tables).chain(losses).chain(checks).collect()
+    let kinds = one_change_of_each_kind().into_iter();
+    kinds.chain(replies).chain(tables).chain(losses).chain(checks).chain(statuses).collect()
 }
 
 fn one_change_of_each_kind() -> Vec<Change> {
@@ -201,6 +217,7 @@ fn one_change_of_each_kind() -> Vec<Change> {
         Change::Cleared,
         Change::Format(1),
         Change::ForgottenTombstones(LogIndex(12)),
+        Change::LeaseKey(LeaseKey([3; 32])),
     ]
 }
 
@@ -248,6 +265,7 @@ fn commands() -> Vec<Command> {
     let others = [
         Command::CreateSession(session_spec()),
         Command::CreateSession(SessionSpec { behavior: Behavior::Release, ttl: None, ..session_spec() }),
+        Command::CreateSession(SessionSpec { health_window: HealthWindow::Safe, ..session_spec() }),
         Command::DestroySession(session_id()),
         Command::Txn(txn_ops()),
         Command::Register(Registration {
@@ -264,6 +282,9 @@ fn commands() -> Vec<Command> {
         Command::RegisterAgent(AgentRegistration {
             node: (*node()).clone(),
             services: vec![(*service()).clone()],
+            incarnation: incarnation(),
+            port: 8301,
+            version: "0.1.0".into(),
         }),
         Command::ExpireSession { session: session_id(), term: Term(3), base: 0 },
         Command::EndLockDelay { key: "a".into(), started_at_index: LogIndex(2), base: 0 },
@@ -275,6 +296,7 @@ fn commands() -> Vec<Command> {
         Command::Bootstrap {
             cluster_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001".into(),
             servers: vec![new_server().with_id(ServerId(1))],
+            lease_key: LeaseKey([3; 32]),
         },
         Command::AdmitServer(new_server()),
         Command::UpdateServer(new_server().with_id(ServerId(1))),
@@ -282,6 +304,19 @@ fn commands() -> Vec<Command> {
         Command::CorruptionCheck,
         Command::RaiseFormat(2),
         Command::ConfigureAutopilot(Autopilot::default(), Some(LogIndex(3))),
+        Command::FailNode(NodeFailure {
+            lease: lease(),
+            window: HealthWindow::Fast,
+            confirmed_by: vec![ServerId(1), ServerId(3)],
+            silent_for: Duration::from_millis(1_600),
+            term: Term(3),
+            base: 0,
+        }),
+        Command::EndFormerSessions { lease: lease(), window: HealthWindow::Safe, term: Term(3), base: 0 },
+        Command::LeaveNode(NodeLeave { node: "node-one".into(), lease: Some(lease()), prune: false }),
+        Command::AnnounceRestart(lease()),
+        Command::Reconcile { members: vec![AgentNumber(1)], strangers: vec!["node-two".into()] },
+        Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
     ];
     writes.into_iter().map(Command::Kv).chain(others).collect()
 }
@@ -411,10 +446,16 @@ fn replies() -> Vec<Reply> {
         Reply::Session(session_id()),
         Reply::Txn(results),
         Reply::TxnFailed(vec![TxnError { op_index: 2, what: "failed".into() }]),
-        Reply::Agent { number: AgentNumber(1), generation: Generation(1) },
+        Reply::Agent {
+            number: AgentNumber(1),
+            generation: Generation(1),
+            lease: lease(),
+            secret: LeaseKey([3; 32]).secret(lease()),
+        },
         Reply::Server(ServerId(4)),
         Reply::Refused(Refusal::InvalidSession(session_id())),
         Reply::Refused(Refusal::MissingNode),
+        Reply::Refused(Refusal::UnknownMember("node-two".into())),
         Reply::Refused(Refusal::SessionIdInUse(session_id())),
         Reply::Refused(Refusal::MissingCheck("serfHealth".into())),
         Reply::Refused(Refusal::CriticalCheck("serfHealth".into())),
@@ -518,6 +559,7 @@ fn session_spec() -> SessionSpec {
         checks: vec![],
         node_checks: vec!["serfHealth".into()],
         service_checks: None,
+        health_window: Default::default(),
     }
 }
 
@@ -589,12 +631,27 @@ fn waiter() -> Arc<Waiter> {
     Arc::new(Waiter { session: session_id(), value, flags: 1, wait, enqueued_at_index: LogIndex(301) })
 }
 
+fn lease() -> LeaseId {
+    LeaseId { agent: AgentNumber(1), began: LogIndex(7) }
+}
+
+fn incarnation() -> Incarnation {
+    Incarnation { process: [1; 16], boot: [2; 16], certificate: [3; 32] }
+}
+
 fn agent() -> Arc<Agent> {
     Arc::new(Agent {
         number: AgentNumber(1),
         generation: Generation(4),
         node: "node-one".into(),
         node_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(),
+        port: 8301,
+        version: "0.1.0".into(),
+        incarnation: incarnation(),
+        lease_began: LogIndex(7),
+        former_sessions_until: Some(LogIndex(7)),
+        status: MemberStatus::Alive,
+        status_since: WallTime(1_700_000_000_000),
     })
 }
 

@@ -514,5 +514,5 @@ pub(super) fn registration(place: usize) -> AgentRegistration {
         create_index: LogIndex(0),
         modify_index: LogIndex(0),
     };
-    AgentRegistration { node, services: Vec::new() }
+    AgentRegistration::of(node)
 }

@@ -107,6 +107,7 @@ impl Cataloguer {
             checks: Vec::new(),
             node_checks: vec![CHECK.into()],
             service_checks: None,
+            health_window: Default::default(),
         })
     }
 

@@ -58,6 +58,7 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
+                health_window: Default::default(),
             })
         }
         Request::Renew(session, _) => return LocalCall::Ask(Asked::Renew(id_of(&session))),

@@ -175,6 +175,7 @@ impl Locker {
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
+                health_window: Default::default(),
             }),
         )
     }

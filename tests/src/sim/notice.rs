@@ -120,7 +120,13 @@ impl World {
                     LossCause::TtlExpired => self.stage.hit(Mark::Expired),
                     LossCause::CheckCritical(_) => self.stage.hit(Mark::EndedByCheck),
                     LossCause::NodeDeregistered => self.stage.hit(Mark::EndedWithNode),
-                    LossCause::CheckDeregistered(_) | LossCause::Destroyed => {}
+                    LossCause::CheckDeregistered(_)
+                    | LossCause::Destroyed
+                    | LossCause::NodeFailed { .. }
+                    | LossCause::HostReplaced
+                    | LossCause::NodeLeft
+                    | LossCause::NodeForcedToLeave
+                    | LossCause::NodeReaped => {}
                 }
             }
             Change::Cleared => {

@@ -468,6 +468,7 @@ impl World {
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
+            health_window: Default::default(),
         })
     }
 

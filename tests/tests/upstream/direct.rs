@@ -8,6 +8,7 @@ use lockmesh_net::{Connection, Endpoint, Identity, Purpose, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Behavior, NewServer, Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -97,9 +98,9 @@ impl Caller {
             create_index: LogIndex(0),
             modify_index: LogIndex(0),
         };
-        let registration = AgentRegistration { node, services: Vec::new() };
+        let registration = AgentRegistration::of(node);
         match self.ask(Request::Propose(None, Command::RegisterAgent(registration))).await {
-            Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
+            Response::Applied(Applied { reply: Reply::Agent { number, generation, .. }, .. }) => {
                 self.agent = Some((number, generation));
             }
             other => panic!("not registered: {other:?}"),
@@ -131,6 +132,7 @@ impl Caller {
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
+            health_window: Default::default(),
         };
         let answer = self.propose(Command::CreateSession(new)).await;
         assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
@@ -241,7 +243,11 @@ fn own_commands(session: &SessionId, term: Term) -> Vec<Command> {
         Command::EndLockDelay { key: key(), started_at_index: LogIndex(1), base: 0 },
         Command::EndWait { key: key(), queue_position: LogIndex(1), enqueued_at_index: LogIndex(1) },
         Command::ReapTombstones { up_to: LogIndex(u64::MAX) },
-        Command::Bootstrap { cluster_id: "another".into(), servers: vec![row.clone()] },
+        Command::Bootstrap {
+            cluster_id: "another".into(),
+            servers: vec![row.clone()],
+            lease_key: LeaseKey([7; 32]),
+        },
         Command::AdmitServer(server),
         Command::UpdateServer(row),
         Command::ForgetServer(ServerId(2)),

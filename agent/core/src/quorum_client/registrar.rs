@@ -81,8 +81,10 @@ impl QuorumClient {
 
     pub(super) fn registration_answered(&mut self, slot: Slot, response: Response) {
         let failure = match response {
-            Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
-                return self.registered(Registration { number, generation });
+            Response::Applied(Applied {
+                reply: Reply::Agent { number, generation, lease, secret }, ..
+            }) => {
+                return self.registered(Registration { number, generation, lease, secret });
             }
             Response::Applied(Applied { reply: Reply::Refused(refusal), .. }) => {
                 // No waiting mends that, so whoever waits for the registration is told.

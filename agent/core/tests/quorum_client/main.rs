@@ -12,6 +12,7 @@ use lockmesh_agent_core::quorum_client::{
 };
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -81,7 +82,7 @@ impl Story {
     fn begin() -> Self {
         let config = QuorumClientConfig {
             servers: SERVERS.map(String::from).into(),
-            registration: AgentRegistration { node: node(), services: Vec::new() },
+            registration: AgentRegistration::of(node()),
             hold_time: HOLD,
             answer_time: Duration::from_secs(60),
             probe_after: Duration::from_millis(100),
@@ -178,7 +179,9 @@ impl Story {
                 self.registrations += 1;
                 let generation = Generation(self.registrations);
                 self.generation = Some(generation);
-                let reply = Reply::Agent { number: AgentNumber(self.registrations), generation };
+                let lease = LeaseId { agent: AgentNumber(self.registrations), began: LogIndex(1) };
+                let secret = LeaseKey::default().secret(lease);
+                let reply = Reply::Agent { number: lease.agent, generation, lease, secret };
                 Some(Response::Applied(Applied { index: LogIndex(1), reply }))
             }
             _ => None,

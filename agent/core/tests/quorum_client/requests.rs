@@ -2,6 +2,7 @@
 
 use super::*;
 use lockmesh_agent_core::request_ids::MAX_SPAN;
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::reply::Refusal;
 
 #[test]
@@ -214,7 +215,9 @@ fn many_that_wait_for_a_leader_are_sent_a_turn_after_the_other() {
     story.pass(SECOND);
     let registration = story.only();
     let mut outbox = Outbox::default();
-    let agent = Reply::Agent { number: AgentNumber(1), generation: Generation(1) };
+    let lease = LeaseId { agent: AgentNumber(1), began: LogIndex(1) };
+    let secret = LeaseKey::default().secret(lease);
+    let agent = Reply::Agent { number: lease.agent, generation: Generation(1), lease, secret };
     let answers = vec![(registration.call, applied(1, agent))];
     story.asked.clear();
     story.client.handle(story.now, Input::Answers(registration.connection, answers), &mut outbox);

@@ -12,7 +12,7 @@ use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, ServiceCheck, SessionSpec};
+use lockmesh_protocol::record::{Behavior, HealthWindow, ServiceCheck, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
 use std::time::Duration;
@@ -47,6 +47,8 @@ pub struct Draft {
     pub node_checks: Vec<String>,
     /// Checks of services: id and namespace.
     pub service_checks: Option<Vec<(String, String)>>,
+    /// How long the node may stay silent: a word, or empty for the agent's default.
+    pub health_window: String,
     /// Empty for the agent's own.
     pub datacenter: String,
 }
@@ -62,6 +64,7 @@ impl Default for Draft {
             checks: Vec::new(),
             node_checks: vec![NODE_HEALTH.into()],
             service_checks: None,
+            health_window: String::new(),
             datacenter: String::new(),
         }
     }
@@ -87,6 +90,7 @@ pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
         checks,
         node_checks,
         service_checks: parse_service_checks(&object)?,
+        health_window: object.string("HealthWindow")?.into(),
         datacenter: object.string("Datacenter")?.into(),
     })
 }
@@ -176,6 +180,12 @@ fn judged(call: &Call<'_>, draft: Draft) -> Result<SessionSpec, Failure> {
         "delete" => Behavior::Delete,
         other => return Err(Failure::refused(format!("Invalid Behavior setting '{other}'"))),
     };
+    let health_window = match draft.health_window.as_str() {
+        "" => call.api.limits.default_health_window,
+        word => HealthWindow::parse(word).ok_or_else(|| {
+            Failure::refused(format!("Invalid HealthWindow '{word}': fast, default and safe are known"))
+        })?,
+    };
     let ttl = judged_ttl(&draft.ttl, call.api.limits.session_ttl_min)?;
     let ids = |names: Vec<String>| names.into_iter().map(CheckId::from).collect::<Vec<_>>();
     let service_check = |(id, namespace): (String, String)| ServiceCheck { id: id.into(), namespace };
@@ -190,6 +200,7 @@ fn judged(call: &Call<'_>, draft: Draft) -> Result<SessionSpec, Failure> {
         checks: ids(draft.checks),
         node_checks: ids(draft.node_checks),
         service_checks: draft.service_checks.map(|list| list.into_iter().map(service_check).collect()),
+        health_window,
     })
 }
 

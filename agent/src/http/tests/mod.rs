@@ -27,6 +27,7 @@ use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
@@ -269,8 +270,12 @@ impl Stand {
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
         });
-        quorum.apply(Command::Bootstrap { cluster_id: "cluster-one".into(), servers: Vec::new() });
-        quorum.apply(Command::RegisterAgent(AgentRegistration { node: own_node(), services: Vec::new() }));
+        quorum.apply(Command::Bootstrap {
+            cluster_id: "cluster-one".into(),
+            servers: Vec::new(),
+            lease_key: LeaseKey([7; 32]),
+        });
+        quorum.apply(Command::RegisterAgent(AgentRegistration::of(own_node())));
         let upstream = Upstream::new(quorum.clone());
         let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
         let (stop, stopping) = watch::channel(false);

@@ -5,6 +5,7 @@ use super::Frontend;
 use super::event::DiskHealth;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::RequestId;
+use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::rpc::{Request, Unavailable};
@@ -53,6 +54,12 @@ impl Frontend {
         if is_of_the_leader(command) {
             return Some(Unavailable::Denied("only the leader itself may decide this".into()));
         }
+        // Somebody else's lease is nobody's to end: a node is made to leave by its name.
+        if let (Some(lease), Some(id)) = (lease_of(command), request)
+            && lease.agent != id.agent
+        {
+            return Some(Unavailable::Denied("this lease is another agent's".into()));
+        }
         // In the log it would keep every server busy at once.
         if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
             return Some(too_many_operations());
@@ -100,7 +107,21 @@ fn is_of_the_leader(command: &Command) -> bool {
             | Command::UpdateServer(_)
             | Command::ForgetServer(_)
             | Command::CorruptionCheck
+            | Command::RaiseFormat(_)
+            | Command::FailNode(_)
+            | Command::EndFormerSessions { .. }
+            | Command::Reconcile { .. }
+            | Command::ReapMember { .. }
     )
+}
+
+/// The lease that its own agent alone may say this of.
+fn lease_of(command: &Command) -> Option<LeaseId> {
+    match command {
+        Command::AnnounceRestart(lease) => Some(*lease),
+        Command::LeaveNode(leave) => leave.lease,
+        _ => None,
+    }
 }
 
 fn too_many_operations() -> Unavailable {

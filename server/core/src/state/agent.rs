@@ -1,4 +1,5 @@
-//! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID.
+//! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID, and keeps
+//! its lease as long as it is the same process. How members stand is in [`member`](super::member).
 
 use super::catalog::node_is_well_formed;
 use super::node::SERF_HEALTH;
@@ -6,9 +7,8 @@ use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{AgentNumber, CheckId, Generation, LogIndex, NodeName};
-use lockmesh_protocol::record::{Agent, Check, CheckStatus, Service};
+use lockmesh_protocol::record::{Agent, Check, CheckStatus, MemberStatus, Service};
 use lockmesh_protocol::reply::{Refusal, Reply};
-use std::sync::Arc;
 
 impl Step<'_> {
     /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is
@@ -39,12 +39,48 @@ impl Step<'_> {
         let number = known.unwrap_or_else(|| self.next_agent());
         let generation =
             self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
-        let agent = Agent { number, generation, node: registration.node.name.clone(), node_id };
-        self.set(Change::Agent(number, Some(Arc::new(agent))));
+        let before = self.state.agents.get(&number).cloned();
+        let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
+        let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
+        let agent = Agent {
+            number,
+            generation,
+            node: registration.node.name.clone(),
+            node_id,
+            port: registration.port,
+            version: registration.version.clone(),
+            incarnation: registration.incarnation,
+            lease_began,
+            former_sessions_until,
+            status: MemberStatus::Alive,
+            status_since: lives_on.map_or(self.at, |before| before.status_since),
+        };
+        let lease = agent.lease();
+        self.set_agent(agent);
         // Ids count anew with each generation; a kept reply of the former one would answer the
         // wrong command.
         self.forget_all(number);
-        Reply::Agent { number, generation }
+        Reply::Agent { number, generation, lease, secret: self.state.lease_key.secret(lease) }
+    }
+
+    /// Where the lease of a registration begins, and until where sessions are of a former host.
+    fn lease_of(
+        &self,
+        registration: &AgentRegistration,
+        before: Option<&Agent>,
+    ) -> (LogIndex, Option<LogIndex>) {
+        let Some(before) = before else { return (self.index, None) };
+        let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
+        // The verdict is on the lease: whoever was failed by it must not go on under it.
+        // By the process alone: its certificate may have been renewed meanwhile.
+        if is_living && before.incarnation.process == registration.incarnation.process {
+            return (before.lease_began, before.former_sessions_until);
+        }
+        if before.incarnation.is_same_host(&registration.incarnation) {
+            return (self.index, before.former_sessions_until);
+        }
+        // Guards of the other host may still believe in them until its windows are over.
+        (self.index, Some(self.index))
     }
 
     fn next_agent(&mut self) -> AgentNumber {
@@ -56,13 +92,22 @@ impl Step<'_> {
 
 /// The check that an agent's node gets while the agent lives.
 pub(super) fn alive_check(node: &NodeName) -> Check {
+    health_check(node, CheckStatus::Passing, "Agent alive and reachable")
+}
+
+/// The check that it gets when the agent does not.
+pub(super) fn failed_check(node: &NodeName) -> Check {
+    health_check(node, CheckStatus::Critical, "Agent not live or unreachable")
+}
+
+fn health_check(node: &NodeName, status: CheckStatus, output: &str) -> Check {
     Check {
         node: node.clone(),
         id: CheckId::from(SERF_HEALTH),
         name: "Serf Health Status".into(),
-        status: CheckStatus::Passing,
+        status,
         notes: String::new(),
-        output: "Agent alive and reachable".into(),
+        output: output.into(),
         service_id: None,
         service_name: String::new(),
         service_tags: Vec::new(),

@@ -3,7 +3,7 @@
 use super::service::service_id;
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::command::{Deregistration, Registration};
-use lockmesh_protocol::record::{Check, Node, Service};
+use lockmesh_protocol::record::{Check, LossCause, Node, Service};
 use lockmesh_protocol::reply::{Refusal, Reply};
 
 impl Step<'_> {
@@ -21,7 +21,7 @@ impl Step<'_> {
         match (service, check) {
             (Some(service), _) => self.delete_service(node, service),
             (None, Some(check)) => self.delete_check(node, check),
-            (None, None) => self.delete_node(node),
+            (None, None) => self.delete_node(node, &LossCause::NodeDeregistered),
         }
         Reply::Done
     }

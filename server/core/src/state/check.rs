@@ -51,7 +51,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn store_check(&mut self, key: CheckKey, mut check: Check) {
+    pub(super) fn store_check(&mut self, key: CheckKey, mut check: Check) {
         (check.create_index, check.modify_index) = (self.index, self.index);
         if let Some(existing) = self.state.checks.get(&key) {
             // Compared under the old indexes: what is the same moves none.

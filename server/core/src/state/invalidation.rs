@@ -44,14 +44,14 @@ impl Step<'_> {
     }
 
     /// Ends every session of a node, those without checks too.
-    pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName) {
+    pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName, cause: &LossCause) {
         let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
-        self.end_sessions(sessions.copied().collect(), &LossCause::NodeDeregistered);
+        self.end_sessions(sessions.copied().collect(), cause);
     }
 
     /// Ends many. Of losses that the last ones would push out of the history again
     /// only the numbers are used up.
-    fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
+    pub(super) fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
         // Of a node with very many sessions most losses would be written only to be pushed out by
         // the same command.

@@ -243,6 +243,7 @@ fn derived_follows(state: &State) -> bool {
     }
     for (number, agent) in &state.agents {
         derived.agent_ids.insert(agent.node_id.clone(), *number);
+        derived.members.entry(agent.node.folded()).or_default().insert((agent.lease_began, *number));
     }
     derived == state.derived
 }

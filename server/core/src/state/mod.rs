@@ -16,7 +16,7 @@
 //! | `session` | how sessions begin, and which ends are asked for |
 //! | `invalidation` | what the end of a session does to its keys, the lock-delay, the loss history |
 //! | `catalog`, `node`, `service`, `check` | what sessions hang on |
-//! | `agent` | the registration of agents |
+//! | `agent`, `member` | the registration of agents; how their nodes stand, and verdicts on them |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
 //! | `replies` | exactly once |
 //! | `roster` | the servers of the quorum |
@@ -36,6 +36,7 @@ mod entry;
 mod invalidation;
 mod invariants;
 mod lock;
+mod member;
 mod node;
 mod pages;
 mod query;

@@ -6,7 +6,7 @@ use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
-use lockmesh_protocol::record::{CheckStatus, Node};
+use lockmesh_protocol::record::{CheckStatus, LossCause, Node};
 use std::sync::Arc;
 
 /// The check that says whether a node's agent is alive.
@@ -23,7 +23,7 @@ impl Step<'_> {
         if !id.is_empty() && known_as.as_ref() != Some(&folded) {
             self.name_is_free(node, &id, known_as.is_none())?;
             if let Some(old_name) = &known_as {
-                self.delete_node(old_name);
+                self.delete_node(old_name, &LossCause::NodeDeregistered);
             }
         }
         existing = existing.or_else(|| self.state.nodes.get(&folded).cloned());
@@ -32,13 +32,13 @@ impl Step<'_> {
     }
 
     /// Takes a node out, with its sessions, services and checks. An absent one is gone already.
-    pub(super) fn delete_node(&mut self, name: &NodeName) {
+    pub(super) fn delete_node(&mut self, name: &NodeName, cause: &LossCause) {
         let folded = name.folded();
         if !self.state.nodes.contains_key(&folded) {
             return;
         }
         // First: no session may be left without the node and the checks that it hangs on.
-        self.end_sessions_of_node(&folded);
+        self.end_sessions_of_node(&folded, cause);
         let services: Vec<ServiceKey> = self.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
         for key in services {
             self.set(Change::Service(key.node, key.id, None));

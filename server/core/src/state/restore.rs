@@ -200,6 +200,7 @@ fn is_row(change: &Change) -> bool {
         | Change::LastAgent(_)
         | Change::IndexBase(_)
         | Change::ClusterId(_)
+        | Change::LeaseKey(_)
         | Change::LastServer(_)
         | Change::Autopilot(..)
         | Change::Format(_)
@@ -241,5 +242,6 @@ fn is_ours(row: &Change) -> bool {
             | Change::Server(..)
             | Change::Autopilot(..)
             | Change::Format(_)
+            | Change::LeaseKey(_)
     )
 }

@@ -9,6 +9,7 @@ use super::step::Step;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{Autopilot, NewServer, Server};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -18,11 +19,12 @@ pub const SERVERS_MAX: usize = 64;
 
 impl Step<'_> {
     /// The first command of a cluster's life.
-    pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server]) -> Reply {
+    pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server], lease_key: LeaseKey) -> Reply {
         // Each new leader that finds no cluster says it; only the first one counts.
         if self.state.cluster_id.is_empty() {
             self.set(Change::ClusterId(cluster_id.into()));
             self.set(Change::Format(format::FIRST));
+            self.set(Change::LeaseKey(lease_key));
             for server in servers {
                 self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
             }

@@ -11,6 +11,7 @@ use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
 };
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{
     Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
 };
@@ -73,6 +74,8 @@ pub struct State {
     pub(super) last_agent: AgentNumber,
     pub(super) index_base: u64,
     pub(super) cluster_id: String,
+    /// What the secrets of the leases are derived from.
+    pub(super) lease_key: LeaseKey,
     pub(super) servers: BTreeMap<ServerId, Arc<Server>>,
     pub(super) last_server: ServerId,
     pub(super) autopilot: Autopilot,
@@ -114,6 +117,9 @@ pub(super) struct Derived {
     pub(super) node_ids: BTreeMap<String, NodeName>,
     /// The agent that speaks for the node with each UUID.
     pub(super) agent_ids: BTreeMap<String, AgentNumber>,
+    /// The agents that registered for each node, by the node's folded name: the one whose lease
+    /// began last speaks for it.
+    pub(super) members: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
 }
 
 impl CheckKey {
@@ -156,6 +162,7 @@ impl State {
             Change::LastAgent(number) => self.last_agent = number,
             Change::IndexBase(base) => self.index_base = base,
             Change::ClusterId(id) => self.cluster_id = id,
+            Change::LeaseKey(key) => self.lease_key = key,
             Change::Server(id, server) => put(&mut self.servers, id, server),
             Change::LastServer(id) => self.last_server = id,
             Change::Autopilot(autopilot, index) => {
@@ -250,6 +257,7 @@ impl State {
             | Change::LowestSequence(..)
             | Change::IndexBase(_)
             | Change::ClusterId(_)
+            | Change::LeaseKey(_)
             | Change::Server(..)
             | Change::LastServer(_)
             | Change::Autopilot(..)
@@ -274,7 +282,8 @@ impl State {
         let format = (self.format != 0).then_some(Change::Format(self.format));
         let forgotten = (self.forgotten_tombstones.0 != 0)
             .then_some(Change::ForgottenTombstones(self.forgotten_tombstones));
-        [cluster_id, format, index_base, fence, last_agent, last_server, autopilot, forgotten]
+        let lease_key = (self.lease_key != LeaseKey::default()).then_some(Change::LeaseKey(self.lease_key));
+        [cluster_id, lease_key, format, index_base, fence, last_agent, last_server, autopilot, forgotten]
             .into_iter()
             .flatten()
             .chain(servers)
@@ -361,9 +370,12 @@ impl State {
     fn load_agent(&mut self, number: AgentNumber, agent: Option<Arc<Agent>>) {
         if let Some(before) = self.agents.remove(&number) {
             self.derived.agent_ids.remove(&before.node_id);
+            take_out(&mut self.derived.members, &before.node.folded(), &(before.lease_began, number));
         }
         if let Some(agent) = agent {
             self.derived.agent_ids.insert(agent.node_id.clone(), number);
+            let of_node = self.derived.members.entry(agent.node.folded()).or_default();
+            of_node.insert((agent.lease_began, number));
             self.agents.insert(number, agent);
         }
     }

@@ -80,7 +80,9 @@ impl<'a> Step<'a> {
             }
             Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
             Command::Restore(step) => self.restore(step),
-            Command::Bootstrap { cluster_id, servers } => self.bootstrap(cluster_id, servers),
+            Command::Bootstrap { cluster_id, servers, lease_key } => {
+                self.bootstrap(cluster_id, servers, *lease_key)
+            }
             Command::AdmitServer(server) => self.admit_server(server),
             Command::UpdateServer(server) => self.update_server(server),
             Command::ForgetServer(id) => self.forget_server(*id),
@@ -89,6 +91,14 @@ impl<'a> Step<'a> {
             }
             Command::CorruptionCheck => Reply::Done,
             Command::RaiseFormat(format) => self.raise_format(*format),
+            Command::FailNode(failure) => self.fail_node(failure),
+            Command::EndFormerSessions { lease, window, term, base } => {
+                self.end_former_sessions(*lease, *window, *term, *base)
+            }
+            Command::LeaveNode(leave) => self.leave_node(leave),
+            Command::AnnounceRestart(lease) => self.announce_restart(*lease),
+            Command::Reconcile { members, strangers } => self.reconcile(members, strangers),
+            Command::ReapMember { lease, term, base } => self.reap_member(*lease, *term, *base),
         }
     }
 

@@ -7,7 +7,7 @@ use super::service::service_id;
 use super::step::Step;
 use lockmesh_protocol::command::CatalogVerb;
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
-use lockmesh_protocol::record::{Check, Node, Service};
+use lockmesh_protocol::record::{Check, LossCause, Node, Service};
 use lockmesh_protocol::reply::TxnResult;
 
 impl Step<'_> {
@@ -27,7 +27,7 @@ impl Step<'_> {
                 self.state.read_node(node)
             }
             CatalogVerb::Delete | CatalogVerb::DeleteCas => {
-                self.delete_node(&node.name);
+                self.delete_node(&node.name, &LossCause::NodeDeregistered);
                 Ok(Vec::new())
             }
             CatalogVerb::Get => self.state.read_node(node),

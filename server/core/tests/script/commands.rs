@@ -4,13 +4,17 @@ use super::words::Words;
 use crate::names::session;
 use bytes::Bytes;
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, Registration,
-    TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NodeFailure,
+    NodeLeave, Registration, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
+use lockmesh_protocol::id::{
+    AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term,
+};
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, NewServer, Node, Service, ServiceCheck, SessionSpec,
+    Autopilot, Behavior, Check, CheckStatus, HealthWindow, Incarnation, NewServer, Node, Service,
+    ServiceCheck, SessionSpec,
 };
 use std::collections::BTreeMap;
 
@@ -45,13 +49,58 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let services = words.list_option("services").unwrap_or_default();
             let node = node(&mut words)?;
             let services = services.iter().map(|id| service(&node.name, id)).collect();
-            Command::RegisterAgent(AgentRegistration { node, services })
+            // Another process is another lease; another host's is another boot too.
+            let process = [words.number_option("process")?.unwrap_or(0) as u8; 16];
+            let boot = [words.number_option("boot")?.unwrap_or(0) as u8; 16];
+            let incarnation = Incarnation { process, boot, ..Incarnation::default() };
+            let registration = AgentRegistration { services, incarnation, ..AgentRegistration::of(node) };
+            Command::RegisterAgent(registration)
+        }
+        "fail" => {
+            let (lease, window) = (lease(&mut words)?, window(&words.word()?)?);
+            let by = words.list_option("by").unwrap_or_default();
+            let ids: Result<Vec<u64>, _> = by.iter().map(|id| id.parse()).collect();
+            Command::FailNode(NodeFailure {
+                lease,
+                window,
+                confirmed_by: ids.map_err(|error| error.to_string())?.into_iter().map(ServerId).collect(),
+                silent_for: words.seconds_option("silent")?,
+                term: Term(words.number_option("term")?.unwrap_or(1)),
+                base: words.number_option("base")?.unwrap_or(0),
+            })
+        }
+        "end-former" => {
+            let (lease, window) = (lease(&mut words)?, window(&words.word()?)?);
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            let base = words.number_option("base")?.unwrap_or(0);
+            Command::EndFormerSessions { lease, window, term, base }
+        }
+        "leave" => {
+            let (prune, lease) = (words.option("prune").is_some(), lease(&mut words)?);
+            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: Some(lease), prune })
+        }
+        "force-leave" => {
+            let prune = words.option("prune").is_some();
+            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: None, prune })
+        }
+        "announce-restart" => Command::AnnounceRestart(lease(&mut words)?),
+        "reconcile" => {
+            let numbers = words.list_option("members").unwrap_or_default();
+            let numbers: Result<Vec<u32>, _> = numbers.iter().map(|number| number.parse()).collect();
+            let members = numbers.map_err(|error| error.to_string())?.into_iter().map(AgentNumber).collect();
+            let strangers = words.list_option("strangers").unwrap_or_default();
+            Command::Reconcile { members, strangers: strangers.into_iter().map(NodeName::from).collect() }
+        }
+        "reap-member" => {
+            let lease = lease(&mut words)?;
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            Command::ReapMember { lease, term, base: words.number_option("base")?.unwrap_or(0) }
         }
         "bootstrap" => {
             let servers = words.list_option("servers").unwrap_or_default();
             let ids = (1..).map(ServerId);
             let servers = ids.zip(servers).map(|(id, name)| new_server(&name).with_id(id)).collect();
-            Command::Bootstrap { cluster_id: words.word()?, servers }
+            Command::Bootstrap { cluster_id: words.word()?, servers, lease_key: LeaseKey([7; 32]) }
         }
         "admit-server" => Command::AdmitServer(admitted(&mut words)?),
         "update-server" => {
@@ -159,7 +208,25 @@ fn new_session(words: &mut Words) -> Result<SessionSpec, String> {
         service_checks: words
             .list_option("service-checks")
             .map(|list| list.into_iter().map(service_check).collect()),
+        health_window: match words.option("window") {
+            None => HealthWindow::Default,
+            Some(word) => {
+                HealthWindow::parse(&word).ok_or_else(|| format!("what is the window {word:?}?"))?
+            }
+        },
     })
+}
+
+/// `1@3`: the agent's number, and the index at which its lease began.
+fn lease(words: &mut Words) -> Result<LeaseId, String> {
+    let text = words.word()?;
+    let (agent, began) = text.split_once('@').ok_or("a lease is agent@index")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+    Ok(LeaseId { agent: AgentNumber(number(agent)? as u32), began: LogIndex(number(began)?) })
+}
+
+fn window(word: &str) -> Result<HealthWindow, String> {
+    HealthWindow::parse(word).ok_or_else(|| format!("what is the window {word:?}?"))
 }
 
 /// `register n1 id=… address=… service=web:tag,tag checks=alive:passing,web-ok:critical:web`.

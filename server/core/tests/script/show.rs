@@ -1,10 +1,12 @@
 //! Replies and rows as lines that people can read.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::SessionId;
-use lockmesh_protocol::record::{Check, Entry, LockDelay, Loss, LossCause, Node, Service, Session, Waiter};
+use lockmesh_protocol::id::{NodeName, SessionId};
+use lockmesh_protocol::record::{
+    Check, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
+};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 
 /// A reply, on one line or more.
 pub(crate) fn reply(reply: &Reply) -> Vec<String> {
@@ -18,7 +20,7 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Txn(results) if results.is_empty() => "no results".into(),
         Reply::Txn(results) => return results.iter().map(txn_result).collect(),
         Reply::TxnFailed(errors) => return txn_errors(errors),
-        Reply::Agent { number, generation } => format!("agent {number}, life {generation}"),
+        Reply::Agent { number, generation, .. } => format!("agent {number}, life {generation}"),
         Reply::Server(id) => format!("server {id}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
     };
@@ -64,7 +66,21 @@ pub(crate) fn change(change: &Change) -> String {
         Change::Agent(number, row) => row_or_gone(
             format!("agent {number}"),
             row.as_ref().map(|row| {
-                format!("agent {number}: node {} ({}), life {}", row.node, &row.node_id[..8], row.generation)
+                let mut text = format!(
+                    "agent {number}: node {} ({}), life {}, lease from {}",
+                    row.node,
+                    &row.node_id[..8],
+                    row.generation,
+                    row.lease_began
+                );
+                if row.status != MemberStatus::Alive {
+                    write!(text, ", {:?}", row.status).expect("a text takes all");
+                }
+                if let Some(until) = row.former_sessions_until {
+                    write!(text, ", sessions from before {until} are another host's")
+                        .expect("a text takes all");
+                }
+                text
             }),
         ),
         Change::Reply(agent, sequence, row) => {
@@ -80,6 +96,7 @@ pub(crate) fn change(change: &Change) -> String {
         Change::LastAgent(number) => format!("last agent: {number}"),
         Change::IndexBase(base) => format!("index base: {base}"),
         Change::ClusterId(id) => format!("cluster: {id}"),
+        Change::LeaseKey(_) => "lease key".into(),
         Change::Server(id, row) => row_or_gone(
             format!("server {id}"),
             row.as_ref()
@@ -180,6 +197,14 @@ pub(crate) fn loss(loss: &Loss) -> String {
         LossCause::CheckCritical(check) => format!("lost its check {check}, which is critical"),
         LossCause::CheckDeregistered(check) => format!("lost its check {check}, which is gone"),
         LossCause::NodeDeregistered => "lost its node".into(),
+        LossCause::NodeFailed { window, confirmed_by, .. } => {
+            let by: Vec<&str> = confirmed_by.iter().map(NodeName::as_str).collect();
+            format!("lost its node, failed ({}) by {}", window.as_str(), by.join(", "))
+        }
+        LossCause::HostReplaced => "lost its host".into(),
+        LossCause::NodeLeft => "lost its node, which left".into(),
+        LossCause::NodeForcedToLeave => "lost its node, which was made to leave".into(),
+        LossCause::NodeReaped => "lost its node, which was forgotten".into(),
     };
     let keys: Vec<String> = loss.keys.iter().map(|(key, fence)| format!("{key} (fence {fence})")).collect();
     let keys = if keys.is_empty() { "nothing".into() } else { keys.join(", ") };

@@ -18,6 +18,7 @@ use lockmesh_protocol::command::{
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, NewServer, Node, Server, SessionSpec};
@@ -344,10 +345,10 @@ impl Cluster {
             modify_index: LogIndex(0),
         };
         let peer = Arc::new(Peer { role: Role::Agent, node: node.name.clone() });
-        let registration = AgentRegistration { node, services: Vec::new() };
+        let registration = AgentRegistration::of(node);
         let leader = self.leader();
         match self.ask(leader, &peer, Request::Propose(None, Command::RegisterAgent(registration))) {
-            Response::Applied(Applied { reply: Reply::Agent { number, generation }, .. }) => {
+            Response::Applied(Applied { reply: Reply::Agent { number, generation, .. }, .. }) => {
                 (number, generation)
             }
             other => panic!("not registered: {other:?}"),
@@ -403,6 +404,7 @@ impl Cluster {
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
+            health_window: Default::default(),
         };
         let answer = self.command(Command::CreateSession(new));
         assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
@@ -440,7 +442,11 @@ fn a_client_decides_nothing_that_is_the_leaders() {
         Command::EndLockDelay { key: "k".into(), started_at_index: LogIndex(1), base: 0 },
         Command::EndWait { key: "k".into(), queue_position: LogIndex(1), enqueued_at_index: LogIndex(1) },
         Command::ReapTombstones { up_to: LogIndex(u64::MAX) },
-        Command::Bootstrap { cluster_id: "another".into(), servers: Vec::new() },
+        Command::Bootstrap {
+            cluster_id: "another".into(),
+            servers: Vec::new(),
+            lease_key: LeaseKey([7; 32]),
+        },
         Command::AdmitServer(newcomer("s9", "instance")),
         Command::UpdateServer(record(ServerId(2))),
         Command::ForgetServer(ServerId(2)),

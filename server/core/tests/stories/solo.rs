@@ -107,7 +107,11 @@ impl Disk {
             format,
             id,
             seed,
-            cluster_start: ClusterStart { cluster_id: "c1".into(), servers: self.founders() },
+            cluster_start: ClusterStart {
+                cluster_id: "c1".into(),
+                servers: self.founders(),
+                ..ClusterStart::default()
+            },
             election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 1000,
@@ -159,7 +163,7 @@ impl Solo {
             create_index: LogIndex(0),
             modify_index: LogIndex(0),
         };
-        let registration = AgentRegistration { node, services: Vec::new() };
+        let registration = AgentRegistration::of(node);
         assert!(matches!(solo.command(Command::RegisterAgent(registration)), Reply::Agent { .. }));
         solo
     }
@@ -276,6 +280,7 @@ impl Solo {
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,
+            health_window: Default::default(),
         };
         assert_eq!(self.command(Command::CreateSession(session)), Reply::Session(id));
         id

@@ -276,6 +276,7 @@ fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Be
         checks: Vec::new(),
         node_checks: checks.into_iter().map(CheckId::from).collect(),
         service_checks: None,
+        health_window: Default::default(),
     }
 }
 

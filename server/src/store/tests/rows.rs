@@ -84,8 +84,7 @@ fn entry(key: &str, index: LogIndex) -> Entry {
 }
 
 fn agent(number: u32) -> Agent {
-    let node_id = format!("id-{number}");
-    Agent { number: AgentNumber(number), generation: Generation(1), node: "n".into(), node_id }
+    testing::agent(AgentNumber(number), "n", format!("id-{number}"))
 }
 
 /// Changes, made in the state and in what is replayed too.

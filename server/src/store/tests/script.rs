@@ -347,7 +347,7 @@ impl StoreWriter {
             2 => {
                 let text = "x".repeat(self.draw.below(9_000) as usize);
                 let number = AgentNumber(place as u32);
-                let agent = Agent { number, generation: Generation(1), node: "n1".into(), node_id: text };
+                let agent = testing::agent(number, "n1", text);
                 Change::Agent(number, there.then(|| Arc::new(agent)))
             }
             _ => Change::IndexBase(index.0),

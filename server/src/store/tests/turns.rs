@@ -43,7 +43,11 @@ impl Leader {
             format: format::NEWEST,
             id: ServerId(1),
             seed: 7,
-            cluster_start: ClusterStart { cluster_id: "c1".into(), servers: Vec::new() },
+            cluster_start: ClusterStart {
+                cluster_id: "c1".into(),
+                servers: Vec::new(),
+                ..ClusterStart::default()
+            },
             election: ElectionTimeout::default(),
             timers: TimerConfig::default(),
             max_pending_proposals: 100_000,
@@ -59,7 +63,7 @@ impl Leader {
         let mut leader = Self { core, outbox, dirty, sequence: 0, took: Default::default(), changes: 0 };
         leader.turn([Input::Tick(WallTime(1))]);
         let node = Node { id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), ..node("n1") };
-        let register = Command::RegisterAgent(AgentRegistration { node, services: Vec::new() });
+        let register = Command::RegisterAgent(AgentRegistration::of(node));
         leader.turn([Input::Propose(
             CallToken(1),
             Proposal { request: None, at: WallTime(1), command: register },
@@ -149,6 +153,7 @@ fn new_session(number: u32) -> SessionSpec {
         checks: Vec::new(),
         node_checks: Vec::new(),
         service_checks: None,
+        health_window: Default::default(),
     }
 }
 

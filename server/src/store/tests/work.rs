@@ -65,7 +65,7 @@ fn reply(sequence: u64, length: usize) -> Change {
 
 fn agent(number: u32, length: usize) -> Change {
     let number = AgentNumber(number);
-    let agent = Agent { number, generation: Generation(1), node: "n1".into(), node_id: "x".repeat(length) };
+    let agent = testing::agent(number, "n1", "x".repeat(length));
     Change::Agent(number, Some(Arc::new(agent)))
 }
 

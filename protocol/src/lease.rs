@@ -1,0 +1,180 @@
+//! The node lease: what an agent says to keep its node's sessions, and what the servers answer.
+//!
+//! An agent holds one lease for all sessions of its node. The lease hangs on an *incarnation*: the
+//! agent's process, its kernel's boot and its certificate. It is known by the log index of the
+//! registration that began it, so no two leases are ever taken for one another. A renewal carries
+//! an authentication code under a secret that the registration's answer gave to the agent alone:
+//! whoever relays a renewal cannot make one.
+//!
+//! How a lease is judged stands in the server's `judge`; how an agent keeps it, in its `lease`.
+
+use crate::id::{AgentNumber, LogIndex};
+use crate::record::HealthWindow;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use std::fmt;
+
+/// What the cluster's lease secrets are derived from: drawn when the cluster begins, in no backup
+/// and no answer. Its text is never shown.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LeaseKey(pub [u8; 32]);
+
+/// The secret of one lease. Its text is never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LeaseSecret([u8; 32]);
+
+/// Shows that whoever made a message knows the lease's secret.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AuthenticationCode([u8; 16]);
+
+impl fmt::Debug for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseKey(…)")
+    }
+}
+
+impl fmt::Debug for LeaseSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseSecret(…)")
+    }
+}
+
+impl fmt::Debug for AuthenticationCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuthenticationCode(…)")
+    }
+}
+
+/// Which lease, of which agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LeaseId {
+    /// Whose.
+    pub agent: AgentNumber,
+    /// The index of the registration that began it.
+    pub began: LogIndex,
+}
+
+/// An agent lives: sent on its own account, or as the answer to a challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Counts the agent's renewals of this lease, from 1.
+    pub sequence: u64,
+    /// The challenge that it answers; 0 where it answers none.
+    pub nonce: u64,
+    /// Over all of this.
+    pub code: AuthenticationCode,
+}
+
+/// A server asks an agent whether it lives; the answer is a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Drawn for this check; never 0.
+    pub nonce: u64,
+}
+
+/// The leader has heard a renewal, and led when it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAck {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// The renewal.
+    pub sequence: u64,
+    /// The shortest window of the sessions on the agent's node, as the leader knows it; none where
+    /// no session depends on the node's life.
+    pub shortest: Option<HealthWindow>,
+}
+
+/// Why a lease is none any more: its agent must register anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum LeaseEnd {
+    /// The servers do not know it, as after the loss of all of them.
+    #[error("the servers do not know this registration")]
+    Unknown,
+    /// Another process registered for the same node.
+    #[error("another process registered for this node")]
+    Superseded,
+    /// A majority of the servers did not hear from the node for its window.
+    #[error("a majority of the servers did not hear from this node, and failed it")]
+    Failed,
+    /// The node left, or was made to.
+    #[error("this node left the cluster, or was made to leave")]
+    Left,
+}
+
+impl LeaseKey {
+    /// The secret of one lease.
+    pub fn secret(&self, lease: LeaseId) -> LeaseSecret {
+        let code = keyed(&self.0, &[b"lease", &lease.agent.0.to_be_bytes(), &lease.began.0.to_be_bytes()]);
+        LeaseSecret(code.finalize().into_bytes().into())
+    }
+}
+
+impl LeaseSecret {
+    /// Makes a renewal.
+    pub fn renewal(&self, lease: LeaseId, sequence: u64, nonce: u64) -> Renewal {
+        Renewal { lease, sequence, nonce, code: self.code(lease, sequence, nonce) }
+    }
+
+    /// Whether a renewal was made with this secret.
+    pub fn made(&self, renewal: &Renewal) -> bool {
+        let Renewal { lease, sequence, nonce, code } = renewal;
+        self.message(*lease, *sequence, *nonce).verify_truncated_left(&code.0).is_ok()
+    }
+
+    fn code(&self, lease: LeaseId, sequence: u64, nonce: u64) -> AuthenticationCode {
+        let code = self.message(lease, sequence, nonce).finalize().into_bytes();
+        AuthenticationCode(code[..16].try_into().expect("it is longer"))
+    }
+
+    fn message(&self, lease: LeaseId, sequence: u64, nonce: u64) -> Hmac<Sha256> {
+        let numbers = [u64::from(lease.agent.0), lease.began.0, sequence, nonce].map(u64::to_be_bytes);
+        keyed(&self.0, &[b"renewal", numbers.as_flattened()])
+    }
+}
+
+fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut code = Hmac::<Sha256>::new_from_slice(key).expect("a key may have any length");
+    parts.iter().for_each(|part| code.update(part));
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LeaseId, LeaseKey, Renewal};
+    use crate::id::{AgentNumber, LogIndex};
+
+    #[test]
+    fn a_renewal_is_made_with_its_own_lease_s_secret_only() {
+        let key = LeaseKey([7; 32]);
+        let lease = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
+        let secret = key.secret(lease);
+        let renewal = secret.renewal(lease, 1, 0);
+        assert!(secret.made(&renewal) && key.secret(lease).made(&renewal));
+        let other = LeaseId { began: LogIndex(10), ..lease };
+        for forged in [
+            Renewal { sequence: 2, ..renewal },
+            Renewal { nonce: 1, ..renewal },
+            Renewal { lease: other, ..renewal },
+            key.secret(other).renewal(lease, 1, 0),
+        ] {
+            assert!(!secret.made(&forged), "{forged:?}");
+        }
+        assert!(!LeaseKey([8; 32]).secret(lease).made(&renewal));
+    }
+
+    #[test]
+    fn secrets_are_never_shown() {
+        let key = LeaseKey([7; 32]);
+        let lease = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
+        let shown = format!("{key:?} {:?} {:?}", key.secret(lease), key.secret(lease).renewal(lease, 1, 0));
+        assert!(!shown.contains("7, 7") && shown.contains("LeaseSecret(…)"), "{shown}");
+    }
+}
