@@ -75,7 +75,7 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let base = words.number_option("base")?.unwrap_or(0);
             Command::EndFormerSessions { lease, window, term, base }
         }
-        "leave" => {
+        "leave-node" => {
             let (prune, lease) = (words.option("prune").is_some(), lease(&mut words)?);
             Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: Some(lease), prune })
         }
