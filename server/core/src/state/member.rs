@@ -169,6 +169,10 @@ impl Step<'_> {
     /// Writes `serfHealth` without ending the sessions that depend on it: which of them end is the
     /// verdict's business. One that is as it shall be is not written again.
     fn write_health(&mut self, node: &NodeName, check: Check) {
+        // Somebody may have taken the node out of the catalog since its agent registered.
+        if !self.state.nodes.contains_key(&node.folded()) {
+            return;
+        }
         let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
         let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
         if !self.state.checks.get(&key).is_some_and(is_same) {
