@@ -28,7 +28,8 @@ impl Step<'_> {
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
         let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
         let is_ours = *term == self.term && *base == self.state.index_base;
-        let agent = self.state.living_agent(*lease).cloned();
+        // Also of one that was failed: its `safe` sessions have a later verdict.
+        let agent = self.state.agent_of(*lease).filter(|agent| agent.status != MemberStatus::Left).cloned();
         let Some(agent) = agent.filter(|_| is_ours && !confirmed_by.is_empty()) else {
             return Reply::Succeeded(false);
         };
@@ -155,7 +156,12 @@ impl Step<'_> {
             // A node that somebody took out of the catalog comes back with its agent's next
             // registration, which alone knows all of it.
             _ if !self.state.nodes.contains_key(&folded) => {}
-            MemberStatus::Failed => self.write_health(&agent.node, failed_check(&agent.node)),
+            MemberStatus::Failed => {
+                // Somebody wrote that it is well, and others may have begun to rely on that.
+                let ending = self.state.sessions_within(&agent.node, HealthWindow::Default, None);
+                self.end_sessions(ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
+                self.write_health(&agent.node, failed_check(&agent.node));
+            }
             MemberStatus::Alive | MemberStatus::Restarting => {
                 self.write_health(&agent.node, alive_check(&agent.node));
             }
