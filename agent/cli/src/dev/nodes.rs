@@ -110,7 +110,7 @@ impl Nodes {
             let (name, socket) = (&home.name, home.socket());
             let hold = format!("LOCKMESH_HTTP_ADDR=unix://{} lockmesh lock job sleep 600", socket.display());
             lines.push(how_to("hold a lock", &hold));
-            lines.push(how_to("see who holds it", &format!("lockmesh locks{}", self.http_address())));
+            lines.push(how_to("see its holder", &format!("lockmesh locks{}", self.http_address())));
             lines
                 .push(how_to("kill one", &format!("lockmesh dev kill {name} --data-dir {}", path.display())));
             lines.push(how_to("start it again", &start_command(home)));

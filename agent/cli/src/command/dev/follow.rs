@@ -97,7 +97,8 @@ impl Follow {
 }
 
 impl Followed {
-    fn is_settled(&self) -> bool {
+    /// Whether it has another holder, or is free and nobody waits for it.
+    pub(super) fn is_settled(&self) -> bool {
         let (_, waiting) = self.closed;
         self.next.is_some() || (self.freed_after_ms.is_some() && waiting == 0)
     }

@@ -3,7 +3,7 @@
 
 use super::follow::Follow;
 use crate::command::error::CliError;
-use crate::command::output::{Table, print_json, print_line, warn};
+use crate::command::output::{Table, print_json, print_line, printable, warn};
 use crate::dev::Running;
 use lockmesh_client::shape::lockmesh::Quorum;
 use lockmesh_client::{Address, Client, Error, Read};
@@ -24,7 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Kill one process of `lockmesh dev --nodes` or `--servers`, and show what follows
 ///
-/// An agent (n1, n2, …) takes its host with it: what is shown is where the locks go that sessions of
+/// An agent (n1, n2, …) stands for its host: what is shown is where the locks go that sessions of
 /// its node held, each with the seconds since the kill, and in the end why those sessions ended. The
 /// applications on that node are not killed. After a server (s1, s2, …) it is shown who leads. The
 /// process is killed as with `kill -9`, after a look that it is the one of this folder.
@@ -88,7 +88,7 @@ impl Witness {
         if self.json {
             return Ok(());
         }
-        print_line(&format!("{:>8.2} s  {line}", after.as_secs_f64()))
+        print_line(&format!("{:>8.2} s  {}", after.as_secs_f64(), printable(line)))
     }
 }
 
@@ -157,7 +157,7 @@ async fn watch_locks(
 /// What still is where it was, and why that may be.
 async fn why_late(follow: &Follow, witness: &Witness, silence: Option<String>) -> String {
     let mut reasons: Vec<String> = silence.into_iter().collect();
-    for lock in follow.locks().iter().filter(|lock| lock.next.is_none()) {
+    for lock in follow.locks().iter().filter(|lock| !lock.is_settled()) {
         let info = async |client: &Client| client.sessions().info(&lock.session, &Read::default()).await;
         match witness.ask(info).await {
             Ok(session) => reasons.push(lock.why_not(session.value.as_ref())),
