@@ -73,7 +73,8 @@ impl Fleet {
         leader.expect("somebody leads")["Node"].as_str().expect("a name").to_owned()
     }
 
-    /// The process number of a server, or of an agent that is a process of its own, as its file says.
+    /// The process number of a server, or of an agent that is a process of its own, as its file
+    /// says.
     pub fn pid(&self, node: &str) -> String {
         let file = self.folder.join(node).join("pid");
         fs::read_to_string(file).expect("a process that runs has a pid file").trim().to_owned()

@@ -58,7 +58,7 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
 /// closed by those who use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        node::FILE | LOCK_FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
         _ if is_numbered(name, 's') => FolderEntry::Secret,
         // Applications find a socket in it; what else is in it is closed.
         _ if is_numbered(name, 'n') => FolderEntry::Public,

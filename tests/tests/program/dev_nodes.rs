@@ -123,6 +123,12 @@ fn all_of_it_is_there_after_another_start_and_nothing_outlives_the_command() {
     let first = start(folder.path());
     first.client_of("n2").set("kept", "for the next start");
     let pids = ALL.map(|name| first.pid(name));
+    for several in ["--nodes", "--servers"] {
+        let (code, _, said) =
+            run(&["dev", "--http", "127.0.0.1:0", several, "3", "--data-dir", first.data()]);
+        assert!(code == 1 && said.contains("another `lockmesh dev` uses the folder"), "{said}");
+    }
+    assert_eq!(ALL.map(|name| first.pid(name)), pids, "the files of those that run are untouched");
     first.stop();
     assert!(pids.iter().all(|pid| !is_alive(pid)), "their ends were awaited");
     for left in ["s1/pid", "n1/pid", "n2/agent.sock"] {

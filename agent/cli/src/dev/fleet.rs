@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> {
     let (signals, asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
+    let _held = folder.hold()?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     // Named in the configurations, from which a server is started by hand in any folder.
     let certificates = Development::prepare(&absolute(&folder.path)?.join("tls"), &node.name)?;

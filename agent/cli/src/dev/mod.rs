@@ -35,8 +35,8 @@ use crate::error::RunError;
 /// with `ready` says where.
 ///
 /// # Errors
-/// Something of it cannot start, or a process of it ended before it served. Nothing of it runs any more. A
-/// data folder that was named keeps what is in it; a temporary one is gone.
+/// Something of it cannot start, or a process of it ended before it served. Nothing of it runs any
+/// more. A data folder that was named keeps what is in it; a temporary one is gone.
 pub async fn run(options: DevOptions) -> Result<(), RunError> {
     match (options.nodes, options.servers) {
         (None, None) => alone::run(options).await,

@@ -45,6 +45,7 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
     // process.
     let (signals, _asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
+    let _held = folder.hold()?;
     let path = absolute(&folder.path)?;
     let certificates = Development::prepare(&path.join("tls"), &node::host_name().into())?;
     let are_old = member::members_with_data(&path) > 0;

@@ -23,8 +23,8 @@ pub struct DevOptions {
     pub session_ttl_min: Duration,
     /// How many servers shall run as processes of their own; none for one in the same process.
     pub servers: Option<u8>,
-    /// How many agents shall run as processes of their own, with servers that do too; none for one in
-    /// this process.
+    /// How many agents shall run as processes of their own, with servers that do too; none for one
+    /// in this process.
     pub nodes: Option<u8>,
     /// How log lines look, those of processes that this one starts too.
     pub log_format: LogFormat,

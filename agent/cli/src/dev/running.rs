@@ -1,5 +1,5 @@
-//! One process of `lockmesh dev --nodes` or `--servers` that runs, found by its folder: to be killed
-//! by somebody who wants to watch what that does.
+//! One process of `lockmesh dev --nodes` or `--servers` that runs, found by its folder: to be
+//! killed by somebody who wants to watch what that does.
 //!
 //! **Invariant:** nothing is killed that is not this folder's. A process number may be another
 //! process's by now, so the process is held by a handle first, then looked at, and killed by that
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long the end of a process that was killed is waited for: one whose parent does not look after
-/// it stays in the kernel's table, and does nothing there.
+/// How long the end of a process that was killed is waited for: one whose parent does not look
+/// after it stays in the kernel's table, and does nothing there.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether it is gone.
@@ -178,7 +178,8 @@ impl Running {
     pub async fn kill(&self) -> Result<(), KillError> {
         self.signal()?;
         let begun = Instant::now();
-        // The handle stays that process's: another signal hits nobody else, and fails once it is gone.
+        // The handle stays that process's: another signal hits nobody else, and fails once it is
+        // gone.
         while self.signal().is_ok() && begun.elapsed() < END_TIMEOUT {
             sleep(END_INTERVAL).await;
         }

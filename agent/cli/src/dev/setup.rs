@@ -3,11 +3,12 @@
 
 use super::folder::{MemberFolder, refuse_long_sockets};
 use super::options::DevOptions;
-use crate::data_folder;
+use crate::data_folder::{self, HoldError};
 use crate::error::RunError;
 use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
 use lockmesh_net::Role;
 use lockmesh_net::config::NodeConfig;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,18 @@ impl DevFolder {
         options.nodes.map_or(Ok(()), |nodes| refuse_long_sockets(path, nodes))?;
         data_folder::prepare_for_dev(path, &socket(options, path))?;
         Ok(Self { path: path.into(), temporary: None })
+    }
+
+    /// Holds the folder until the file is closed: a second command would take away the files with
+    /// the process numbers of the first one's.
+    pub(super) fn hold(&self) -> Result<Option<File>, RunError> {
+        data_folder::hold(&self.path).map_err(|error| match error {
+            HoldError::InUse(folder) => RunError::Dev(format!(
+                "another `lockmesh dev` uses the folder {}: stop it, or name another one with --data-dir",
+                folder.display()
+            )),
+            error => error.into(),
+        })
     }
 
     /// How long the data is kept, in words.

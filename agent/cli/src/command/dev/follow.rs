@@ -132,8 +132,8 @@ impl Followed {
         if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) }
     }
 
-    /// Why the lock has no other holder yet; `session` is what is known of its former holder's, where
-    /// it lives.
+    /// Why the lock has no other holder yet; `session` is what is known of its former holder's,
+    /// where it lives.
     pub(super) fn why_not(&self, session: Option<&Session>) -> String {
         let (key, id) = (&self.key, &self.session);
         if self.freed_after_ms.is_some() {

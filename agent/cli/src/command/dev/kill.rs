@@ -18,16 +18,19 @@ use tokio::time::{Instant, sleep, timeout};
 /// How often the agents are asked what has changed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long one answer may take before another agent is asked. Longer than an agent tries to reach a
-/// leader, which then says more than silence.
+/// How long one answer may take before another agent is asked. Longer than an agent tries to reach
+/// a leader, which then says more than silence.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A session that is not there: to ask for it costs a round of the quorum and nothing else.
+const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Kill one process of `lockmesh dev --nodes` or `--servers`, and show what follows
 ///
 /// An agent (n1, n2, …) stands for its host: what is shown is where the locks go that sessions of
-/// its node held, each with the seconds since the kill, and in the end why those sessions ended. The
-/// applications on that node are not killed. After a server (s1, s2, …) it is shown who leads. The
-/// process is killed as with `kill -9`, after a look that it is the one of this folder.
+/// its node held, each with the seconds since the kill, and in the end why those sessions ended.
+/// The applications on that node are not killed. After a server (s1, s2, …) it is shown who leads.
+/// The process is killed as with `kill -9`, after a look that it is the one of this folder.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Which: n1, n2, … for an agent, s1, s2, … for a server
@@ -47,8 +50,8 @@ pub(super) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The process was not killed, and the error says why; or it was, and what follows from that has not
-/// come about in time.
+/// The process was not killed, and the error says why; or it was, and what follows from that has
+/// not come about in time.
 pub(super) async fn run(args: Args) -> Result<ExitCode, CliError> {
     let running = Running::find(&args.data_dir, &args.node).map_err(CliError::failed)?;
     let witness = Witness { agents: running.other_sockets(), json: args.json };
@@ -123,8 +126,8 @@ async fn kill_agent(
     Ok(Some(why_late(&follow, witness, silence).await))
 }
 
-/// Looks again and again until all is settled or the time is up; the last error, where the last look
-/// had one.
+/// Looks again and again until all is settled or the time is up; the last error, where the last
+/// look had one.
 async fn watch_locks(
     follow: &mut Follow,
     witness: &Witness,
@@ -185,7 +188,7 @@ async fn kill_server(
     witness.say(killed.elapsed(), &format!("{}; {role}", is_killed(running)))?;
     let mut silence = "no server leads".to_string();
     while let Some(left) = limit.checked_sub(killed.elapsed()) {
-        let asked = witness.ask(async |client| client.operator().servers(&Read::consistent()).await);
+        let asked = witness.ask(confirmed_servers);
         match timeout(left, asked).await {
             Ok(Ok(quorum)) => {
                 if let Some(leader) = leader(&quorum).filter(|leader| *leader != name) {
@@ -205,6 +208,13 @@ async fn kill_server(
         "nobody is known to lead: {silence}; that needs a majority of the servers, and {name} is started again with: {}",
         running.start_command()
     )))
+}
+
+/// The servers, by a leader that has a majority: one that has lost it believes for a while that it
+/// leads.
+async fn confirmed_servers(client: &Client) -> Result<Quorum, Error> {
+    client.sessions().info(NOBODY, &Read::consistent()).await?;
+    client.operator().servers(&Read::default()).await
 }
 
 /// Kills it; since when it is dying.
