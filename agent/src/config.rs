@@ -27,6 +27,8 @@ pub struct AgentConfig {
     /// Where the agent keeps what must outlive it: the node's UUID, the checks that were
     /// registered.
     pub data_dir: PathBuf,
+    /// A file that holds the process's number while it runs; empty for none.
+    pub pid_file: PathBuf,
     /// The address that the catalog gives for this node; empty for the one the servers see, which a
     /// host with one address never needs to change.
     #[serde(with = "empty_is_none")]
@@ -123,6 +125,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             data_dir: "/var/lib/lockmesh/agent".into(),
+            pid_file: PathBuf::new(),
             advertise: None,
             threads: 1,
             node: NodeConfig::default(),
