@@ -6,7 +6,8 @@ use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Response;
 
@@ -44,6 +45,19 @@ pub struct Actions {
     /// This server's state was found to be corrupt: that must be kept on disk, so that it answers
     /// no agent again.
     pub corrupt: bool,
+    /// Nodes that shall be asked whether they live; each is told as [`super::Event::Challenged`].
+    pub challenges: Vec<ChallengeWanted>,
+}
+
+/// A node that shall be asked whether it lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChallengeWanted {
+    /// Its name: its certificate must say the same.
+    pub node: NodeName,
+    /// Where its agent listens, as `host:port`.
+    pub address: String,
+    /// What it is asked.
+    pub challenge: Challenge,
 }
 
 /// What the disk shall do.

@@ -6,6 +6,7 @@ use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
@@ -70,6 +71,13 @@ pub enum Event {
     Summed(LogIndex, Checksum),
     /// The disk began to refuse, or takes writes again.
     Disk(DiskHealth),
+    /// A node that was asked whether it lives answered, or did not.
+    Challenged {
+        /// What it was asked.
+        challenge: Challenge,
+        /// Its answer; none where none came in time.
+        answer: Option<Renewal>,
+    },
     /// One of the readers of a checkpoint that were opened is closed.
     ReaderClosed,
     /// Another server says that this one was removed from the quorum.
