@@ -378,7 +378,7 @@ impl Agent {
                 stage.hit(Mark::MayStayGranted);
                 self.tasks.iter_mut().for_each(|task| task.client.may_stay_granted(&session));
             }
-            Notice::NotRegistered(_) | Notice::ConnectionFailed(_) => {}
+            Notice::NotRegistered(_) | Notice::ConnectionFailed(_) | Notice::LeaseLost(_) => {}
         }
     }
 

@@ -6,7 +6,7 @@ use crate::data_folder;
 use crate::error::RunError;
 use lockmesh_agent::agent::Agent;
 use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Where the data is; a temporary folder goes away with this value.
@@ -41,6 +41,7 @@ pub(super) fn socket(options: &DevOptions, folder: &Path) -> PathBuf {
 pub(super) fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<String>) -> AgentConfig {
     AgentConfig {
         data_dir: folder.join("agent"),
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         advertise: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         node: options.node.clone(),
         http: HttpConfig {
