@@ -199,6 +199,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
             ttl_multiplier: plan.ttl_multiplier >> halved,
             tombstone_ttl: plan.tombstone_ttl,
             tombstone_granularity: plan.tombstone_ttl / 8,
+            ..TimerConfig::default()
         },
         max_pending_proposals: plan.max_pending_proposals,
         log_keep_bytes: plan.log_keep_bytes,

@@ -2,12 +2,12 @@
 //! decided.
 
 use super::event::CallRef;
+use crate::judge::ChallengeWanted;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Response;
 
@@ -39,25 +39,15 @@ pub struct Actions {
     /// Servers that were removed and do not know it: what they said was dropped, and they shall be
     /// told.
     pub removed_senders: Vec<ServerId>,
+    /// Nodes that shall be asked whether they live, each for 250 ms: what came of each is told as
+    /// [`super::Event::Challenged`].
+    pub challenges: Vec<ChallengeWanted>,
     /// This server was removed from the quorum: that must be kept on disk, so that it never serves
     /// again.
     pub removed: bool,
     /// This server's state was found to be corrupt: that must be kept on disk, so that it answers
     /// no agent again.
     pub corrupt: bool,
-    /// Nodes that shall be asked whether they live; each is told as [`super::Event::Challenged`].
-    pub challenges: Vec<ChallengeWanted>,
-}
-
-/// A node that shall be asked whether it lives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChallengeWanted {
-    /// Its name: its certificate must say the same.
-    pub node: NodeName,
-    /// Where its agent listens, as `host:port`.
-    pub address: String,
-    /// What it is asked.
-    pub challenge: Challenge,
 }
 
 /// What the disk shall do.

@@ -69,15 +69,15 @@ pub enum Event {
     Checkpointed(SnapshotMeta),
     /// The checkpoint of exactly this index is on disk, and this is its checksum.
     Summed(LogIndex, Checksum),
-    /// The disk began to refuse, or takes writes again.
-    Disk(DiskHealth),
-    /// A node that was asked whether it lives answered, or did not.
+    /// What came of a challenge, see [`super::Actions::challenges`].
     Challenged {
-        /// What it was asked.
+        /// Which one.
         challenge: Challenge,
-        /// Its answer; none where none came in time.
+        /// What the node answered; none where it could not be reached, or did not answer in time.
         answer: Option<Renewal>,
     },
+    /// The disk began to refuse, or takes writes again.
+    Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.
     ReaderClosed,
     /// Another server says that this one was removed from the quorum.
