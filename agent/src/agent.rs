@@ -5,11 +5,12 @@ use crate::config::{AgentConfig, CheckConfig, HttpConfig};
 use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
+use crate::listener::Listener;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::{CertificateLife, Identity, expiry};
+use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
@@ -75,16 +76,20 @@ impl Agent {
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
         let socket = config.http.socket_path().map(PathBuf::from);
-        let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
+        let endpoint = listen_for_servers(config.listen, &identity)?;
+        let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
+        let advertise = config.advertised().unwrap_or_else(|| own_address(&config.upstream.servers));
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         let mut registration = registration(&config, &node, advertise, server);
-        registration.incarnation = incarnation;
+        (registration.incarnation, registration.port) = (incarnation, port);
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
-        let upstream = Upstream::start(upstream).map_err(AgentError::Socket)?;
+        let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
+        // It ends with the upstream, which closes the endpoint.
+        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
 
         let identity = node::Identity {
             node: node.name.clone(),
@@ -175,6 +180,12 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
         group: Some(config.socket_group.clone()).filter(|group| !group.is_empty()),
     });
     Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
+}
+
+/// One socket, for what servers ask and for what is asked of them.
+fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
+    let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
+    endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
 }
 
 fn limits(config: &HttpConfig) -> HttpLimits {

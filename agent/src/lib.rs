@@ -2,10 +2,12 @@
 
 pub mod agent;
 pub mod checks;
+mod clock;
 pub mod config;
 pub mod error;
 pub mod http;
 mod incarnation;
+pub mod listener;
 pub mod metrics;
 pub mod node;
 pub mod reload;

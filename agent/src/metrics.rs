@@ -5,11 +5,13 @@
 //! A counter is there from the process's start, at zero. **Invariant:** every refusal and every
 //! limit that strikes counts somewhere here.
 
+use crate::clock;
 use crate::upstream::{Upstream, UpstreamCounters};
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
+use lockmesh_protocol::record::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -86,6 +88,12 @@ pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
     let help = "When the agent's certificate, or the authority behind it, ends";
     let name = "lockmesh_agent_certificate_expiry_timestamp_seconds";
     registered(prometheus::Gauge::new(name, help))
+});
+
+/// Connections from others that were refused.
+pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "Connections to the agent's QUIC listener that were refused";
+    registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
 });
 
 /// What requests are about: the word behind `/v1/`.
@@ -184,6 +192,7 @@ static SHOWN: LazyLock<()> = LazyLock::new(|| {
     LazyLock::force(&WAITING_SECONDS);
     LazyLock::force(&CHECK_EXPIRIES);
     LazyLock::force(&CERTIFICATE_EXPIRY);
+    LazyLock::force(&REFUSED_CONNECTIONS);
     process::show();
 });
 
@@ -225,6 +234,12 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
     let level = |name: &str, help, value: usize| {
         Reading::gauge(&format!("lockmesh_upstream_{name}"), help, move || value as f64)
     };
+    let lease_total = |name: &str, help, counter: &AtomicU64| {
+        let value = counter.load(Ordering::Relaxed) as f64;
+        Reading::counter(&format!("lockmesh_lease_{name}_total"), help, move || value)
+    };
+    let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
+    let remaining = deadline.map_or(0.0, |deadline| deadline.since(clock::now()).as_secs_f64());
     let is_registered = usize::from(upstream.is_registered());
     let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
     let readings = [
@@ -245,6 +260,18 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         level("shared_read_waiters", "Local requests that share them", load.waiters),
         level("registered", "1 where this agent has registered since it started", is_registered),
         level("leader_known", "1 where this agent knows who leads", knows_leader),
+        lease_total("renewals", "Renewals of the node's lease that were sent", &counters.renewals),
+        lease_total(
+            "renewals_acknowledged",
+            "Renewals of the node's lease that the leader acknowledged",
+            &counters.renewals_acknowledged,
+        ),
+        lease_total("challenges", "Challenges of servers that were answered", &counters.challenges),
+        Reading::gauge(
+            "lockmesh_lease_remaining_seconds",
+            "How long sessions of the default window are sure to live without another acknowledgement",
+            move || remaining,
+        ),
     ];
     readings.iter().flat_map(Reading::families).collect()
 }

@@ -154,6 +154,8 @@ impl RequestIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::id::LogIndex;
+    use lockmesh_protocol::lease::LeaseKey;
 
     fn registration(generation: u32) -> Registration {
         let lease = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };

@@ -409,6 +409,12 @@ fn readable(address: SocketAddr) -> SocketAddr {
 pub struct FrameSender(quinn::SendStream);
 
 impl FrameSender {
+    /// What is sent here leaves before what waits on the connection's other streams.
+    pub fn prioritize(&mut self) {
+        // It fails only where the stream has ended, which the next frame tells.
+        let _ = self.0.set_priority(1);
+    }
+
     /// Sends frames; they leave at once, and this returns when they found room in the send window.
     ///
     /// # Errors

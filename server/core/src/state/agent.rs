@@ -71,6 +71,8 @@ impl Step<'_> {
         registration: &AgentRegistration,
         before: Option<&Agent>,
     ) -> (LogIndex, Option<LogIndex>) {
+        // Of a node that left no session is left either.
+        let before = before.filter(|before| before.status != MemberStatus::Left);
         let Some(before) = before else { return (self.index, None) };
         let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
         // The verdict is on the lease: whoever was failed by it must not go on under it.

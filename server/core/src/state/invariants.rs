@@ -6,12 +6,13 @@
 
 use super::State;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
 use super::rows::{CheckKey, Derived, ServiceKey};
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
-use lockmesh_protocol::record::{CheckStatus, Entry, Session};
+use lockmesh_protocol::record::{Check, CheckStatus, Entry, HealthWindow, Session};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ const INVARIANTS: [Invariant; 17] = [
         holds: queues_are_bounded,
     },
     Invariant {
-        sentence: "every session's node is registered, and every check it names is there and not critical",
+        sentence: "every session's node is registered, and every check it names is there and not critical, but for a safe session's node health",
         holds: sessions_hang_on_something,
     },
     Invariant { sentence: "a session never changes", holds: sessions_never_change },
@@ -151,8 +152,13 @@ fn queues_are_bounded(state: &State) -> bool {
 fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
         let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
+        // It ends with a later verdict than the one that made the check critical.
+        let is_spared = |check: &Check| {
+            check.id.as_str() == SERF_HEALTH && session.spec.health_window == HealthWindow::Safe
+        };
+        let lives_with = |check: &Check| check.status != CheckStatus::Critical || is_spared(check);
         state.nodes.contains_key(&session.spec.node.folded())
-            && checks.all(|check| check.is_some_and(|check| check.status != CheckStatus::Critical))
+            && checks.all(|check| check.is_some_and(|check| lives_with(check)))
     };
     state
         .sessions

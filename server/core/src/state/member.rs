@@ -159,7 +159,12 @@ impl Step<'_> {
             // A node that somebody took out of the catalog comes back with its agent's next
             // registration, which alone knows all of it.
             _ if !self.state.nodes.contains_key(&folded) => {}
-            MemberStatus::Failed => self.write_health(&agent.node, failed_check(&agent.node)),
+            MemberStatus::Failed => {
+                // Somebody wrote that it is well, and others may have begun to rely on that.
+                let ending = self.state.sessions_within(&agent.node, HealthWindow::Default, None);
+                self.end_sessions(ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
+                self.write_health(&agent.node, failed_check(&agent.node));
+            }
             MemberStatus::Alive | MemberStatus::Restarting => {
                 self.write_health(&agent.node, alive_check(&agent.node));
             }
