@@ -25,6 +25,30 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// How many members stand in each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// See [`MemberStatus::Alive`].
+    pub alive: usize,
+    /// See [`MemberStatus::Restarting`].
+    pub restarting: usize,
+    /// See [`MemberStatus::Left`].
+    pub left: usize,
+    /// See [`MemberStatus::Failed`].
+    pub failed: usize,
+}
+
+impl MemberCounts {
+    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
+        match status {
+            MemberStatus::Alive => &mut self.alive,
+            MemberStatus::Restarting => &mut self.restarting,
+            MemberStatus::Left => &mut self.left,
+            MemberStatus::Failed => &mut self.failed,
+        }
+    }
+}
+
 impl Step<'_> {
     /// A verdict of the leader and a majority of the servers. Answered with whether it was one.
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
@@ -236,6 +260,11 @@ impl State {
             MemberStatus::Left => Some(LeaseEnd::Left),
             MemberStatus::Alive | MemberStatus::Restarting => None,
         }
+    }
+
+    /// How many members stand in each way.
+    pub fn member_counts(&self) -> MemberCounts {
+        self.derived.member_counts
     }
 
     /// The member of a node, by the node's folded name.

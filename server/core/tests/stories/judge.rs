@@ -416,7 +416,10 @@ fn a_server_that_was_late_abstains_for_a_window() {
     };
     // The leader and the one that is late are all that can confirm.
     fleet.stuck.insert(deaf);
+    let renewed = fleet.at("h1").renewed;
+    fleet.run_until(SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
     fleet.kill("h1");
+    // The check is open by then, and nobody has asked twice.
     fleet.run(SECOND);
     fleet.cluster.down.insert(late);
     fleet.run(SECOND / 2);
@@ -424,7 +427,9 @@ fn a_server_that_was_late_abstains_for_a_window() {
     let woke = fleet.cluster.now();
     fleet.time_of_death("h1", "fast");
     let took = fleet.cluster.now().since(woke);
-    assert_within(took, HealthWindow::Fast.duration());
+    // The leader's next list shows it that it missed some, so it may begin once more.
+    assert!(took >= HealthWindow::Fast.duration(), "{took:?}");
+    assert!(took <= HealthWindow::Fast.duration() + 2 * SLACK, "{took:?}");
 }
 
 #[test]
