@@ -42,8 +42,8 @@ mod servers;
 mod watches;
 
 pub use actions::{
-    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
-    Storage,
+    Actions, Announcement, AnswerKind, CallAnswer, ChallengeWanted, CheckpointReader, PartWanted,
+    RosterChange, SnapshotFetch, Storage,
 };
 pub use admission::denied;
 pub use event::{CallRef, Caller, DiskHealth, Event};
@@ -218,6 +218,8 @@ impl Frontend {
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
+            // Nobody wants a challenge before there is a judge.
+            Event::Challenged { .. } => {}
             Event::Removed => self.leave_for_good(actions),
             Event::Leave => self.leave(now, actions),
         }
