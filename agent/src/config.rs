@@ -27,6 +27,8 @@ pub struct AgentConfig {
     /// Where the agent keeps what must outlive it: the node's UUID, the checks that were
     /// registered.
     pub data_dir: PathBuf,
+    /// A file that holds the process's number while it runs; empty for none.
+    pub pid_file: PathBuf,
     /// Where servers ask this agent whether it lives, and from where it calls them: UDP, IPv4 or
     /// IPv6, as `ip:port`. `[::]` stands for all addresses of both families. Port 0 takes any free
     /// one.
@@ -127,6 +129,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             data_dir: "/var/lib/lockmesh/agent".into(),
+            pid_file: PathBuf::new(),
             listen: SocketAddr::from(([0, 0, 0, 0], 8301)),
             advertise: None,
             threads: 1,

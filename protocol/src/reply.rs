@@ -117,10 +117,10 @@ pub enum Refusal {
     /// A server that cannot be taken into the roster, or is not there.
     #[error("{0}")]
     Roster(String),
-    /// No member has this name.
-    #[error("agent: No node found with name '{0}'")]
-    UnknownMember(NodeName),
     /// A restore whose parts do not fit together.
     #[error("the backup cannot be restored: {0}")]
     Restore(String),
+    /// No member has this name.
+    #[error("agent: No node found with name '{0}'")]
+    UnknownMember(NodeName),
 }

@@ -1,5 +1,5 @@
-//! Runs `lockmesh dev --servers …`: several servers as processes of their own, which a test may
-//! kill one by one.
+//! Runs `lockmesh dev --servers …`, with `--nodes …` too: several servers, and agents, as processes
+//! of their own, which a test may kill one by one.
 
 use crate::dialect::let_pass;
 use crate::http::{Address, Client};
@@ -41,6 +41,26 @@ impl Fleet {
         Client { address: Address::Tcp(self.http.parse().expect("an address")) }
     }
 
+    /// Where an agent that is a process of its own answers.
+    pub fn socket(&self, node: &str) -> PathBuf {
+        self.folder.join(node).join("agent.sock")
+    }
+
+    /// A client of an agent that is a process of its own.
+    pub fn client_of(&self, node: &str) -> Client {
+        Client { address: Address::Unix(self.socket(node)) }
+    }
+
+    /// Runs `lockmesh dev kill`: exit code, standard output, standard error.
+    pub fn kill(&self, node: &str, options: &[&str]) -> (i32, String, String) {
+        run(&[&["dev", "kill", node, "--data-dir", self.data()], options].concat())
+    }
+
+    /// The data folder as an option has it.
+    pub fn data(&self) -> &str {
+        self.folder.to_str().expect("a temporary folder's name is text")
+    }
+
     /// What `/v1/lockmesh/servers` says of each.
     pub fn servers(&self) -> Vec<Value> {
         let quorum = self.client().get("/v1/lockmesh/servers").expect(200).json();
@@ -53,10 +73,11 @@ impl Fleet {
         leader.expect("somebody leads")["Node"].as_str().expect("a name").to_owned()
     }
 
-    /// A server's process number, as its file says.
-    pub fn pid(&self, server: &str) -> String {
-        let file = self.folder.join(server).join("pid");
-        fs::read_to_string(file).expect("a server that runs has a pid file").trim().to_owned()
+    /// The process number of a server, or of an agent that is a process of its own, as its file
+    /// says.
+    pub fn pid(&self, node: &str) -> String {
+        let file = self.folder.join(node).join("pid");
+        fs::read_to_string(file).expect("a process that runs has a pid file").trim().to_owned()
     }
 
     /// Runs a command of `lockmesh` against the agent: exit code, standard output, standard error.

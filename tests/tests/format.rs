@@ -10,7 +10,7 @@ use lockmesh_core::raft::log::{EntryKind, LogBatch};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, RestoreStep, TxnOp};
 use lockmesh_protocol::format::{self, Stored};
-use lockmesh_protocol::record::{Behavior, CheckStatus, LossCause};
+use lockmesh_protocol::record::{Behavior, CheckStatus, HealthWindow, LossCause, MemberStatus};
 use lockmesh_protocol::reply::{Refusal, Reply, TxnResult};
 use lockmesh_protocol::wire;
 use lockmesh_tests::fuzz::samples;
@@ -175,8 +175,21 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
     );
     has_all::<Behavior>(&shown, &["Release", "Delete"]);
     has_all::<CheckStatus>(&shown, &["Passing", "Warning", "Critical"]);
-    let causes = ["Destroyed", "TtlExpired", "CheckCritical", "CheckDeregistered", "NodeDeregistered"];
+    let causes = [
+        "Destroyed",
+        "TtlExpired",
+        "CheckCritical",
+        "CheckDeregistered",
+        "NodeDeregistered",
+        "NodeFailed",
+        "HostReplaced",
+        "NodeLeft",
+        "NodeForcedToLeave",
+        "NodeReaped",
+    ];
     has_all::<LossCause>(&shown, &causes);
+    has_all::<HealthWindow>(&shown, &["Fast", "Default", "Safe"]);
+    has_all::<MemberStatus>(&shown, &["Alive", "Restarting", "Left", "Failed"]);
     has_all::<CatalogVerb>(&shown, &["Get", "Set", "Cas", "Delete", "DeleteCas", "Unknown"]);
     has_all::<TxnResult>(&shown, &["Kv", "Node", "Service", "Check"]);
     let replies = [
@@ -204,6 +217,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "Forgotten",
         "Roster",
         "Restore",
+        "UnknownMember",
     ];
     has_all::<Refusal>(&shown, &refusals);
     let log = format!("{:?}", recorded_of::<LogBatch>("log"));

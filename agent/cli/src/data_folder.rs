@@ -58,22 +58,25 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
 /// closed by those who use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
-        _ if is_member(name) => FolderEntry::Secret,
+        node::FILE | LOCK_FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        _ if is_numbered(name, 's') => FolderEntry::Secret,
+        // Applications find a socket in it; what else is in it is closed.
+        _ if is_numbered(name, 'n') => FolderEntry::Public,
         _ => kind_of_rest(name),
     };
     prepare(folder, Some(socket), kind)
 }
 
-/// Makes the folder of one server of `lockmesh dev --servers`, or closes an older one to other
-/// users.
-pub(crate) fn prepare_for_member(folder: &Path) -> Result<(), FileError> {
+/// Makes the folder of one server or agent of `lockmesh dev` that is a process of its own, or
+/// closes an older one to other users; an agent's stays open on the way to its socket.
+pub(crate) fn prepare_for_member(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
     let kind = |name: &str| match name {
         "server.toml" | "server.toml.part" | "log" | "data" | "tls" => FolderEntry::Secret,
-        "pid" => FolderEntry::Public,
+        "agent.toml" | "agent.toml.part" => FolderEntry::Secret,
+        "pid" | "agent.sock" => FolderEntry::Public,
         _ => kind_of_rest(name),
     };
-    prepare(folder, None, kind)
+    prepare(folder, socket, kind)
 }
 
 fn kind_of_rest(name: &str) -> FolderEntry {
@@ -85,9 +88,10 @@ fn kind_of_rest(name: &str) -> FolderEntry {
     }
 }
 
-/// Whether a folder is called as those of servers are: `s1`, `s2`, …
-fn is_member(name: &str) -> bool {
-    name.strip_prefix('s').is_some_and(|number| number.len() == 1 && number.parse::<u8>().is_ok())
+/// Whether a folder is called as those of servers or agents are: `s1`, `s2`, …, `n1`, `n2`, …
+fn is_numbered(name: &str, letter: char) -> bool {
+    let number = name.strip_prefix(letter).unwrap_or_default();
+    matches!(number.len(), 1 | 2) && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn prepare(
@@ -180,6 +184,21 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_s_folder_of_many_leads_to_its_socket_and_to_nothing_else() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("n12");
+        let socket = folder.join("agent.sock");
+        fs::create_dir(&folder).expect("it can be made");
+        fs::write(folder.join("agent.toml"), "").expect("a file");
+        for (path, before) in [(&folder, 0o755), (&folder.join("agent.toml"), 0o644)] {
+            open(path, before);
+        }
+        prepare_for_member(&folder, Some(&socket)).expect("it is there");
+        prepare_for_dev(root.path(), &socket).expect("it is there");
+        assert_eq!((mode(&folder), mode(&folder.join("agent.toml"))), (0o755, 0o600));
+    }
+
+    #[test]
     fn a_server_s_folder_is_closed_with_its_log() {
         let root = tempfile::tempdir().expect("a folder");
         for (file, before) in [("log", 0o644), ("server.toml", 0o644), ("pid", 0o644)] {
@@ -187,7 +206,7 @@ mod tests {
             open(&root.path().join(file), before);
         }
         open(root.path(), 0o755);
-        prepare_for_member(root.path()).expect("it is there");
+        prepare_for_member(root.path(), None).expect("it is there");
         let modes = ["", "log", "server.toml", "pid"].map(|name| mode(&root.path().join(name)));
         assert_eq!(modes, [0o700, 0o600, 0o600, 0o644]);
     }

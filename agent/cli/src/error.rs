@@ -31,6 +31,9 @@ pub enum RunError {
         /// What the system said.
         error: io::Error,
     },
+    /// The folder of `lockmesh dev`, or a process of it, cannot be used.
+    #[error("{0}")]
+    Dev(String),
     /// The server cannot work.
     #[error("{0}")]
     Server(String),

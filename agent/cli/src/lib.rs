@@ -8,6 +8,7 @@
 //! | [`signals`], [`reload`] | what a running process is asked: to end, or to read certificate and log level again |
 //! | [`telemetry`] | logs, as text or JSON |
 //! | `data_folder` | what an agent keeps on disk, closed to other users |
+//! | `pid_file` | the file with the number of a process that runs |
 //! | [`error`] | why a role cannot start |
 //!
 //! **Invariant:** agent and server are libraries; they meet here and nowhere else.
@@ -18,6 +19,7 @@ pub mod config;
 mod data_folder;
 pub mod dev;
 pub mod error;
+mod pid_file;
 pub mod reload;
 pub mod server;
 pub mod signals;

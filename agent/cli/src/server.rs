@@ -2,6 +2,7 @@
 
 use crate::config::Sources;
 use crate::error::RunError;
+use crate::pid_file::PidFile;
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};
 use lockmesh_agent::agent::{COMMIT, VERSION};
@@ -10,7 +11,6 @@ use lockmesh_net::{Identity, random};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_server::config::ServerConfig;
 use lockmesh_server::{Server, ServerOptions};
-use std::path::PathBuf;
 
 /// Runs a server until the process is told to stop. What it was told came from `sources`, and is
 /// read there again on SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop
@@ -45,32 +45,6 @@ pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool)
     }
     server.stop().await;
     Ok(())
-}
-
-/// A file with this process's number, removed with this value.
-struct PidFile(PathBuf);
-
-impl PidFile {
-    /// Writes it, where it is wanted. A server without the file serves as well.
-    fn write(path: PathBuf) -> Option<Self> {
-        if path.as_os_str().is_empty() {
-            return None;
-        }
-        match std::fs::write(&path, format!("{}\n", std::process::id())) {
-            Ok(()) => Some(Self(path)),
-            Err(error) => {
-                tracing::error!(file = %path.display(), %error, "cannot write the pid file");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        // Whoever reads a number that is nobody's any more finds no such process.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Starts a server with fresh random draws.

@@ -48,6 +48,15 @@ impl Agent<'_> {
         Ok(self.client.read(Target::new("/v1/agent/self")).await?.value)
     }
 
+    /// Whether it can carry requests out: a leader serves, and the agent is registered.
+    ///
+    /// # Errors
+    /// There was no answer. Nothing was changed: ask again where [`Error::is_transient`] says so.
+    pub async fn is_ready(&self) -> Result<bool, Error> {
+        let reply = self.client.send(Verb::Get, Target::new("/health/ready"), Bytes::new()).await?;
+        Ok(reply.status == 200)
+    }
+
     /// The members that it knows.
     ///
     /// # Errors

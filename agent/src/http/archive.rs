@@ -452,7 +452,7 @@ mod tests {
         // What the builds wrote whose rows had no versions, and one that is still to come.
         let older = r#"{"format":2,"wire":1,"build":"0.1.0","cluster_id":"c","Index":42,"Term":7,"parts":0,"rows":0,"made_at_ms":5,"Size":0}"#;
         for (meta, format) in
-            [(older, 2), (r#"{"format":1,"wire":1}"#, 1), (r#"{"format":4,"future":[]}"#, 4)]
+            [(older, 2), (r#"{"format":1,"wire":1}"#, 1), (r#"{"format":5,"future":[]}"#, 5)]
         {
             let error = verify(&packed(&[(META, meta.as_bytes())])[..]).unwrap_err();
             assert!(matches!(error, ArchiveError::Format(found) if found == format), "{error}");

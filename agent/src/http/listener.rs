@@ -146,9 +146,9 @@ fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenEr
     // The rename below would take the path from a living agent without a word.
     refuse_live(path)?;
     let group = socket.group.as_deref().map(group_number).transpose()?;
-    let mut draft = path.clone().into_os_string();
-    draft.push(format!(".{}", std::process::id()));
-    let draft = PathBuf::from(draft);
+    // Shorter than the usual names of sockets: with a longer one, a path that the system takes
+    // would still be too long here.
+    let draft = path.with_file_name(format!(".{}", std::process::id()));
     let made = || -> io::Result<(UnixListener, u64)> {
         let listener = StdUnixListener::bind(&draft)?;
         std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(socket.mode))?;
@@ -222,6 +222,18 @@ mod tests {
 
         drop(first);
         assert!(!path.exists(), "the socket goes with its listener");
+    }
+
+    #[tokio::test]
+    async fn a_path_may_be_as_long_as_the_system_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let rest = "/agent.sock";
+        let between = "x".repeat(107 - folder.path().as_os_str().len() - rest.len() - 1);
+        let path = folder.path().join(between).join(&rest[1..]);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(path.as_os_str().len(), 107);
+        let listeners = Listeners::bind(&[], Some(&socket(path.clone())), false);
+        assert!(listeners.is_ok() && path.exists(), "{listeners:?}");
     }
 
     #[tokio::test]

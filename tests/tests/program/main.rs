@@ -13,6 +13,7 @@ mod cluster;
 mod conventions;
 mod copied;
 mod corruption;
+mod dev_nodes;
 mod dev_servers;
 mod guides;
 mod kill;

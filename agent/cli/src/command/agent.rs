@@ -17,6 +17,10 @@ pub struct Args {
     /// Set a key of the configuration, for example --set http.tcp=127.0.0.1:8501
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    /// Stop when standard input ends: for a process that starts agents and must not leave them
+    /// behind
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
 }
 
 /// Runs until the process is told to stop.
@@ -27,6 +31,8 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
-    runtime(config.threads)?.block_on(crate::agent::run(config, sources)).map_err(CliError::failed)?;
+    runtime(config.threads)?
+        .block_on(crate::agent::run(config, sources, args.until_stdin_ends))
+        .map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

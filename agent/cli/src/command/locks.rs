@@ -77,20 +77,24 @@ fn of_prefix(losses: Vec<Loss>, prefix: &str) -> Vec<Loss> {
 fn loss_table(losses: &[Loss]) -> Table {
     let mut table = Table::new(["When", "Holder", "Node", "Session", "Why", "Keys"]);
     for loss in losses {
-        let why = match loss.check_id.as_str() {
-            "" => loss.cause.clone(),
-            check => format!("{} ({check})", loss.cause),
-        };
         table.row([
             instant::utc(loss.at_ms),
             loss.session_name.clone(),
             loss.node.clone(),
             loss.session.clone(),
-            why,
+            why(loss),
             lost_keys(loss),
         ]);
     }
     table
+}
+
+/// A loss's cause for people.
+pub(super) fn why(loss: &Loss) -> String {
+    match loss.check_id.as_str() {
+        "" => loss.cause.clone(),
+        check => format!("{} ({check})", loss.cause),
+    }
 }
 
 /// The first keys with their fences, and how many more there were.

@@ -262,6 +262,8 @@ mod tests {
             &["operator", "autopilot", "get-config"],
             &["snapshot", "save", "file"],
             &["locks", "-losses", "-json"],
+            &["dev", "-nodes=5", "-data-dir", "/d"],
+            &["dev", "kill", "n4", "-data-dir", "/d", "-timeout=1m", "-json"],
         ] {
             let understood = understood(line);
             assert!(understood.is_ok(), "{line:?}: {understood:?}");
@@ -282,6 +284,9 @@ mod tests {
             &["operator", "autopilot", "set-config", "-max-trailing-logs=0"],
             &["operator", "raft", "remove-peer", "-id=a", "-address=b:1"],
             &["session", "create", "--no-node-checks", "--node-check", "a"],
+            &["dev", "kill", "n4"],
+            &["dev", "kill", "-data-dir=/d"],
+            &["dev", "-nodes=5", "kill", "n4", "-data-dir=/d"],
             &["-http-addr=h:1", "kv", "get", "key"],
             &["nonsense"],
             &[],

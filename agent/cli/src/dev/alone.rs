@@ -12,7 +12,7 @@ use lockmesh_net::config::NodeConfig;
 use lockmesh_net::{Development, Identity, Role};
 use lockmesh_server::config::{RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Runs both until the process is told to stop.
 pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
@@ -43,7 +43,7 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     };
     let reload = || identities.reload(&server, &agent);
     let say_ready = || {
-        announce(&agent, &monitoring(&server));
+        announce(agent.tcp_addresses(), agent.socket().map(PathBuf::as_path), &monitoring(&server));
         tracing::info!("data is in {}, kept {}", folder.path.display(), folder.kept());
     };
     signals.serve(agent.ready(), say_ready, reload).await;

@@ -1,7 +1,7 @@
-//! One server's process. It ends when it is told to, and by itself when this process is gone,
-//! however that came.
+//! One server's or agent's process. It ends when it is told to, and by itself when this process is
+//! gone, however that came.
 
-use super::member::ServerFolder;
+use super::folder::MemberFolder;
 use crate::error::RunError;
 use lockmesh_net::config::LogFormat;
 use lockmesh_net::private;
@@ -15,20 +15,20 @@ use tokio::process::{ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// How long a server may take to stop before it is killed.
+/// How long a process may take to stop before it is killed.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How much of a log is shown.
 const LAST_LINES: usize = 5;
 
-/// A server's process.
+/// A server's or agent's process.
 #[derive(Debug)]
 pub(super) struct Child {
     /// Whose it is.
-    pub(super) member: ServerFolder,
+    pub(super) home: MemberFolder,
     /// Its process number.
     pub(super) number: u32,
-    /// The server stops when this is closed. The kernel closes it when this process is gone.
+    /// It stops when this is closed. The kernel closes it when this process is gone.
     life: Option<ChildStdin>,
     orders: mpsc::Sender<ChildOrder>,
     ended: watch::Receiver<Option<ExitStatus>>,
@@ -43,30 +43,30 @@ enum ChildOrder {
 }
 
 impl Child {
-    /// Starts a server; its end is told to `ends` too.
+    /// Starts it with settings that its configuration does not have; its end is told to `ends` too.
     pub(super) fn start(
-        member: &ServerFolder,
-        log_format: LogFormat,
-        ends: mpsc::Sender<(ServerFolder, ExitStatus)>,
+        home: &MemberFolder,
+        settings: Vec<String>,
+        ends: mpsc::Sender<(MemberFolder, ExitStatus)>,
     ) -> Result<Self, RunError> {
-        let cannot = |error| RunError::system(format!("cannot start the server {}", member.name), error);
+        let role = home.role.as_str();
+        let cannot = |error| RunError::system(format!("cannot start the {role} {}", home.name), error);
         // The number of an earlier process is nobody's to kill.
-        match fs::remove_file(member.pid_file()) {
+        match fs::remove_file(home.pid_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
         }
-        let log =
-            private::file_options().create(true).append(true).open(member.log_file()).map_err(cannot)?;
+        let log = private::file_options().create(true).append(true).open(home.log_file()).map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
-        command.args(arguments(member, log_format));
+        command.args(arguments(home, settings));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        // A Ctrl-C is for this process alone, which stops the servers in its own order.
+        // A Ctrl-C is for this process alone, which stops them in its own order.
         let mut process = command.process_group(0).spawn().map_err(cannot)?;
         let number = process.id().ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
         let life = process.stdin.take();
         let (tell, ended) = watch::channel(None);
         let (orders, mut taken) = mpsc::channel(1);
-        let own = member.clone();
+        let own = home.clone();
         tokio::spawn(async move {
             let status = loop {
                 tokio::select! {
@@ -78,7 +78,7 @@ impl Child {
             // Nobody listens any more when this process stops.
             let _ = ends.send((own, status)).await;
         });
-        Ok(Self { member: member.clone(), number, life, orders, ended })
+        Ok(Self { home: home.clone(), number, life, orders, ended })
     }
 
     /// Lets it read its certificate and its log level again.
@@ -87,13 +87,18 @@ impl Child {
         let _ = self.orders.try_send(ChildOrder::Reload);
     }
 
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
     /// Ends it and waits for that.
     pub(super) async fn stop(mut self) {
         // The end of its standard input is what it takes for the order to stop.
         drop(self.life.take());
         let gone = self.ended.wait_for(Option::is_some);
         if timeout(TIMEOUT, gone).await.is_err() {
-            tracing::error!("{} does not stop and is killed", self.member.name);
+            tracing::error!("{} does not stop and is killed", self.home.name);
             // One that has ended meanwhile needs no killing.
             let _ = self.orders.send(ChildOrder::Kill).await;
             let _ = self.ended.wait_for(Option::is_some).await;
@@ -101,14 +106,21 @@ impl Child {
     }
 }
 
-/// What the server is told beside its configuration, which may have been made for another log
-/// format.
-fn arguments(member: &ServerFolder, log_format: LogFormat) -> Vec<OsString> {
-    let mut arguments = ["server", "--until-stdin-ends"].map(OsString::from).to_vec();
-    if log_format == LogFormat::Json {
-        arguments.extend(["--set", "log.format=json"].map(OsString::from));
+/// What a process is told beside its configuration about its log, where that may have been made for
+/// another format.
+pub(super) fn log_settings(log_format: LogFormat) -> Vec<String> {
+    match log_format {
+        LogFormat::Text => Vec::new(),
+        LogFormat::Json => vec!["log.format=json".into()],
     }
-    arguments.extend(["--config".into(), member.config_file().into()]);
+}
+
+fn arguments(home: &MemberFolder, settings: Vec<String>) -> Vec<OsString> {
+    let mut arguments = [home.role.as_str(), "--until-stdin-ends"].map(OsString::from).to_vec();
+    for setting in settings {
+        arguments.extend(["--set".into(), setting.into()]);
+    }
+    arguments.extend(["--config".into(), home.config_file().into()]);
     arguments
 }
 
@@ -121,13 +133,13 @@ fn carry_out(order: ChildOrder, process: &mut tokio::process::Child) {
         }
     };
     if let Err(error) = done {
-        tracing::error!("cannot signal a server: {error}");
+        tracing::error!("cannot signal a process: {error}");
     }
 }
 
-/// The end of what a server said.
-pub(super) fn last_words(member: &ServerFolder) -> String {
-    let text = fs::read(member.log_file()).unwrap_or_default();
+/// The end of what a process said.
+pub(super) fn last_words(home: &MemberFolder) -> String {
+    let text = fs::read(home.log_file()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
@@ -137,18 +149,14 @@ pub(super) fn last_words(member: &ServerFolder) -> String {
 mod tests {
     use super::*;
     use crate::config::{Sources, load};
+    use lockmesh_net::Role;
     use lockmesh_net::config::LogConfig;
     use lockmesh_server::config::ServerConfig;
 
     /// What a server that is started so makes of it.
     fn log_of(log_format: LogFormat) -> LogConfig {
-        let member = ServerFolder {
-            name: "s1".into(),
-            folder: "/s1".into(),
-            address: ([127, 0, 0, 1], 1).into(),
-            http: None,
-        };
-        let arguments = arguments(&member, log_format);
+        let home = MemberFolder::numbered("/".as_ref(), Role::Server, 1);
+        let arguments = arguments(&home, log_settings(log_format));
         let set = arguments.iter().skip_while(|argument| *argument != "--set").nth(1);
         let settings = set.map(|set| set.to_str().expect("it is text").to_owned()).into_iter().collect();
         let sources = Sources { settings, ..Sources::default() };

@@ -1,32 +1,25 @@
-//! One server's folder: `s1`, `s2`, … with its configuration, its certificate, its data, its log
-//! and its process number.
+//! The folders of servers that are processes of their own: `s1`, `s2`, …
 //!
 //! What is there stays as it is: a server keeps its port, and a configuration that somebody changed
 //! is not overwritten.
 
+use super::folder::{MOST_SERVERS, MemberFolder, absolute};
 use crate::config::{self, Sources};
-use crate::data_folder;
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
-use lockmesh_net::{Development, Peer, Role, private, random};
+use lockmesh_net::{Development, Role, random};
 use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-
-/// The most servers that are looked for in a folder.
-const MOST: u8 = 9;
+use std::path::Path;
 
 /// A server's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerFolder {
-    /// `s1`, which is its node's name too.
-    pub(super) name: String,
-    /// The folder.
-    pub(super) folder: PathBuf,
+    /// Its folder.
+    pub(super) home: MemberFolder,
     /// Where it listens.
     pub(super) address: SocketAddr,
     /// Where it shows figures and health, where that is known before it starts.
@@ -34,37 +27,17 @@ pub(super) struct ServerFolder {
 }
 
 impl ServerFolder {
-    fn named(folder: &Path, number: u8) -> Self {
-        let name = format!("s{number}");
+    fn numbered(folder: &Path, number: u8) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Self { folder: folder.join(&name), name, address, http: None }
-    }
-
-    /// What `lockmesh server --config` is given.
-    pub(super) fn config_file(&self) -> PathBuf {
-        self.folder.join("server.toml")
-    }
-
-    /// The file that holds its process number while it runs.
-    pub(super) fn pid_file(&self) -> PathBuf {
-        self.folder.join("pid")
-    }
-
-    /// What it says.
-    pub(super) fn log_file(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    fn data_dir(&self) -> PathBuf {
-        self.folder.join("data")
+        Self { home: MemberFolder::numbered(folder, Role::Server, number), address, http: None }
     }
 
     fn has_data(&self) -> bool {
-        self.data_dir().exists()
+        self.home.data_dir().exists()
     }
 
     fn read(&self) -> Result<ServerConfig, RunError> {
-        let sources = Sources { file: Some(self.config_file()), ..Sources::default() };
+        let sources = Sources { file: Some(self.home.config_file()), ..Sources::default() };
         config::load(&sources).map_err(|error| RunError::Server(error.to_string()))
     }
 }
@@ -80,8 +53,8 @@ pub(super) fn refuse_fleet(folder: &Path) -> Result<(), RunError> {
     }
 }
 
-fn members_with_data(folder: &Path) -> usize {
-    (1..=MOST).filter(|number| ServerFolder::named(folder, *number).has_data()).count()
+pub(super) fn members_with_data(folder: &Path) -> usize {
+    (1..=MOST_SERVERS).filter(|number| ServerFolder::numbered(folder, *number).has_data()).count()
 }
 
 /// Makes of a folder what `count` servers need; those that were there before are as they were.
@@ -95,7 +68,7 @@ pub(super) fn prepare(
     // Its data would lie there unused, and the new servers begin with nothing.
     if folder.join("server").exists() {
         return Err(RunError::Server(format!(
-            "{} holds the data of one server in one process: start it without --servers, or name another folder",
+            "{} holds the data of one server in one process: start it without --servers and --nodes, or name another folder",
             folder.display()
         )));
     }
@@ -105,10 +78,10 @@ pub(super) fn prepare(
         refuse_fleet(&folder)?;
     }
     let mut members: Vec<ServerFolder> =
-        (1..=count).map(|number| ServerFolder::named(&folder, number)).collect();
+        (1..=count).map(|number| ServerFolder::numbered(&folder, number)).collect();
     // Where no server has run yet, a start that was cut off before is begun anew.
     let is_old =
-        |member: &ServerFolder| member.has_data() || (with_data > 0 && member.config_file().exists());
+        |member: &ServerFolder| member.has_data() || (with_data > 0 && member.home.config_file().exists());
     for member in members.iter_mut().filter(|member| is_old(member)) {
         let config = member.read()?;
         member.address = config.rpc.listen;
@@ -117,7 +90,7 @@ pub(super) fn prepare(
     }
     let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
     let mut ports = free_addresses(fresh.len(), &old)?.into_iter();
-    let mut http_ports = free_http_addresses(fresh.len(), &old)?.into_iter();
+    let mut http_ports = free_http_addresses(Ipv4Addr::LOCALHOST.into(), fresh.len(), &old)?.into_iter();
     for member in members.iter_mut().filter(|member| !is_old(member)) {
         member.address = ports.next().expect("there is an address for each");
         member.http = http_ports.next();
@@ -134,19 +107,17 @@ fn prepare_one(
     (with_data, datacenter): (usize, &str),
     certificates: &Development,
 ) -> Result<(), RunError> {
-    let peer = Peer { role: Role::Server, node: member.name.as_str().into() };
-    data_folder::prepare_for_member(&member.folder)?;
-    let files = certificates.prepare_in(&member.folder.join("tls"), &peer)?;
-    let keep = member.config_file().exists() && (with_data > 0 || member.has_data());
+    let files = member.home.prepare(certificates)?;
+    let keep = member.home.config_file().exists() && (with_data > 0 || member.has_data());
     if keep {
         return Ok(());
     }
-    let others = all.iter().filter(|other| other.name != member.name);
+    let others = all.iter().filter(|other| other.home.name != member.home.name);
     let config = ServerConfig {
-        data_dir: member.data_dir(),
-        pid_file: member.pid_file(),
+        data_dir: member.home.data_dir(),
+        pid_file: member.home.pid_file(),
         node: NodeConfig {
-            name: member.name.clone(),
+            name: member.home.name.clone(),
             datacenter: datacenter.into(),
             ..NodeConfig::default()
         },
@@ -161,27 +132,7 @@ fn prepare_one(
         },
         ..ServerConfig::default()
     };
-    let text = format!(
-        "# Server {} of `lockmesh dev`. Every other key has its default: see deploy/config/server.toml.\n{}",
-        member.name,
-        config::text_of(&config)
-    );
-    // Whole or not at all: the next start takes a file that is there as it is.
-    let (file, part) = (member.config_file(), member.folder.join("server.toml.part"));
-    let write = |mut part: fs::File| part.write_all(text.as_bytes());
-    let written = private::create_file(&part).and_then(write).and_then(|()| fs::rename(&part, &file));
-    written.map_err(|error| RunError::system(format!("cannot write {}", file.display()), error))
-}
-
-/// The folder as it is called from wherever a server is started by hand. Configurations are text,
-/// so it must be too.
-fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
-    let absolute = std::path::absolute(folder)
-        .map_err(|error| RunError::system(format!("cannot find {}", folder.display()), error))?;
-    match absolute.to_str() {
-        Some(_) => Ok(absolute),
-        None => Err(RunError::Server(format!("{} is no UTF-8: name another folder", folder.display()))),
-    }
+    member.home.write_config(&config::text_of(&config))
 }
 
 /// Addresses on loopback that nobody has, and that are none of those which servers have that do not
@@ -204,18 +155,22 @@ fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr
     Ok(free)
 }
 
-/// TCP ports for figures. They lie below those that the system gives to outgoing connections, so
+/// TCP ports for HTTP. They lie below those that the system gives to outgoing connections, so
 /// that none of these takes the port of a server that is down.
 const HTTP_PORTS: Range<u16> = 20_000..32_000;
 
-/// Addresses on loopback for figures that nobody has, and that are none of those which servers have
-/// that do not run yet.
-fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
+/// TCP addresses of this machine that nobody has, and that are none of those at which servers show
+/// their figures that do not run yet.
+pub(super) fn free_http_addresses(
+    ip: IpAddr,
+    count: usize,
+    taken: &[ServerFolder],
+) -> Result<Vec<SocketAddr>, RunError> {
     let taken: BTreeSet<SocketAddr> = taken.iter().filter_map(|member| member.http).collect();
     // Commands that start at the same time begin to look at different places.
     let first = random::seed() % HTTP_PORTS.len() as u64;
     let ports = HTTP_PORTS.cycle().skip(first as usize).take(HTTP_PORTS.len());
-    let addresses = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let addresses = ports.map(|port| SocketAddr::from((ip, port)));
     let free = addresses.filter(|address| !taken.contains(address) && TcpListener::bind(address).is_ok());
     let found: Vec<SocketAddr> = free.take(count).collect();
     match found.len() == count {
@@ -227,6 +182,7 @@ fn free_http_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<Socke
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {
         let certificates =
@@ -235,7 +191,7 @@ mod tests {
     }
 
     fn give_data(members: &[ServerFolder]) {
-        members.iter().for_each(|member| fs::create_dir_all(member.data_dir()).expect("it can be made"));
+        members.iter().for_each(|member| fs::create_dir_all(member.home.data_dir()).expect("it can be made"));
     }
 
     #[test]
@@ -257,9 +213,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = prepared(folder.path(), 3).expect("it is empty");
         give_data(&first);
-        let text = fs::read_to_string(first[0].config_file()).expect("it is there");
+        let text = fs::read_to_string(first[0].home.config_file()).expect("it is there");
         assert_eq!(prepared(folder.path(), 3).expect("it is good"), first);
-        assert_eq!(fs::read_to_string(first[0].config_file()).expect("it is there"), text);
+        assert_eq!(fs::read_to_string(first[0].home.config_file()).expect("it is there"), text);
         let five = prepared(folder.path(), 5).expect("it is good");
         assert_eq!(five[..3], first[..]);
         let config = five[4].read().expect("it is good");

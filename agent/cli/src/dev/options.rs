@@ -23,7 +23,10 @@ pub struct DevOptions {
     pub session_ttl_min: Duration,
     /// How many servers shall run as processes of their own; none for one in the same process.
     pub servers: Option<u8>,
-    /// How log lines look, those of servers that are processes of their own too.
+    /// How many agents shall run as processes of their own, with servers that do too; none for one
+    /// in this process.
+    pub nodes: Option<u8>,
+    /// How log lines look, those of processes that this one starts too.
     pub log_format: LogFormat,
 }
 
@@ -37,6 +40,7 @@ impl Default for DevOptions {
             node: NodeConfig::default(),
             session_ttl_min: HttpConfig::default().session_ttl_min,
             servers: None,
+            nodes: None,
             log_format: LogFormat::default(),
         }
     }

@@ -1,11 +1,14 @@
-//! What both ways to run `lockmesh dev` have in common: the data folder, the agent's configuration,
-//! the line that says where it serves.
+//! What all ways to run `lockmesh dev` have in common: the data folder, the agents' configuration,
+//! the line that says where one serves.
 
+use super::folder::{MemberFolder, refuse_long_sockets};
 use super::options::DevOptions;
-use crate::data_folder;
+use crate::data_folder::{self, HoldError};
 use crate::error::RunError;
-use lockmesh_agent::agent::Agent;
 use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
+use lockmesh_net::Role;
+use lockmesh_net::config::NodeConfig;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -22,10 +25,26 @@ impl DevFolder {
             let temporary = tempfile::Builder::new().prefix("lockmesh-dev-").tempdir();
             let temporary =
                 temporary.map_err(|error| RunError::system("cannot make a temporary folder", error))?;
-            return Ok(Self { path: temporary.path().into(), temporary: Some(temporary) });
+            let path = temporary.path().to_owned();
+            options.nodes.map_or(Ok(()), |nodes| refuse_long_sockets(&path, nodes))?;
+            return Ok(Self { path, temporary: Some(temporary) });
         };
+        // Before anything is made.
+        options.nodes.map_or(Ok(()), |nodes| refuse_long_sockets(path, nodes))?;
         data_folder::prepare_for_dev(path, &socket(options, path))?;
         Ok(Self { path: path.into(), temporary: None })
+    }
+
+    /// Holds the folder until the file is closed: a second command would take away the files with
+    /// the process numbers of the first one's.
+    pub(super) fn hold(&self) -> Result<Option<File>, RunError> {
+        data_folder::hold(&self.path).map_err(|error| match error {
+            HoldError::InUse(folder) => RunError::Dev(format!(
+                "another `lockmesh dev` uses the folder {}: stop it, or name another one with --data-dir",
+                folder.display()
+            )),
+            error => error.into(),
+        })
     }
 
     /// How long the data is kept, in words.
@@ -35,31 +54,46 @@ impl DevFolder {
 }
 
 pub(super) fn socket(options: &DevOptions, folder: &Path) -> PathBuf {
+    if options.nodes.is_some() {
+        return MemberFolder::numbered(folder, Role::Agent, 1).socket();
+    }
     options.socket.clone().unwrap_or_else(|| folder.join("agent.sock"))
 }
 
+/// The agent that runs in this process.
 pub(super) fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<String>) -> AgentConfig {
+    let http = HttpConfig {
+        tcp: Some(options.http),
+        allow_non_loopback: options.allow_non_loopback,
+        socket: socket(options, folder),
+        session_ttl_min: options.session_ttl_min,
+        ..HttpConfig::default()
+    };
+    loopback_agent(folder.join("agent"), options.node.clone(), http, servers)
+}
+
+/// Any agent of this command.
+pub(super) fn loopback_agent(
+    data_dir: PathBuf,
+    node: NodeConfig,
+    http: HttpConfig,
+    servers: Vec<String>,
+) -> AgentConfig {
     AgentConfig {
-        data_dir: folder.join("agent"),
+        data_dir,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         advertise: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        node: options.node.clone(),
-        http: HttpConfig {
-            tcp: Some(options.http),
-            allow_non_loopback: options.allow_non_loopback,
-            socket: socket(options, folder),
-            session_ttl_min: options.session_ttl_min,
-            ..HttpConfig::default()
-        },
+        node,
+        http,
         upstream: UpstreamConfig { servers, ..UpstreamConfig::default() },
         ..AgentConfig::default()
     }
 }
 
-/// The line that says where the agent is, and more lines for people.
-pub(super) fn announce(agent: &Agent, more: &str) {
-    let tcp = agent.tcp_addresses().iter().map(|address| format!(" http={address}"));
-    let socket = agent.socket().map(|path| format!(" socket={}", path.display()));
+/// The line that says where an agent is, and more lines for people.
+pub(super) fn announce(tcp: &[SocketAddr], socket: Option<&Path>, more: &str) {
+    let tcp = tcp.iter().map(|address| format!(" http={address}"));
+    let socket = socket.map(|path| format!(" socket={}", path.display()));
     let line: String = tcp.chain(socket).collect();
     // A reader that has gone away does not stop the service.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("ready{line}\n{more}").as_bytes());

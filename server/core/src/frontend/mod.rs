@@ -41,6 +41,7 @@ mod reads;
 mod servers;
 mod watches;
 
+pub use crate::judge::ChallengeWanted;
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, ChallengeWanted, CheckpointReader, PartWanted,
     RosterChange, SnapshotFetch, Storage,
@@ -216,6 +217,7 @@ impl Frontend {
             }
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
+            Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
             // Nobody wants a challenge before there is a judge.
@@ -312,6 +314,10 @@ impl Frontend {
             Request::Renew(session) => {
                 self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
+            Request::RenewLease(renewal) => match self.renewal_refusal(peer, &renewal) {
+                Some(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Write),
+                None => self.ask(now, from, CallKind::Write, |token| Input::RenewLease(token, renewal)),
+            },
             Request::TransferLeader(to) => {
                 self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
             }
@@ -437,6 +443,7 @@ impl Frontend {
         actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.record(now, &mut outbox, actions);
+        actions.challenges.append(&mut outbox.challenges);
         if roster_changed {
             self.notice_roster(actions);
         }

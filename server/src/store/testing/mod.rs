@@ -12,26 +12,6 @@ mod manual;
 mod memory;
 mod threaded;
 
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, WallTime};
-use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
-
 pub use disk::{Draw, Failure, FaultyDisk, Survival};
 pub use manual::ManualStore;
 pub use memory::backup_of;
-
-/// An agent with a node id of one's choice.
-pub(crate) fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
-    Agent {
-        number,
-        generation: Generation(1),
-        node: node.into(),
-        node_id,
-        port: 0,
-        version: String::new(),
-        incarnation: Incarnation::default(),
-        lease_began: LogIndex(1),
-        former_sessions_until: None,
-        status: MemberStatus::Alive,
-        status_since: WallTime(0),
-    }
-}

@@ -8,3 +8,23 @@ mod speed;
 mod told;
 mod turns;
 mod work;
+
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, WallTime};
+use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
+
+/// An agent with a node id of one's choice.
+fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
+    Agent {
+        number,
+        generation: Generation(1),
+        node: node.into(),
+        node_id,
+        port: 0,
+        version: String::new(),
+        incarnation: Incarnation::default(),
+        lease_began: LogIndex(1),
+        former_sessions_until: None,
+        status: MemberStatus::Alive,
+        status_since: WallTime(0),
+    }
+}

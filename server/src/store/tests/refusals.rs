@@ -1,7 +1,9 @@
 //! Files that must be refused, by name and without changing a byte.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
-use crate::store::file::{FileIdentity, Kind, RedbFile, StoreFault, TableName, Writing, WritingTable};
+use crate::store::file::{
+    FORMAT, FileIdentity, Kind, RedbFile, StoreFault, TableName, Writing, WritingTable,
+};
 use crate::store::names::{LOG, STATE};
 use crate::store::open;
 use crate::store::rows::{RowKey, encode};
@@ -89,7 +91,7 @@ fn a_newer_format_is_refused_by_its_number() {
         file.write(|writing| writing.table(meta)?.put(b"format", &7_u32.to_le_bytes()))
             .expect("the disk is good");
         drop(file);
-        refusal_of(&disk, name, "format version 7, but this build knows versions up to 3");
+        refusal_of(&disk, name, &format!("format version 7, but this build knows versions up to {FORMAT}"));
     }
 }
 
@@ -348,14 +350,16 @@ fn as_older_build(disk: &FaultyDisk, (log, state): (u32, u32)) {
 
 #[test]
 fn a_folder_of_a_build_without_versions_of_rows_is_refused_by_name_and_left_alone() {
-    for (formats, named) in [((2, 1), LOG), ((1, 1), LOG), ((3, 1), STATE)] {
+    for (formats, named) in [((2, 1), LOG), ((1, 1), LOG), ((FORMAT, 1), STATE)] {
         let (disk, _) = aged(11, true);
         as_older_build(&disk, formats);
         let before = disk.contents();
         let error = open_disk(&disk).expect_err("this build does not read it");
-        assert!(matches!(error, StoreError::OlderFormat { known: 4, .. }), "{error}");
+        assert!(matches!(error, StoreError::OlderFormat { known: FORMAT, .. }), "{error}");
         let text = error.to_string();
-        for part in [named, "but this build reads version 3 only", "empty the whole data folder"] {
+        for part in
+            [named, &format!("but this build reads version {FORMAT} only"), "empty the whole data folder"]
+        {
             assert!(text.contains(part), "{text}");
         }
         assert!(disk.contents() == before, "something was written");
@@ -376,7 +380,7 @@ fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
         let place: Arc<dyn crate::store::disk::Disk> = Arc::new(disk.clone());
         let found = open::inspect(&place, ServerId(1), 1 << 20).expect("it is sound").expect("a store");
         assert!(disk.contents() == before, "seed {seed}: something was written");
-        assert_eq!((found.formats.log, found.formats.state), (3, 3));
+        assert_eq!((found.formats.log, found.formats.state), (FORMAT, FORMAT));
         let seen = found.recovered;
         let (_, opened) = open_disk(&disk).expect("it is sound");
         assert_eq!(

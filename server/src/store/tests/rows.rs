@@ -9,7 +9,7 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, SessionId};
+use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, SessionId};
 use lockmesh_protocol::record::{Agent, Entry, Lock, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ fn entry(key: &str, index: LogIndex) -> Entry {
 }
 
 fn agent(number: u32) -> Agent {
-    testing::agent(AgentNumber(number), "n", format!("id-{number}"))
+    super::agent(AgentNumber(number), "n", format!("id-{number}"))
 }
 
 /// Changes, made in the state and in what is replayed too.

@@ -9,8 +9,7 @@ use lockmesh_core::raft::log::{
     EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta,
 };
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, Fence, Generation, LogIndex, ServerId, Term};
-use lockmesh_protocol::record::Agent;
+use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, ServerId, Term};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -347,7 +346,7 @@ impl StoreWriter {
             2 => {
                 let text = "x".repeat(self.draw.below(9_000) as usize);
                 let number = AgentNumber(place as u32);
-                let agent = testing::agent(number, "n1", text);
+                let agent = super::agent(number, "n1", text);
                 Change::Agent(number, there.then(|| Arc::new(agent)))
             }
             _ => Change::IndexBase(index.0),

@@ -14,8 +14,7 @@ use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::PeerMemory;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, ServerId, Term};
-use lockmesh_protocol::record::Agent;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -65,7 +64,7 @@ fn reply(sequence: u64, length: usize) -> Change {
 
 fn agent(number: u32, length: usize) -> Change {
     let number = AgentNumber(number);
-    let agent = testing::agent(number, "n1", "x".repeat(length));
+    let agent = super::agent(number, "n1", "x".repeat(length));
     Change::Agent(number, Some(Arc::new(agent)))
 }
 

@@ -1,7 +1,15 @@
 //! `lockmesh dev`: a whole Lockmesh in one command, for trying things out and for tests.
+//!
+//! | file | is |
+//! |---|---|
+//! | `kill.rs` | `dev kill`: kills one process of it, and shows what becomes of its locks or its lead |
+//! | `follow.rs` | what becomes of locks, out of one look at them after the other |
+
+mod follow;
+mod kill;
 
 use super::error::CliError;
-use crate::dev::DevOptions;
+use crate::dev::{DevOptions, MOST_NODES};
 use crate::telemetry;
 use lockmesh_agent::config::HttpConfig;
 use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig};
@@ -11,32 +19,46 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Start a whole Lockmesh: a server and an agent in one process, or with --servers a quorum
+/// Start a whole Lockmesh: a server and an agent in one process, or several of each
 ///
 /// Everything is real, only that all of it is on one machine: write-ahead log, QUIC with mutual
 /// TLS, sessions, locks. Without --data-dir everything is forgotten when the process ends.
+///
+/// With --servers 3 the servers are processes of their own (s1, s2, s3), with --nodes 5 the agents
+/// too (n1 to n5): a cluster of as many hosts on one machine. Each has its folder in the data
+/// folder, with its configuration, its log, a file with its process number and, for an agent, its
+/// Unix socket: DIR/n2/agent.sock. They end with this command. One that dies before is not started
+/// again; `lockmesh dev kill` kills one and shows what that does.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Where to listen for HTTP; port 0 takes any free one
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Where to listen for HTTP, with --nodes that of n1; port 0 takes any free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
     http: SocketAddr,
     /// Let --http be an address that other hosts can reach; there is no access control
     #[arg(long)]
     allow_non_loopback: bool,
     /// Where to put the Unix socket [default: agent.sock in the data folder]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
     socket: Option<PathBuf>,
     /// Where to keep the data [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Run so many servers as processes of their own, which can be killed one by one: 1, 3 or 5
+    /// [default with --nodes: 3]
     #[arg(long, value_name = "COUNT", value_parser = servers)]
     servers: Option<u8>,
+    /// Run so many agents, and the servers, as processes of their own, which can be killed one by
+    /// one: 1 to 16
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
+    nodes: Option<u8>,
     /// The node's name [default: the host's name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
     node: Option<String>,
     /// The node's UUID [default: drawn once and kept with the data]
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", conflicts_with = "nodes")]
     node_id: Option<String>,
     /// The datacenter's name
     #[arg(long, value_name = "NAME", default_value = "dc1")]
@@ -49,11 +71,21 @@ pub struct Args {
     log_format: LogFormat,
 }
 
-/// Runs until the process is told to stop.
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Kill(kill::Args),
+}
+
+/// Runs until the process is told to stop; or kills one that runs.
 ///
 /// # Errors
-/// As [`crate::dev::run`]; or a flag makes no sense, and then nothing was started.
+/// As [`crate::dev::run`]; or a flag makes no sense, and then nothing was started. What was to be
+/// killed was not, or it was and not all that follows from that came about in time.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+    if let Some(Command::Kill(args)) = args.command {
+        telemetry::start(&telemetry::for_commands()).map_err(CliError::usage)?;
+        return kill::run(args).await;
+    }
     telemetry::start(&LogConfig { format: args.log_format, ..LogConfig::default() })
         .map_err(CliError::usage)?;
     let options = options(args)?;
@@ -76,6 +108,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         node,
         session_ttl_min: args.session_ttl_min,
         servers: args.servers,
+        nodes: args.nodes,
         log_format: args.log_format,
     };
     // Checked here already, where an error can name the flag instead of a key.
@@ -145,6 +178,8 @@ mod tests {
     fn wrong_values_are_refused() {
         for line in [
             ["--servers", "2"],
+            ["--nodes", "0"],
+            ["--nodes", "17"],
             ["--session-ttl-min", "10"],
             ["--session-ttl-min", "0s"],
             ["--node-id", "x"],
@@ -157,5 +192,17 @@ mod tests {
         let options = options.expect("it is good");
         assert_eq!((options.servers, options.log_format), (Some(3), LogFormat::Json));
         assert_eq!((options.session_ttl_min.as_millis(), options.node.name.as_str()), (500, "n1"));
+    }
+    #[test]
+    fn agents_of_their_own_have_names_and_sockets_of_their_own() {
+        let options =
+            parsed(&["--nodes", "16", "--http", "127.0.0.1:0", "--datacenter", "d"]).expect("it is good");
+        assert_eq!((options.nodes, options.servers), (Some(16), None));
+        let options = parsed(&["--nodes", "1", "--servers", "5"]).expect("it is good");
+        assert_eq!((options.nodes, options.servers), (Some(1), Some(5)));
+        for flag in [["--socket", "/s"], ["--node", "x"], ["--node-id", "x"]] {
+            let line = [["--nodes", "3"], flag].concat();
+            assert!(parsed(&line).is_err(), "{line:?}");
+        }
     }
 }

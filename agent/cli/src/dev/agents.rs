@@ -1,0 +1,168 @@
+//! The folders of agents that are processes of their own: `n1`, `n2`, …
+//!
+//! What is there stays as it is: a configuration that somebody changed is not overwritten. What the
+//! command line says wins over it, for the processes that it starts.
+
+use super::folder::MemberFolder;
+use super::member::{self, ServerFolder};
+use super::options::DevOptions;
+use super::setup::loopback_agent;
+use crate::config;
+use crate::error::RunError;
+use lockmesh_agent::config::{AgentConfig, HttpConfig};
+use lockmesh_net::config::{NodeConfig, TlsConfig};
+use lockmesh_net::{Development, IdentityFiles, Role};
+use lockmesh_protocol::duration;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// An agent's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AgentFolder {
+    /// Its folder.
+    pub(super) home: MemberFolder,
+    /// Where it answers HTTP over TCP; none for one that has its Unix socket alone.
+    pub(super) http: Option<SocketAddr>,
+}
+
+/// Makes of a folder what `count` agents need. The configurations of those that were there before
+/// stay, where the servers kept their addresses.
+pub(super) fn prepare(
+    folder: &Path,
+    count: u8,
+    options: &DevOptions,
+    (servers, are_old): (&[ServerFolder], bool),
+    certificates: &Development,
+) -> Result<Vec<AgentFolder>, RunError> {
+    let addresses: Vec<String> = servers.iter().map(|server| server.address.to_string()).collect();
+    let http = match options.http.port() {
+        // Picked here: this process is to say where it is, and has no other way to know.
+        0 => member::free_http_addresses(options.http.ip(), 1, servers)?[0],
+        _ => options.http,
+    };
+    let mut agents = Vec::new();
+    for number in 1..=count {
+        let home = MemberFolder::numbered(folder, Role::Agent, number);
+        let agent = AgentFolder { home, http: (number == 1).then_some(http) };
+        let files = agent.home.prepare(certificates)?;
+        if !are_old || !agent.home.config_file().exists() {
+            let config = agent.config(options, addresses.clone(), files);
+            agent.home.write_config(&config::text_of(&config))?;
+        }
+        agents.push(agent);
+    }
+    Ok(agents)
+}
+
+impl AgentFolder {
+    fn config(&self, options: &DevOptions, servers: Vec<String>, files: IdentityFiles) -> AgentConfig {
+        let node = NodeConfig {
+            name: self.home.name.clone(),
+            datacenter: options.node.datacenter.clone(),
+            ..NodeConfig::default()
+        };
+        let http = HttpConfig {
+            tcp: self.http,
+            allow_non_loopback: self.http.is_some() && options.allow_non_loopback,
+            socket: self.home.socket(),
+            session_ttl_min: options.session_ttl_min,
+            ..HttpConfig::default()
+        };
+        AgentConfig {
+            pid_file: self.home.pid_file(),
+            tls: TlsConfig { ca: files.authorities, certificate: files.certificate, key: files.key },
+            ..loopback_agent(self.home.data_dir(), node, http, servers)
+        }
+    }
+
+    /// What the command line says of it beside its configuration, which may have been made for
+    /// another one.
+    pub(super) fn settings(&self, options: &DevOptions) -> Vec<String> {
+        let mut settings = Vec::new();
+        if let Some(http) = self.http {
+            settings.push(format!("http.tcp={http}"));
+            settings.extend(options.allow_non_loopback.then(|| "http.allow_non_loopback=true".into()));
+        }
+        if options.session_ttl_min != HttpConfig::default().session_ttl_min {
+            let least = duration::format(options.session_ttl_min);
+            settings.push(format!("http.session_ttl_min={least}"));
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Sources, load};
+    use std::fs;
+    use std::time::Duration;
+
+    fn prepared(folder: &Path, options: &DevOptions, are_old: bool) -> Vec<AgentFolder> {
+        let certificates =
+            Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
+        let server = ServerFolder {
+            home: MemberFolder::numbered(folder, Role::Server, 1),
+            address: ([127, 0, 0, 1], 8300).into(),
+            http: None,
+        };
+        prepare(folder, 3, options, (&[server], are_old), &certificates).expect("they can be made")
+    }
+
+    fn config_of(agent: &AgentFolder, settings: Vec<String>) -> AgentConfig {
+        let sources = Sources { file: Some(agent.home.config_file()), settings, ..Sources::default() };
+        load(&sources).expect("it is good")
+    }
+
+    #[test]
+    fn each_agent_has_a_folder_a_socket_and_a_name_and_the_first_a_port() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let agents = prepared(folder.path(), &DevOptions::default(), false);
+        let configs: Vec<AgentConfig> = agents.iter().map(|agent| config_of(agent, Vec::new())).collect();
+        let names: Vec<&str> = configs.iter().map(|config| config.node.name.as_str()).collect();
+        assert_eq!(names, ["n1", "n2", "n3"]);
+        let ports: Vec<Option<u16>> =
+            configs.iter().map(|config| config.http.tcp.map(|address| address.port())).collect();
+        assert_eq!(ports, [Some(8500), None, None]);
+        assert_eq!(configs[1].http.socket, folder.path().join("n2/agent.sock"));
+        assert_eq!(configs[1].pid_file, folder.path().join("n2/pid"));
+        assert_eq!(configs[1].upstream.servers, ["127.0.0.1:8300"]);
+        assert!(configs.iter().all(|config| config.check().is_ok() && config.tls.key.exists()));
+    }
+
+    #[test]
+    fn a_changed_configuration_stays_and_the_command_line_wins_over_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let first = prepared(folder.path(), &DevOptions::default(), false);
+        let file = first[0].home.config_file();
+        let text = fs::read_to_string(&file).expect("it is there");
+        fs::write(&file, text.replace("[node]", "[checks]\nmax_checks = 7\n[node]"))
+            .expect("it can be written");
+        let options = DevOptions {
+            http: ([127, 0, 0, 1], 8600).into(),
+            session_ttl_min: Duration::from_secs(1),
+            ..DevOptions::default()
+        };
+        let again = prepared(folder.path(), &options, true);
+        let config = config_of(&again[0], again[0].settings(&options));
+        assert_eq!((config.checks.max_checks, config.http.tcp), (7, Some(options.http)));
+        assert_eq!(config.http.session_ttl_min, options.session_ttl_min);
+        assert_eq!(again[1].settings(&DevOptions::default()), [] as [&str; 0]);
+
+        let anew = prepared(folder.path(), &options, false);
+        let config = config_of(&anew[0], Vec::new());
+        assert_eq!(config.checks, AgentConfig::default().checks, "the servers are others now");
+        assert_eq!(
+            (config.http.tcp, config.http.session_ttl_min),
+            (Some(options.http), options.session_ttl_min)
+        );
+    }
+
+    #[test]
+    fn a_free_port_is_picked_where_any_will_do() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let any = DevOptions { http: ([127, 0, 0, 1], 0).into(), ..DevOptions::default() };
+        let agents = prepared(folder.path(), &any, false);
+        assert!(agents[0].http.is_some_and(|address| address.port() != 0));
+    }
+}

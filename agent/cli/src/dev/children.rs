@@ -1,0 +1,90 @@
+//! All processes of one command together: their ends, their reloads, their stop in order, and what
+//! is said of them.
+//!
+//! One that dies is not started again: whoever killed it wants to see what that does.
+
+use super::child::{Child, last_words};
+use super::folder::MemberFolder;
+use super::member::ServerFolder;
+use crate::error::RunError;
+use std::cell::Cell;
+use std::process::ExitStatus;
+use tokio::sync::mpsc;
+
+/// Says which process ends and how; fails when one cannot even begin.
+pub(super) async fn watch_ends(
+    ends: &mut mpsc::Receiver<(MemberFolder, ExitStatus)>,
+    is_ready: &Cell<bool>,
+) -> RunError {
+    loop {
+        let Some((home, status)) = ends.recv().await else { return std::future::pending().await };
+        let (role, name) = (home.role.as_str(), &home.name);
+        // One that a signal killed could have begun: somebody tries out what that does.
+        if !is_ready.get() && status.code().is_some() {
+            let words = last_words(&home);
+            return RunError::Dev(format!("the {role} {name} ended before it served ({status}):\n{words}"));
+        }
+        tracing::warn!(
+            "the {role} {name} is gone ({status}) and is not started again; to do that: {}",
+            start_command(&home)
+        );
+    }
+}
+
+/// Lets all of them read again what they may; what is to be said of each.
+pub(super) fn reload(children: &[Child]) -> Vec<String> {
+    let told = |child: &Child| {
+        child.reload();
+        format!("{} is told to reload too, and says in its log what changed", child.home.name)
+    };
+    children.iter().map(told).collect()
+}
+
+/// The followers first, so that no leader is elected for nothing; all that are left at once.
+pub(super) async fn stop_servers(mut children: Vec<Child>, servers: &[ServerFolder], leader: Option<String>) {
+    let leads = |server: &&ServerFolder| Some(server.address.to_string()) == leader;
+    let leader = servers.iter().find(leads).map(|server| &server.home);
+    let last: Vec<Child> = children.extract_if(.., |child| Some(&child.home) == leader).collect();
+    stop(children).await;
+    stop(last).await;
+}
+
+/// Stops all of them at once.
+pub(super) async fn stop(children: Vec<Child>) {
+    let stopping: Vec<_> = children.into_iter().map(|child| tokio::spawn(child.stop())).collect();
+    for stopped in stopping {
+        if let Err(error) = stopped.await {
+            tracing::error!("a process was not waited for: {error}");
+        }
+    }
+}
+
+/// Where each server is, one after the other.
+pub(super) fn server_lines(servers: &[ServerFolder], children: &[Child]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (ServerFolder { home, address, http }, child) in servers.iter().zip(children) {
+        lines.push(process_line(
+            child,
+            &format!("{address:<16}  {}/{{server.toml,log,data}}", home.path.display()),
+        ));
+        lines.extend(http.map(|http| {
+            format!("      figures and health: http://{http}/metrics, /health/live, /health/ready")
+        }));
+    }
+    lines
+}
+
+/// A line about a process.
+pub(super) fn process_line(child: &Child, rest: &str) -> String {
+    format!("  {:<3} pid {:<8} {rest}", child.home.name, child.number)
+}
+
+/// A line that says how something is done.
+pub(super) fn how_to(what: &str, command: &str) -> String {
+    format!("  {:<16}{command}", format!("{what}:"))
+}
+
+/// What starts a process again by hand.
+pub(super) fn start_command(home: &MemberFolder) -> String {
+    format!("lockmesh {} --config {}", home.role.as_str(), home.config_file().display())
+}

@@ -1,0 +1,167 @@
+//! `lockmesh dev --nodes 5`: servers and agents, each a process of its own, as on hosts of their
+//! own; so that somebody can kill a node and watch its locks move.
+
+use super::agents::{self, AgentFolder};
+use super::child::{Child, log_settings};
+use super::children::{
+    how_to, process_line, reload, server_lines, start_command, stop, stop_servers, watch_ends,
+};
+use super::folder::{MemberFolder, absolute};
+use super::member::{self, ServerFolder};
+use super::options::DevOptions;
+use super::setup::{DevFolder, announce};
+use crate::error::RunError;
+use crate::signals::Signals;
+use lockmesh_agent::node;
+use lockmesh_client::{Address, Client};
+use lockmesh_net::Development;
+use std::cell::Cell;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// How many servers there are where nobody says.
+pub(super) const SERVERS: u8 = 3;
+
+/// How often an agent that does not serve yet is asked again.
+const READY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long an agent may take to say who leads, when all is stopped.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What runs.
+struct Nodes {
+    servers: Vec<ServerFolder>,
+    agents: Vec<AgentFolder>,
+    /// The servers' processes first.
+    children: Vec<Child>,
+}
+
+/// Runs all of it until the process is told to stop.
+pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(), RunError> {
+    // What this process is asked over an API is asked of an agent, and each of them is another
+    // process.
+    let (signals, _asking) = Signals::new()?;
+    let folder = DevFolder::open(&options)?;
+    let _held = folder.hold()?;
+    let path = absolute(&folder.path)?;
+    let certificates = Development::prepare(&path.join("tls"), &node::host_name().into())?;
+    let are_old = member::members_with_data(&path) > 0;
+    let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates)?;
+    let agents = agents::prepare(&path, nodes, &options, (&servers, are_old), &certificates)?;
+
+    let (tell_ends, mut ends) = mpsc::channel(servers.len() + agents.len());
+    let mut all = Nodes { servers, agents, children: Vec::new() };
+    if let Err(error) = all.start(&options, &tell_ends) {
+        stop(all.children).await;
+        return Err(error);
+    }
+    let is_ready = Cell::new(false);
+    let say_ready = || {
+        is_ready.set(true);
+        all.announce(&folder, &path);
+    };
+    let ended = tokio::select! {
+        failed = watch_ends(&mut ends, &is_ready) => Err(failed),
+        () = signals.serve(all.ready(), say_ready, || Ok(reload(&all.children))) => Ok(()),
+    };
+    all.stop().await;
+    ended
+}
+
+impl Nodes {
+    fn start(
+        &mut self,
+        options: &DevOptions,
+        tell_ends: &mpsc::Sender<(MemberFolder, ExitStatus)>,
+    ) -> Result<(), RunError> {
+        let servers = self.servers.iter().map(|server| (&server.home, Vec::new()));
+        let agents = self.agents.iter().map(|agent| (&agent.home, agent.settings(options)));
+        for (home, mut settings) in servers.chain(agents) {
+            settings.extend(log_settings(options.log_format));
+            self.children.push(Child::start(home, settings, tell_ends.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Each agent with its process.
+    fn agents(&self) -> impl Iterator<Item = (&AgentFolder, &Child)> {
+        self.agents.iter().zip(self.children.iter().skip(self.servers.len()))
+    }
+
+    /// Waits until every agent serves that has not ended before.
+    async fn ready(&self) {
+        for (agent, child) in self.agents() {
+            let client = client(agent);
+            while !child.has_ended() && !client.agent().is_ready().await.unwrap_or(false) {
+                sleep(READY_INTERVAL).await;
+            }
+        }
+    }
+
+    fn announce(&self, folder: &DevFolder, path: &Path) {
+        let mut lines = server_lines(&self.servers, &self.children);
+        for (agent, child) in self.agents() {
+            lines.extend(agent_lines(agent, child));
+        }
+        // The last one: whoever kills the first has no TCP port to ask at any more.
+        if let Some(AgentFolder { home, .. }) = self.agents.last() {
+            let (name, socket) = (&home.name, home.socket());
+            let hold = format!("LOCKMESH_HTTP_ADDR=unix://{} lockmesh lock job sleep 600", socket.display());
+            lines.push(how_to("hold a lock", &hold));
+            lines.push(how_to("see its holder", &format!("lockmesh locks{}", self.http_address())));
+            lines
+                .push(how_to("kill one", &format!("lockmesh dev kill {name} --data-dir {}", path.display())));
+            lines.push(how_to("start it again", &start_command(home)));
+        }
+        let kept = folder.kept();
+        lines.push(format!("  Who dies stays dead until you start it again. The data is kept {kept}.\n"));
+        let Some(first) = self.agents.first() else { return };
+        announce(first.http.as_slice(), Some(&first.home.socket()), &lines.join("\n"));
+    }
+
+    /// What a command must be told to find the first agent.
+    fn http_address(&self) -> String {
+        let usual = DevOptions::default().http;
+        let http = self.agents.first().and_then(|agent| agent.http).filter(|http| *http != usual);
+        http.map(|http| format!(" --http-addr {http}")).unwrap_or_default()
+    }
+
+    /// The agents first: requests under way still need the servers.
+    async fn stop(mut self) {
+        let leader = self.leader().await;
+        let agents = self.children.split_off(self.servers.len());
+        stop(agents).await;
+        stop_servers(self.children, &self.servers, leader).await;
+    }
+
+    /// The leader's address, by the first agent that knows one.
+    async fn leader(&self) -> Option<String> {
+        for (agent, _) in self.agents().filter(|(_, child)| !child.has_ended()) {
+            let client = client(agent);
+            if let Ok(Ok(Some(leader))) = timeout(LEADER_TIMEOUT, client.leader()).await {
+                return Some(leader);
+            }
+        }
+        None
+    }
+}
+
+fn client(agent: &AgentFolder) -> Client {
+    Client::new(Address::Unix(agent.home.socket()))
+}
+
+fn agent_lines(agent: &AgentFolder, child: &Child) -> [String; 2] {
+    let (place, socket) = (agent.home.path.display(), agent.home.socket());
+    let http = agent.http.map(|http| format!("  http://{http}")).unwrap_or_default();
+    let figures = match agent.http {
+        Some(http) => format!("http://{http}/metrics, /health/live, /health/ready"),
+        None => format!("curl --unix-socket {} http://localhost/metrics", socket.display()),
+    };
+    [
+        process_line(child, &format!("{place}/{{agent.sock,agent.toml,log,data}}{http}")),
+        format!("      figures and health: {figures}"),
+    ]
+}

@@ -1,0 +1,354 @@
+//! One process of `lockmesh dev --nodes` or `--servers` that runs, found by its folder: to be
+//! killed by somebody who wants to watch what that does.
+//!
+//! **Invariant:** nothing is killed that is not this folder's. A process number may be another
+//! process's by now, so the process is held by a handle first, then looked at, and killed by that
+//! handle: whatever was looked at is what dies.
+
+use super::folder::{MemberFolder, absolute};
+use crate::error::RunError;
+use lockmesh_net::Role;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long the end of a process that was killed is waited for: one whose parent does not look
+/// after it stays in the kernel's table, and does nothing there.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether it is gone.
+const END_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Why a process cannot be killed. Nothing was.
+#[derive(Debug, thiserror::Error)]
+pub enum KillError {
+    /// No server or agent is called so.
+    #[error("there is no {name} in {}: {}", folder.display(), known(there))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The data folder.
+        folder: PathBuf,
+        /// The names that are there.
+        there: Vec<String>,
+    },
+    /// It does not run, or its file is gone.
+    #[error("{name} does not run: {why}; to start it: {start}")]
+    NotRunning {
+        /// Whose process.
+        name: String,
+        /// How that shows.
+        why: String,
+        /// The command that starts it.
+        start: String,
+    },
+    /// The file holds something else than a process number.
+    #[error("{} holds no process number, and nothing was killed: remove the file, and start {name} again", file.display())]
+    NotANumber {
+        /// Whose file.
+        name: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// The process is another one.
+    #[error(
+        "the process {number}, which {} names, is not {name}, and nothing was killed: it was started as {command:?}, \
+         and not with --config {}", file.display(), config.display()
+    )]
+    Foreign {
+        /// Whose file.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// The number that it holds.
+        number: i32,
+        /// How that process was started.
+        command: String,
+        /// The configuration that it would have.
+        config: PathBuf,
+    },
+    /// The system refuses something.
+    #[error("cannot {doing}, and nothing was killed: {error}")]
+    System {
+        /// What was tried.
+        doing: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The data folder cannot be named.
+    #[error(transparent)]
+    Folder(#[from] RunError),
+}
+
+/// A process that runs and is the folder's.
+#[derive(Debug)]
+pub struct Running {
+    home: MemberFolder,
+    number: i32,
+    process: OwnedFd,
+}
+
+impl Running {
+    /// Finds the process of a server (`s1`) or agent (`n1`) in a data folder.
+    ///
+    /// # Errors
+    /// Nothing was killed: there is no such server or agent, it does not run, or the process that
+    /// its file names is another one.
+    pub fn find(data_dir: &Path, name: &str) -> Result<Self, KillError> {
+        let data_dir = absolute(data_dir)?;
+        let home = find_folder(&data_dir, name)?;
+        let file = home.pid_file();
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(not_running(&home, format!("there is no {}", file.display())));
+            }
+            Err(error) => return Err(KillError::System { doing: format!("read {}", file.display()), error }),
+        };
+        let not_a_number = || KillError::NotANumber { name: home.name.clone(), file: file.clone() };
+        // 0 and negative numbers mean groups of processes.
+        let pid = text.trim().parse().ok().filter(|number| *number > 0).and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(not_a_number)?;
+        let number = pid.as_raw_nonzero().get();
+        let gone = || not_running(&home, format!("the process {number} of {} has ended", file.display()));
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(Errno::SRCH) => return Err(gone()),
+            Err(error) => {
+                return Err(KillError::System {
+                    doing: format!("look at the process {number}"),
+                    error: error.into(),
+                });
+            }
+        };
+        let arguments = arguments_of(number);
+        // One that has ended and is not waited for has none any more.
+        if arguments.is_empty() {
+            return Err(gone());
+        }
+        let own_folder = PathBuf::from(format!("/proc/{number}/cwd"));
+        if !is_started_for(&arguments, &home, &own_folder) {
+            let words: Vec<_> = arguments.iter().map(|word| String::from_utf8_lossy(word)).collect();
+            let (name, config) = (home.name.clone(), home.config_file());
+            return Err(KillError::Foreign { name, file, number, command: words.join(" "), config });
+        }
+        Ok(Self { home, number, process })
+    }
+
+    /// What it is.
+    pub fn role(&self) -> Role {
+        self.home.role
+    }
+
+    /// Its name, which is its node's too.
+    pub fn name(&self) -> &str {
+        &self.home.name
+    }
+
+    /// Its process number.
+    pub fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// The command that starts it again.
+    pub fn start_command(&self) -> String {
+        super::children::start_command(&self.home)
+    }
+
+    /// The sockets of the other agents in the data folder, those of processes of their own first.
+    pub fn other_sockets(&self) -> Vec<PathBuf> {
+        let Some(data_dir) = self.home.path.parent() else { return Vec::new() };
+        let agents =
+            MemberFolder::all(data_dir).filter(|home| home.role == Role::Agent && *home != self.home);
+        let alone = data_dir.join("agent.sock");
+        agents.map(|home| home.socket()).chain([alone]).filter(|socket| socket.exists()).collect()
+    }
+
+    /// Kills it at once, as `kill -9` does, and waits until it is gone.
+    ///
+    /// # Errors
+    /// The process was not killed: the system says why, or it had ended meanwhile.
+    pub async fn kill(&self) -> Result<(), KillError> {
+        self.signal()?;
+        let begun = Instant::now();
+        // The handle stays that process's: another signal hits nobody else, and fails once it is
+        // gone.
+        while self.signal().is_ok() && begun.elapsed() < END_TIMEOUT {
+            sleep(END_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    fn signal(&self) -> Result<(), KillError> {
+        pidfd_send_signal(&self.process, Signal::KILL).map_err(|error| match error {
+            Errno::SRCH => not_running(&self.home, "it has ended just now".into()),
+            error => {
+                KillError::System { doing: format!("kill the process {}", self.number), error: error.into() }
+            }
+        })
+    }
+}
+
+fn find_folder(data_dir: &Path, name: &str) -> Result<MemberFolder, KillError> {
+    let has_config = |home: &MemberFolder| home.config_file().exists();
+    let mut there: Vec<MemberFolder> = MemberFolder::all(data_dir).filter(has_config).collect();
+    match there.iter().position(|home| home.name == name) {
+        Some(position) => Ok(there.swap_remove(position)),
+        None => Err(KillError::Unknown {
+            name: name.into(),
+            folder: data_dir.into(),
+            there: there.into_iter().map(|home| home.name).collect(),
+        }),
+    }
+}
+
+fn known(there: &[String]) -> String {
+    match there.is_empty() {
+        true => "`lockmesh dev --nodes` or `--servers` has not run there".into(),
+        false => format!("there are {}", there.join(", ")),
+    }
+}
+
+fn not_running(home: &MemberFolder, why: String) -> KillError {
+    KillError::NotRunning { name: home.name.clone(), why, start: super::children::start_command(home) }
+}
+
+/// How a process was started; nothing for one that is gone.
+fn arguments_of(number: i32) -> Vec<Vec<u8>> {
+    let text = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+    let words = text.strip_suffix(b"\0").unwrap_or(&text).split(|byte| *byte == 0);
+    words.filter(|_| !text.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// Whether these are the arguments of this folder's process: `lockmesh`, its role, and its
+/// configuration, which may be named as seen from the process's own folder.
+fn is_started_for(arguments: &[Vec<u8>], home: &MemberFolder, own_folder: &Path) -> bool {
+    let [_, role, rest @ ..] = arguments else { return false };
+    if role != home.role.as_str().as_bytes() {
+        return false;
+    }
+    let config = home.config_file();
+    let is_it = |named: &[u8]| is_same_file(&own_folder.join(OsStr::from_bytes(named)), &config);
+    let apart = rest.windows(2).filter(|pair| is_config_flag(&pair[0])).map(|pair| pair[1].as_slice());
+    let joined = rest.iter().filter_map(|word| {
+        let equals = word.iter().position(|byte| *byte == b'=')?;
+        is_config_flag(&word[..equals]).then(|| &word[equals + 1..])
+    });
+    apart.chain(joined).any(is_it)
+}
+
+/// `-config` is how Consul's users write it.
+fn is_config_flag(word: &[u8]) -> bool {
+    matches!(word, b"--config" | b"-config")
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    real(one).zip(real(other)).is_some_and(|(one, other)| one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data folder in which an agent `n1` and a server `s2` have been.
+    fn data_folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["n1/agent.toml", "s2/server.toml"] {
+            let file = folder.path().join(name);
+            fs::create_dir(file.parent().expect("it lies in a folder")).expect("it can be made");
+            fs::write(file, "").expect("it can be written");
+        }
+        folder
+    }
+
+    fn refused(folder: &Path, name: &str) -> String {
+        Running::find(folder, name).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_role_and_its_configuration() {
+        let folder = data_folder();
+        let home = find_folder(folder.path(), "n1").expect("it is there");
+        let is_it = |line: &str| {
+            let words: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            is_started_for(&words, &home, folder.path())
+        };
+        let config = home.config_file().display().to_string();
+        for line in [
+            format!("lockmesh agent --until-stdin-ends --config {config}"),
+            format!("./lockmesh agent --config={config} --set http.tcp="),
+            "lockmesh agent -config n1/agent.toml".into(),
+            "lockmesh agent --config ./n1/../n1/agent.toml".into(),
+        ] {
+            assert!(is_it(&line), "{line}");
+        }
+        for line in [
+            format!("lockmesh server --config {config}"),
+            format!("less {config}"),
+            format!("lockmesh agent {config}"),
+            format!("lockmesh agent --config {config}.old"),
+            "lockmesh agent --config s2/server.toml".into(),
+            "lockmesh agent --config".into(),
+            "lockmesh agent".into(),
+            "lockmesh".into(),
+        ] {
+            assert!(!is_it(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_by_name() {
+        let folder = data_folder();
+        for name in ["n2", "s1", "n17", "", "../n1", "web"] {
+            let words = refused(folder.path(), name);
+            assert!(words.ends_with("there are s2, n1"), "{words}");
+        }
+        let empty = tempfile::tempdir().expect("a temporary folder");
+        assert!(refused(empty.path(), "n1").contains("has not run there"));
+    }
+
+    #[test]
+    fn nothing_runs_without_a_number_of_a_process_that_lives() {
+        let folder = data_folder();
+        let pid = folder.path().join("n1/pid");
+        assert!(refused(folder.path(), "n1").starts_with("n1 does not run: there is no "));
+        for text in ["", "x", "0", "-1", "99999999999"] {
+            fs::write(&pid, text).expect("it can be written");
+            assert!(refused(folder.path(), "n1").contains("holds no process number"), "{text:?}");
+        }
+        // The kernel's numbers end below.
+        fs::write(&pid, "4194305\n").expect("it can be written");
+        let words = refused(folder.path(), "n1");
+        assert!(words.contains("has ended; to start it: lockmesh agent --config "), "{words}");
+    }
+
+    #[test]
+    fn a_foreign_process_is_refused_with_how_it_was_started() {
+        let folder = data_folder();
+        fs::write(folder.path().join("n1/pid"), std::process::id().to_string()).expect("it can be written");
+        let words = refused(folder.path(), "n1");
+        assert!(words.contains("is not n1, and nothing was killed: it was started as"), "{words}");
+    }
+
+    #[test]
+    fn other_agents_are_found_by_their_sockets() {
+        let folder = data_folder();
+        fs::create_dir(folder.path().join("n12")).expect("it can be made");
+        for socket in ["n1/agent.sock", "n12/agent.sock", "agent.sock"] {
+            fs::write(folder.path().join(socket), "").expect("it can be written");
+        }
+        let home = find_folder(folder.path(), "n1").expect("it is there");
+        let process = fs::File::open(folder.path()).expect("it is there").into();
+        let running = Running { home, number: 1, process };
+        let others = ["n12/agent.sock", "agent.sock"].map(|socket| folder.path().join(socket));
+        assert_eq!(running.other_sockets(), others);
+    }
+}
