@@ -7,8 +7,7 @@ use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Response;
 
@@ -31,9 +30,6 @@ pub struct Actions {
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
     /// Parts that are wanted of open readers.
     pub parts: Vec<PartWanted>,
-    /// Agents that shall be asked whether they live; what each said is told as
-    /// [`super::Event::Challenged`].
-    pub challenges: Vec<ChallengeWanted>,
     /// A snapshot that shall be fetched; its end is told as [`super::Event::SnapshotFetched`].
     pub fetch: Option<SnapshotFetch>,
     /// The servers of the quorum, or where they are, may have changed.
@@ -116,17 +112,6 @@ pub struct PartWanted {
     pub number: u32,
     /// Who wants it.
     pub to: CallRef,
-}
-
-/// An agent shall be asked whether it lives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChallengeWanted {
-    /// Its node, which its certificate must name.
-    pub node: NodeName,
-    /// Where it listens, as `host:port`.
-    pub address: String,
-    /// What it is asked.
-    pub challenge: Challenge,
 }
 
 /// A snapshot to be fetched.

@@ -80,13 +80,6 @@ pub enum Event {
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.
     ReaderClosed,
-    /// An agent was asked whether it lives.
-    Challenged {
-        /// What it was asked.
-        challenge: Challenge,
-        /// What it said; none where it said nothing in time, or was not reached.
-        answer: Option<Renewal>,
-    },
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// This server is about to stop: if it leads, another one shall. Told as

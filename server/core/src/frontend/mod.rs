@@ -43,8 +43,8 @@ mod watches;
 
 pub use crate::judge::ChallengeWanted;
 pub use actions::{
-    Actions, Announcement, AnswerKind, CallAnswer, ChallengeWanted, CheckpointReader, PartWanted,
-    RosterChange, SnapshotFetch, Storage,
+    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
+    Storage,
 };
 pub use admission::denied;
 pub use event::{CallRef, Caller, DiskHealth, Event};
@@ -220,8 +220,6 @@ impl Frontend {
             Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
-            // Nobody wants a challenge before there is a judge.
-            Event::Challenged { .. } => {}
             Event::Removed => self.leave_for_good(actions),
             Event::Leave => self.leave(now, actions),
         }
