@@ -147,6 +147,7 @@ fn new_session(args: CreateArgs) -> NewSession {
         node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
         checks: None,
+        health_window: args.window,
     }
 }
 
