@@ -126,7 +126,7 @@ impl Driver {
 
     /// Waits until the session is lost, or suspended.
     pub(crate) async fn lost(&self) -> Loss {
-        self.shared.when(|holder, now| loss(holder.session_state(now))).await
+        self.shared.when(|holder, now| holder.session_state(now).reason_to_stop()).await
     }
 
     pub(crate) fn state(&self) -> GuardState {
@@ -158,7 +158,7 @@ impl Hold {
 
     /// Waits until the hold is lost, or suspended.
     pub(crate) async fn lost(&self) -> Loss {
-        self.driver.shared.when(|holder, now| loss(holder.state(self.id, now))).await
+        self.driver.shared.when(|holder, now| holder.reason_to_stop(self.id, now)).await
     }
 
     pub(crate) fn state(&self) -> GuardState {
@@ -251,15 +251,6 @@ impl HoldersState {
             // These stay known: whoever waits for them looks again.
             Event::Lost(..) | Event::SessionLost(_) => {}
         }
-    }
-}
-
-/// Why something is lost, or for whoever does not wait for better news, as good as lost.
-fn loss(state: GuardState) -> Option<Loss> {
-    match state {
-        GuardState::Safe { .. } | GuardState::Jeopardy { .. } => None,
-        GuardState::Suspended => Some(Loss::NodeDeadline),
-        GuardState::Lost(loss) => Some(loss),
     }
 }
 

@@ -190,6 +190,16 @@ impl Holder {
         }
     }
 
+    /// Why whoever has acquired something, and does not wait for better news, has to stop.
+    pub fn reason_to_stop(&self, id: HoldId, now: Moment) -> Option<Loss> {
+        match &self.holds.get(&id)?.stage {
+            // Why it is gone is asked for.
+            HoldStage::Held(watch) if watch.has_verdict() => self.loss(id).cloned(),
+            HoldStage::Held(_) => self.state(id, now).reason_to_stop(),
+            _ => self.loss(id).cloned(),
+        }
+    }
+
     /// How long something is surely held from `now` on, unless somebody ends it on purpose or a
     /// health check does.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {

@@ -35,6 +35,15 @@ impl GuardState {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
+    /// Why whoever does not wait for better news has to stop.
+    pub fn reason_to_stop(self) -> Option<Loss> {
+        match self {
+            Self::Safe { .. } | Self::Jeopardy { .. } => None,
+            Self::Suspended => Some(Loss::NodeDeadline),
+            Self::Lost(loss) => Some(loss),
+        }
+    }
+
     /// How it stands with this deadline.
     pub(super) fn until(deadline: Moment, jeopardy_at: Moment, now: Moment) -> Self {
         if now >= deadline {
