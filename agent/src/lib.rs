@@ -1,6 +1,7 @@
 //! The agent as a library: local HTTP API, health checks, upstream to the quorum.
 
 pub mod agent;
+mod boot_clock;
 pub mod checks;
 pub mod config;
 pub mod error;
@@ -9,4 +10,5 @@ mod incarnation;
 pub mod metrics;
 pub mod node;
 pub mod reload;
+pub mod session_watches;
 pub mod upstream;

@@ -24,6 +24,7 @@ pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
 use driver::Driver;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
 };
@@ -37,6 +38,7 @@ use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable}
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
@@ -263,6 +265,11 @@ impl Upstream {
     /// it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
         self.0.not_ready()
+    }
+
+    /// How the lease of this agent's node stands, on `CLOCK_BOOTTIME`, and every change of it.
+    pub fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.0.lease()
     }
 
     /// What was counted, where anything is.

@@ -1,12 +1,14 @@
 //! What the rest of the agent needs of the quorum, whoever plays it.
 
 use super::counters::UpstreamCounters;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// A future in a box.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -32,6 +34,11 @@ pub trait Quorum: Debug + Send + Sync {
     /// Why this agent cannot have requests answered now; nothing where it can.
     fn not_ready(&self) -> Vec<NotReady> {
         Vec::new()
+    }
+
+    /// How the lease of this agent's node stands.
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        watch::channel(LeaseState::default()).1
     }
 
     /// What was counted, where anything is.

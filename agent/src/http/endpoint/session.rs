@@ -6,6 +6,7 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
+use crate::session_watches::NODE_HEALTH;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
@@ -17,9 +18,6 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The check that every agent's node has, and on which a session depends unless its creator says
-/// otherwise.
-const NODE_HEALTH: &str = "serfHealth";
 /// The lock-delay of a session whose creator names none.
 const DEFAULT_LOCK_DELAY_NANOSECONDS: i64 = 15_000_000_000;
 /// A lock-delay below this is taken for seconds: clients that send plain numbers mean these.
@@ -268,7 +266,7 @@ async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> 
 }
 
 /// The session of the path. A text that is no id is merely unknown.
-fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
+pub(super) fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing session"));
     }
