@@ -24,6 +24,9 @@ pub enum HealthWindow {
 }
 
 impl HealthWindow {
+    /// All, the shortest first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
+
     /// The word that the agent understands.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -261,9 +261,10 @@ impl SessionEvents {
 
     fn stands(&self) -> (SessionState, String) {
         let deadline = match &self.view {
+            // The first reason stays, though others may end the session for another one.
+            _ if self.is_given_up => return (SessionState::Lost, ENDED.into()),
             SessionView::Gone(reason) => return (SessionState::Lost, reason.clone()),
             SessionView::Unbound => return (SessionState::Safe, UNBOUND.into()),
-            SessionView::Bound(_) if self.is_given_up => return (SessionState::Lost, ENDED.into()),
             SessionView::Bound(_) => self.deadline.filter(|deadline| *deadline > self.now),
         };
         match (deadline, self.confirmation) {
