@@ -195,6 +195,11 @@ impl SessionEvents {
 
     fn look_at_deadline(&mut self) {
         let SessionView::Bound(window) = self.view else { return };
+        let is_acknowledged = self.is_acknowledged();
+        if let Confirmation::Awaited { acknowledged, .. } = &mut self.confirmation {
+            // One that is over by now is worth no more reads.
+            *acknowledged = acknowledged.filter(|_| is_acknowledged);
+        }
         let Some(deadline) = self.deadline else { return };
         if self.now >= deadline && self.confirmation == Confirmation::Confirmed {
             self.interrupted(deadline);
@@ -209,7 +214,7 @@ impl SessionEvents {
 
     fn lease_stands(&mut self, lease: LeaseState) {
         self.lease = lease;
-        let is_acknowledged = self.lease.ended.is_none() && self.lease_deadline() > Some(self.now);
+        let is_acknowledged = self.is_acknowledged();
         match &mut self.confirmation {
             Confirmation::Confirmed if self.lease.ended.is_some() || self.lease.renewed.is_none() => {
                 self.interrupted(self.now);
@@ -219,6 +224,11 @@ impl SessionEvents {
             Confirmation::Awaited { acknowledged, .. } if !is_acknowledged => *acknowledged = None,
             Confirmation::Awaited { acknowledged, .. } => *acknowledged = acknowledged.or(Some(self.now)),
         }
+    }
+
+    /// Whether the lease as it stands lets the session live.
+    fn is_acknowledged(&self) -> bool {
+        self.lease.ended.is_none() && self.lease_deadline() > Some(self.now)
     }
 
     /// Until when the lease as it stands lets the session live; none where it does not bound it.
@@ -239,7 +249,7 @@ impl SessionEvents {
         };
         // A read that began before the acknowledgement was heard may have been answered before the
         // session ended.
-        if began < acknowledged || self.is_given_up || self.lease_deadline() <= Some(self.now) {
+        if began < acknowledged || self.is_given_up {
             return;
         }
         self.confirmation = Confirmation::Confirmed;

@@ -211,6 +211,19 @@ fn an_agent_that_was_just_started_vouches_for_nothing() {
 }
 
 #[test]
+fn an_acknowledgement_that_is_over_is_worth_no_read() {
+    let mut story =
+        Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
+    story.renewed(START);
+    assert!(story.events.wants_read());
+    story.now = START + BELIEF;
+    story.read(START, THERE);
+    assert_eq!((story.state(), story.events.wants_read()), (SessionState::Suspended, false));
+    story.renewed(story.now);
+    assert!(story.events.wants_read());
+}
+
+#[test]
 fn a_session_that_does_not_depend_on_its_node_has_no_deadline() {
     let lease = LeaseState::default();
     let mut story =
