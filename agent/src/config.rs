@@ -33,6 +33,9 @@ pub struct AgentConfig {
     pub advertise: Option<IpAddr>,
     /// How many threads serve applications and the way to the servers. 1 to 256.
     pub threads: usize,
+    /// Whether the node leaves the cluster when the process is told to end by SIGTERM. Otherwise
+    /// the servers are told that it comes back, and keep its sessions for a while.
+    pub leave_on_terminate: bool,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
@@ -125,6 +128,7 @@ impl Default for AgentConfig {
             data_dir: "/var/lib/lockmesh/agent".into(),
             advertise: None,
             threads: 1,
+            leave_on_terminate: false,
             node: NodeConfig::default(),
             http: HttpConfig::default(),
             upstream: UpstreamConfig::default(),
