@@ -55,6 +55,10 @@ impl Checks {
             adopted: false,
         };
         loop {
+            // The node has left: there is nothing to say any more.
+            if *self.is_silent.lock().await {
+                return;
+            }
             let mut step = pin!(self.step(&mut pace));
             let wake_at = tokio::select! {
                 wake_at = &mut step => wake_at,
