@@ -214,8 +214,7 @@ impl Driver {
     /// A connection for calls to the server at an address, whether it is known or not.
     async fn connect(&self, address: &str) -> Result<CallClient, Unavailable> {
         let connected = CallClient::connect_to(&self.endpoint, address).await;
-        connected
-            .map_err(|error| Unavailable::Denied(format!("no server is reached at {address}: {error}")))
+        connected.map_err(|error| Unavailable::Denied(format!("no server is reached at {address}: {error}")))
     }
 
     fn count(&self, state: &mut ChannelState) {

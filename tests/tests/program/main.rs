@@ -17,6 +17,7 @@ mod dev_servers;
 mod guides;
 mod kill;
 mod kv;
+mod leave;
 mod lock_delay;
 mod locks;
 mod monitoring;

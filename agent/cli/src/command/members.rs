@@ -43,7 +43,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 /// What to do about a member that failed.
 fn advice(member: &Member) -> String {
     let name = &member.name;
-    format!("{name} failed: it comes back by itself; if it never will: lockmesh force-leave {name}")
+    format!("{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}")
 }
 
 fn table(members: &[Member]) -> Table {

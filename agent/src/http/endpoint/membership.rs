@@ -44,8 +44,9 @@ pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failu
     call.check_place()?;
     let named = NodeName::from(call.tail);
     let node = match call.params.has("wan") {
-        true => wide_area_node(call.tail, &call.api.identity.datacenter)
-            .ok_or(Refusal::UnknownMember(named))?,
+        true => {
+            wide_area_node(call.tail, &call.api.identity.datacenter).ok_or(Refusal::UnknownMember(named))?
+        }
         false => named,
     };
     let prune = call.params.has("prune");
@@ -194,8 +195,13 @@ fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Me
     // The leader alone knows how others are: seen by anybody else, nobody is called dead.
     let is_lost = status.leader == Some(status.server) && !server.healthy;
     let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
-    let described =
-        MemberOf { name: &server.node, address: host, id: &server.node_id, datacenter, version: &server.version };
+    let described = MemberOf {
+        name: &server.node,
+        address: host,
+        id: &server.node_id,
+        datacenter,
+        version: &server.version,
+    };
     described.shape(if is_lost { FAILED } else { ALIVE }, Some(port.to_owned()))
 }
 
@@ -235,13 +241,8 @@ struct MemberOf<'a> {
 impl MemberOf<'_> {
     fn shape(&self, status: u8, server_port: Option<String>) -> Member {
         let role = if server_port.is_some() { "consul" } else { "node" };
-        let tags = [
-            ("id", self.id),
-            ("dc", self.datacenter),
-            ("role", role),
-            ("build", self.version),
-            ("vsn", "2"),
-        ];
+        let tags =
+            [("id", self.id), ("dc", self.datacenter), ("role", role), ("build", self.version), ("vsn", "2")];
         let mut tags: BTreeMap<String, String> =
             tags.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let port = server_port.as_deref().and_then(|port| port.parse().ok()).unwrap_or_default();

@@ -7,6 +7,7 @@ mod checks;
 mod connections;
 mod conventions;
 mod kv;
+mod membership;
 mod operator;
 mod queue;
 mod session;
@@ -27,7 +28,7 @@ use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::lease::LeaseKey;
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
@@ -55,6 +56,8 @@ pub(super) struct Quorum {
     /// The operator's orders so far.
     orders: Mutex<Vec<Call>>,
     status: Mutex<Status>,
+    /// For each attempt to leave that failed, whether the node may have left.
+    stays: Mutex<Vec<bool>>,
 }
 
 impl Quorum {
@@ -227,6 +230,20 @@ impl upstream::Quorum for Quorum {
     ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move { Ok(self.answer(Call::Invite(servers)).await) })
     }
+
+    fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
+        let reason = Unavailable::Denied(format!("no server is reached at {address}"));
+        Box::pin(std::future::ready(if address == SERVER_ADDRESS { Ok(()) } else { Err(reason) }))
+    }
+
+    fn registered_lease(&self) -> Option<LeaseId> {
+        let (state, _) = &*self.state.lock().unwrap();
+        Some(state.member(&"node-one".into())?.lease())
+    }
+
+    fn stay(self: Arc<Self>, may_have_left: bool) {
+        self.stays.lock().unwrap().push(may_have_left);
+    }
 }
 
 /// Gives a position in a queue up when its waiter goes.
@@ -269,6 +286,7 @@ impl Stand {
             denied: Mutex::default(),
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
+            stays: Mutex::default(),
         });
         quorum.apply(Command::Bootstrap {
             cluster_id: "cluster-one".into(),
@@ -296,11 +314,7 @@ impl Stand {
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Reply {
-        let (head, body) = respond(&self.api, request).await.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let reply = Reply { status: head.status, headers: head.headers, body };
-        reply.tells_its_outcome();
-        reply
+        reply(respond(&self.api, request).await).await
     }
 
     pub(super) async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Reply {
@@ -323,6 +337,14 @@ impl Stand {
         assert_eq!(created.status, 200, "{created:?}");
         created.json()["ID"].as_str().unwrap().to_owned()
     }
+}
+
+async fn reply(response: http::Response<Body>) -> Reply {
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let reply = Reply { status: head.status, headers: head.headers, body };
+    reply.tells_its_outcome();
+    reply
 }
 
 fn identity() -> Identity {
