@@ -123,7 +123,7 @@ fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_confi
 }
 
 #[test]
-fn an_agent_that_cannot_reach_theservers_does_not_leave_and_ends_all_the_same() {
+fn an_agent_that_cannot_reach_the_servers_does_not_leave_and_ends_all_the_same() {
     let mut nodes = Nodes::new();
     let agent = nodes.agent("web-1", &["--set", "upstream.hold_timeout=0s"]);
     nodes.server.kill();
@@ -132,4 +132,15 @@ fn an_agent_that_cannot_reach_theservers_does_not_leave_and_ends_all_the_same() 
     assert!(client.get("/v1/agent/self").expect(200).json().is_object(), "nothing stops");
     agent.signal("TERM");
     assert_eq!(agent.ends(), 0);
+}
+
+#[test]
+fn dev_ends_with_its_only_node() {
+    let dev = Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--node", "node-one"]);
+    let ready = dev.says("ready http=");
+    let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).expect("it says where");
+    let (code, said, _) = run(&["leave", "--http-addr", http]);
+    assert_eq!((code, said.as_str()), (0, "the node left the cluster; its agent ends\n"));
+    assert_eq!(dev.ends(), 0);
+    dev.says("this node left the cluster: stopping");
 }
