@@ -313,8 +313,8 @@ impl Frontend {
                 self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
             Request::RenewLease(renewal) => match self.renewal_refusal(peer, &renewal) {
-                Some(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Write),
-                None => self.ask(now, from, CallKind::Write, |token| Input::RenewLease(token, renewal)),
+                Some(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
+                None => self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal)),
             },
             Request::TransferLeader(to) => {
                 self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
@@ -473,8 +473,11 @@ impl Frontend {
                 from,
                 kind @ (CallKind::Admission | CallKind::Joining(_) | CallKind::Announcement),
             )) => self.reply_to_server(from, &kind, response, actions),
-            Some(Pending::Call(from, _)) => {
-                actions.answer(from, self.with_leader_hint(response), AnswerKind::Write);
+            Some(Pending::Call(from, kind)) => {
+                // Every agent renews all the time: among the writes nobody would see the others.
+                let is_lease = matches!(kind, CallKind::Lease);
+                let kind = if is_lease { AnswerKind::Other } else { AnswerKind::Write };
+                actions.answer(from, self.with_leader_hint(response), kind);
             }
             // Whatever came of the transfer: a server that stops tries once, and then goes.
             Some(Pending::Leave) => actions.may_leave = true,

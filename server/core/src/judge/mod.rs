@@ -55,6 +55,7 @@ use juror::Juror;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::random::Random;
+use lockmesh_protocol::record::HealthWindow;
 use lockmesh_protocol::time::Time;
 use messages::LeaseAnswer;
 use registrations::Registrations;
@@ -124,6 +125,16 @@ impl Judge {
         self.juror.was_late(now);
     }
 
+    /// A session was made that ends with a member's silence.
+    fn note_session(&mut self, now: Time, state: &State, number: AgentNumber, window: HealthWindow) {
+        if self.windows.member(number).is_some() {
+            self.windows.come_into_use(now, number, window);
+        } else {
+            // It had failed, and nothing hung on its life any more. The catalog says otherwise.
+            self.follow(now, state, number);
+        }
+    }
+
     /// Looks at a member whose row changed.
     fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
         self.windows.follow(now, state, number);
@@ -173,7 +184,7 @@ impl Core {
                 Change::Agent(number, _) => judge.follow(now, state, *number),
                 Change::Session(_, Some(session)) if State::depends_on_its_node(session) => {
                     if let Some(agent) = state.member(&session.spec.node.folded()) {
-                        judge.windows.come_into_use(now, agent.number, session.spec.health_window);
+                        judge.note_session(now, state, agent.number, session.spec.health_window);
                     }
                 }
                 _ => {}

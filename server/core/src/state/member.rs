@@ -25,6 +25,30 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// How many members stand in each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// See [`MemberStatus::Alive`].
+    pub alive: usize,
+    /// See [`MemberStatus::Restarting`].
+    pub restarting: usize,
+    /// See [`MemberStatus::Left`].
+    pub left: usize,
+    /// See [`MemberStatus::Failed`].
+    pub failed: usize,
+}
+
+impl MemberCounts {
+    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
+        match status {
+            MemberStatus::Alive => &mut self.alive,
+            MemberStatus::Restarting => &mut self.restarting,
+            MemberStatus::Left => &mut self.left,
+            MemberStatus::Failed => &mut self.failed,
+        }
+    }
+}
+
 impl Step<'_> {
     /// A verdict of the leader and a majority of the servers. Answered with whether it was one.
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
@@ -174,6 +198,10 @@ impl Step<'_> {
     /// Writes `serfHealth` without ending the sessions that depend on it: which of them end is the
     /// verdict's business. One that is as it shall be is not written again.
     fn write_health(&mut self, node: &NodeName, check: Check) {
+        // Somebody may have taken the node out of the catalog since its agent registered.
+        if !self.state.nodes.contains_key(&node.folded()) {
+            return;
+        }
         let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
         let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
         if !self.state.checks.get(&key).is_some_and(is_same) {
@@ -232,6 +260,11 @@ impl State {
             MemberStatus::Left => Some(LeaseEnd::Left),
             MemberStatus::Alive | MemberStatus::Restarting => None,
         }
+    }
+
+    /// How many members stand in each way.
+    pub fn member_counts(&self) -> MemberCounts {
+        self.derived.member_counts
     }
 
     /// The member of a node, by the node's folded name.
