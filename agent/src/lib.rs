@@ -3,7 +3,6 @@
 pub mod agent;
 mod boot_clock;
 pub mod checks;
-mod clock;
 pub mod config;
 pub mod error;
 pub mod http;

@@ -5,7 +5,7 @@
 //! A counter is there from the process's start, at zero. **Invariant:** every refusal and every
 //! limit that strikes counts somewhere here.
 
-use crate::clock;
+use crate::boot_clock::BootClock;
 use crate::upstream::{Upstream, UpstreamCounters};
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
@@ -254,7 +254,7 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         Reading::counter(&format!("lockmesh_lease_{name}_total"), help, move || value)
     };
     let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
-    let remaining = deadline.map_or(0.0, |deadline| deadline.since(clock::now()).as_secs_f64());
+    let remaining = deadline.map_or(0.0, |deadline| deadline.since(BootClock::Kernel.now()).as_secs_f64());
     let is_registered = usize::from(upstream.is_registered());
     let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
     let readings = [

@@ -16,17 +16,13 @@ use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::Session;
+use lockmesh_protocol::record::{SERF_HEALTH, Session};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-
-/// The check that every agent's node has, and on which a session depends unless its creator says
-/// otherwise.
-pub(crate) const NODE_HEALTH: &str = "serfHealth";
 
 /// How long a watch goes on without a follower.
 const LINGER: Duration = Duration::from_secs(15);
@@ -197,7 +193,7 @@ impl SessionWatches {
 /// What a session's checks say of its node.
 fn view(session: &Session) -> SessionView {
     let spec = &session.spec;
-    match spec.all_checks().any(|check| check.as_str() == NODE_HEALTH) {
+    match spec.all_checks().any(|check| check.as_str() == SERF_HEALTH) {
         true => SessionView::Bound(spec.health_window),
         false => SessionView::Unbound,
     }

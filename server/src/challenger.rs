@@ -241,7 +241,8 @@ mod tests {
 
         /// What the driver is told next: of which nonce, and the nonce of the answer.
         async fn told(&mut self) -> (u64, Option<u64>) {
-            let (mut events, mut alarm) = (Vec::new(), pin!(tokio::time::sleep(LONG)));
+            let (mut events, mut alarm) =
+                (Vec::new(), pin!(tokio::time::sleep_until(tokio::time::Instant::now() + LONG)));
             self.receiver.arrive(&mut events, 1, alarm.as_mut()).await;
             match events.pop() {
                 Some(DriverEvent::Challenged { challenge, answer }) => {

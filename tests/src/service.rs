@@ -8,7 +8,7 @@ use lockmesh_core::frontend::CallRef;
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
-use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -447,6 +447,8 @@ impl Book {
             !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
         let may_serve = match request {
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => view.leader.is_some(),
+            // Any server has it acknowledged by the leader.
+            Request::RenewLease(_) => view.leader.is_some(),
             _ => view.leader == Some(id),
         };
         if for_leader && !may_serve {
@@ -457,6 +459,9 @@ impl Book {
             Request::Propose(None, Command::RegisterAgent(_)) => Some(self.register()),
             Request::Propose(Some(request), command) => self.propose(id, request, command),
             Request::Renew(_) => Some(Response::Renewed(None)),
+            Request::RenewLease(Renewal { lease, sequence, .. }) => {
+                Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: None }))
+            }
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => {
                 self.blocking_reads += 1;
                 if blocking.index < self.index {

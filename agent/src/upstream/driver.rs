@@ -3,13 +3,14 @@
 //!
 //! There is no task between a caller and its connection: whoever has something to tell takes the
 //! lock for some microseconds, and leaves calls in the connections' queues and answers with their
-//! callers. One task looks at the clock. **Invariant:** a caller that goes away, or never hears its
-//! answer, cancels its call.
+//! callers. One task looks at the clock, which goes on while the host is suspended: the servers'
+//! windows do so too, and a lease that stood still meanwhile would be believed in too long.
+//! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
 
 use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
-use crate::clock;
+use crate::boot_clock::BootClock;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, NotReady, Notice,
@@ -69,7 +70,7 @@ impl Driver {
     pub(super) fn start(endpoint: Arc<Endpoint>, config: QuorumClientConfig) -> Arc<Self> {
         let node = config.registration.node.name.to_string();
         let state = ChannelState {
-            client: QuorumClient::new(config, seed(), clock::now()),
+            client: QuorumClient::new(config, seed(), BootClock::Kernel.now()),
             outbox: Outbox::default(),
             connections: BTreeMap::new(),
             callers: HashMap::new(),
@@ -142,7 +143,7 @@ impl Driver {
             tokio::select! {
                 // A host that is suspended has the rest of its sleep before it when it wakes up;
                 // renewals of the lease keep that short.
-                () = tokio::time::sleep(wakes_at.since(clock::now())) => {
+                () = tokio::time::sleep(wakes_at.since(BootClock::Kernel.now())) => {
                     let mut state = self.lock();
                     // It has passed: whatever time comes out of this turn counts as earlier.
                     state.wakes_at = None;
@@ -159,7 +160,7 @@ impl Driver {
         let mut next = Some(input);
         while let Some(input) = next {
             let ChannelState { client, outbox, .. } = &mut *state;
-            client.handle(clock::now(), input, outbox);
+            client.handle(BootClock::Kernel.now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
             // Carrying out may give the client something to hear, and the client may have a rest to
             // do.

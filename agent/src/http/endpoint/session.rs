@@ -6,7 +6,6 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
-use crate::session_watches::NODE_HEALTH;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;

@@ -1,0 +1,217 @@
+//! The node lease over real QUIC: renewals that servers acknowledge, servers that ask whether an
+//! agent lives, and who else may not ask.
+
+use lockmesh_agent::listener::Listener;
+use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::frame::FrameQueue;
+use lockmesh_net::{CallClient, Connection, Endpoint, Purpose, QuicOptions, Role};
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, NodeName};
+use lockmesh_protocol::lease::{Challenge, LeaseEnd, LeaseId, LeaseKey, LeaseSecret};
+use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Call, CallFrame, CallId, ReplyFrame, Request, Response, Unavailable};
+use lockmesh_tests::quorum::Quorum;
+use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, registration};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::timeout;
+
+const NODE: &str = "web-1";
+
+/// After so long a test is told that what it waits for does not happen.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The lease that the service gives.
+const LEASE: LeaseId = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };
+
+/// An agent that listens, and the service where it registered.
+struct Story {
+    cluster: Cluster,
+    book: SharedBook,
+    _service: Service,
+    address: SocketAddr,
+    upstream: Upstream,
+}
+
+impl Story {
+    async fn begin() -> Self {
+        let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
+        let service = Service::start(&cluster, &book);
+        let identity = cluster.identity(Role::Agent);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let endpoint = Endpoint::listen(any, &identity, &QuicOptions::default()).expect("a free port");
+        let address = endpoint.local_address().expect("it is bound");
+        let endpoint = Arc::new(endpoint);
+        let options = UpstreamOptions::new(vec![service.address.to_string()], identity, registration(NODE));
+        let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
+        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+        let story = Self { cluster, book, _service: service, address, upstream };
+        story.renewed().await;
+        story
+    }
+
+    /// Waits until a renewal was acknowledged.
+    async fn renewed(&self) {
+        let mut lease = self.upstream.lease();
+        let renewed = timeout(TIMEOUT, lease.wait_for(|lease| lease.renewed.is_some())).await;
+        renewed.expect("it is acknowledged").expect("it goes on");
+    }
+
+    async fn dial(&self, role: Role) -> (Endpoint, Connection) {
+        let dialler = Endpoint::dial_only(&self.cluster.identity(role), &QuicOptions::default());
+        let dialler = dialler.expect("a socket");
+        let connection = dialler.connect(self.address, Role::Agent).await.expect("it listens");
+        (dialler, connection)
+    }
+}
+
+async fn ask(connection: &Connection, request: Request) -> Response {
+    let client = CallClient::on(connection.clone()).await;
+    client.expect("a stream").call(request, TIMEOUT).await.expect("it answers")
+}
+
+#[tokio::test]
+async fn a_server_s_challenge_is_answered_on_the_socket_that_the_agent_calls_from() {
+    let story = Story::begin().await;
+    let (_dialler, connection) = story.dial(Role::Server).await;
+    assert_eq!((connection.peer().role, connection.peer().node.as_str()), (Role::Agent, NODE));
+    let secret = LeaseKey::default().secret(LEASE);
+    for nonce in [5, 6] {
+        match ask(&connection, Request::Challenge(Challenge { lease: LEASE, nonce })).await {
+            Response::Alive(renewal) => assert!(secret.made(&renewal) && renewal.nonce == nonce),
+            other => panic!("it lives: {other:?}"),
+        }
+    }
+    let other = LeaseId { began: LogIndex(9), ..LEASE };
+    let answer = ask(&connection, Request::Challenge(Challenge { lease: other, nonce: 7 })).await;
+    assert_eq!(answer, Response::LeaseEnded(other, LeaseEnd::Unknown));
+}
+
+#[tokio::test]
+async fn nothing_else_is_answered_and_nobody_else() {
+    let story = Story::begin().await;
+    let (_dialler, connection) = story.dial(Role::Server).await;
+    let answer = ask(&connection, Request::Status).await;
+    let is_denied = |answer: &Response| matches!(answer, Response::Unavailable(Unavailable::Denied(_)));
+    assert!(is_denied(&answer), "{answer:?}");
+    let _stream = connection.open(Purpose::Raft).await.expect("it stands");
+    assert!(connection.closed().await.contains("no Raft"));
+    let (_dialler, connection) = story.dial(Role::Agent).await;
+    assert!(connection.closed().await.contains("only servers ask agents"));
+    let foreign = Cluster::new(NODE);
+    let dialler = Endpoint::dial_only(&foreign.identity(Role::Server), &QuicOptions::default());
+    let refused = dialler.expect("a socket").connect(story.address, Role::Agent).await;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_asks_too_much_at_once_is_told_so() {
+    let story = Story::begin().await;
+    let (_dialler, connection) = story.dial(Role::Server).await;
+    let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.expect("a stream");
+    let mut queue = FrameQueue::default();
+    for id in 1..=17 {
+        let request = Request::Challenge(Challenge { lease: LEASE, nonce: id });
+        queue.push(&Call::Begin(CallId(id), request)).expect("it is short");
+    }
+    sender.send(queue.take()).await.expect("it listens");
+    let frame = receiver.receive::<ReplyFrame>().await.expect("it is well");
+    let answers = frame.expect("it goes on").0;
+    let alive = answers.iter().filter(|(_, answer)| matches!(answer, Response::Alive(_))).count();
+    assert_eq!((answers.len(), alive), (17, 16));
+}
+
+#[tokio::test]
+async fn what_guards_may_believe_goes_on_with_acknowledgements_and_stands_without_them() {
+    let story = Story::begin().await;
+    let mut lease = story.upstream.lease();
+    let first = lease.borrow_and_update().deadline(HealthWindow::Default).expect("it was renewed");
+    let later = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > Some(first));
+    let later = timeout(TIMEOUT, later).await.expect("it is renewed again").expect("it goes on");
+    let told = later.deadline(HealthWindow::Default);
+    drop(later);
+    story.book.open().mood = Mood::Mute;
+    let counters = story.upstream.counters().expect("it counts");
+    let sent = || counters.renewals.load(Ordering::Relaxed);
+    let acknowledged = || counters.renewals_acknowledged.load(Ordering::Relaxed);
+    // One may be under way.
+    while sent() < acknowledged() + 3 {
+        tokio::task::yield_now().await;
+    }
+    let last = story.upstream.lease().borrow().deadline(HealthWindow::Default);
+    assert!(last >= told && acknowledged() < sent());
+    story.book.open().mood = Mood::Serving;
+    let mut lease = story.upstream.lease();
+    let again = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > last);
+    drop(timeout(TIMEOUT, again).await.expect("it is renewed again").expect("it goes on"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_servers_acknowledge_renewals() {
+    let quorum = Quorum::found(3, NODE);
+    let options = UpstreamOptions::new(quorum.addresses(), quorum.agent().clone(), registration(NODE));
+    let upstream = Upstream::start(options).expect("a socket");
+    let mut lease = upstream.lease();
+    for _ in 0..2 {
+        let before = lease.borrow_and_update().renewed;
+        let renewed = lease.wait_for(|lease| lease.renewed > before);
+        drop(timeout(TIMEOUT, renewed).await.expect("it is acknowledged").expect("it goes on"));
+    }
+    upstream.close().await;
+    quorum.end().await;
+}
+
+/// Registers at whoever leads.
+async fn registered(
+    quorum: &Quorum,
+    endpoint: &Endpoint,
+    registration: &AgentRegistration,
+) -> (LeaseId, LeaseSecret) {
+    let addresses = quorum.addresses();
+    for address in addresses.iter().cycle() {
+        let mut client = CallClient::connect_to(endpoint, address).await.expect("it listens");
+        let command = Command::RegisterAgent(registration.clone());
+        let answer = client.call(Request::Propose(None, command), TIMEOUT).await;
+        if let Ok(Response::Applied(Applied { reply: Reply::Agent { lease, secret, .. }, .. })) = answer {
+            return (lease, secret);
+        }
+        tokio::task::yield_now().await;
+    }
+    unreachable!("the addresses go round")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_renew_is_asked_by_every_server() {
+    let quorum = Quorum::found(3, NODE);
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let endpoint = Endpoint::listen(any, quorum.agent(), &QuicOptions::default()).expect("a free port");
+    let port = endpoint.local_address().expect("it is bound").port();
+    let registration = AgentRegistration { port, ..registration(NODE) };
+    let (lease, secret) = registered(&quorum, &endpoint, &registration).await;
+    let mut servers: BTreeSet<NodeName> = BTreeSet::new();
+    while servers.len() < 3 {
+        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("it is asked").expect("it is open");
+        let connection = arrival.handshake().await.expect("a server");
+        assert_eq!(connection.peer().role, Role::Server);
+        let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
+        let CallFrame(calls) = receiver.receive().await.expect("it is well").expect("a frame");
+        let [Call::Begin(call, Request::Challenge(challenge))] = calls.as_slice() else {
+            panic!("not what was wanted: {calls:?}")
+        };
+        assert!(challenge.lease == lease && challenge.nonce != 0, "{challenge:?}");
+        servers.insert(connection.peer().node.clone());
+        // Whoever answers one is asked no more, so the last one alone is answered.
+        if servers.len() == 3 {
+            let mut queue = FrameQueue::default();
+            let renewal = secret.renewal(lease, 1, challenge.nonce);
+            queue.push(&(*call, Response::Alive(renewal))).expect("it is short");
+            sender.send(queue.take()).await.expect("it listens");
+        }
+    }
+    endpoint.close("the test ends").await;
+    quorum.end().await;
+}
