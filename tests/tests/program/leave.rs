@@ -1,5 +1,5 @@
-//! Assertions 61 and 66: agents as processes of their own that leave, are made to leave, or stop for
-//! a moment, and what becomes of their sessions.
+//! Assertions 61 and 66: agents as processes of their own that leave, are made to leave, or stop
+//! for a moment, and what becomes of their sessions.
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;

@@ -103,9 +103,7 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     let mut members = registered_members(call, servers).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
     // Also before it is registered, and where the roster cannot be read.
-    if !members.contains_key(&own) {
-        members.insert(own, own_member(&call.api.identity, servers));
-    }
+    members.entry(own).or_insert_with(|| own_member(&call.api.identity, servers));
     let datacenter = &call.api.identity.datacenter;
     for server in servers {
         let folded = NodeName::from(server.node.as_str()).folded();
