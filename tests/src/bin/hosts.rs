@@ -97,22 +97,20 @@ impl Options {
 
     fn run_inside(&self) -> Result<ExitCode, String> {
         let windows = windows(&self.windows)?;
-        // One of its own, so that two runs at once do not meet in there.
-        let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
-        fs::create_dir_all(&logs).expect("the folder can be made");
-        let keep = tempfile::Builder::new().prefix("run-").tempdir_in(logs).expect("it can be written to");
         let folder = sandbox::prepare();
+        let logs = folder.join("logs");
+        fs::create_dir(&logs).expect("the folder can be written to");
         let is_clean = match &self.consul {
             Some(consul) => {
                 let rounds = self.rounds.unwrap_or(ROUNDS_BESIDE_CONSUL);
-                let comparison = Comparison::run(consul, &windows, rounds, &folder, keep.path());
+                let comparison = Comparison::run(consul, &windows, rounds, &folder, &logs);
                 self.print(&comparison);
                 comparison.is_clean()
             }
             None => {
                 let faults = if self.faults.is_empty() { &fault::ALL[..] } else { &self.faults };
                 let rounds = self.rounds.unwrap_or(ROUNDS);
-                let report = Contest { faults, windows: &windows, rounds, keep: keep.path() }.run(&folder);
+                let report = Contest { faults, windows: &windows, rounds, keep: &logs }.run(&folder);
                 self.print(&report);
                 report.is_clean()
             }
@@ -120,7 +118,7 @@ impl Options {
         if is_clean {
             return Ok(ExitCode::SUCCESS);
         }
-        eprintln!("the logs of this run lie in {}", keep.keep().display());
+        eprintln!("the logs of this run lie in {}", keep(&logs).display());
         Ok(ExitCode::FAILURE)
     }
 
@@ -130,6 +128,17 @@ impl Options {
             false => print!("{report}"),
         }
     }
+}
+
+/// Copies the logs out of the sandbox, into a folder that no other run has.
+fn keep(logs: &Path) -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
+    fs::create_dir_all(&home).expect("the folder can be made");
+    let kept = tempfile::Builder::new().prefix("run-").tempdir_in(home).expect("it can be written to").keep();
+    for file in fs::read_dir(logs).expect("it was made").flatten() {
+        fs::copy(file.path(), kept.join(file.file_name())).expect("it can be written to");
+    }
+    kept
 }
 
 fn rounds(word: &str) -> Result<usize, String> {

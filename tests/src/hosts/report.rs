@@ -8,10 +8,6 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What a loss says about every session, beside its cause; everything else belongs to the cause.
-const OF_EVERY_LOSS: [&str; 9] =
-    ["Index", "AtMs", "Session", "SessionName", "Node", "Cause", "CheckID", "Keys", "KeyCount"];
-
 /// All rounds of one fault and one window.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -31,7 +27,7 @@ pub struct Row {
     pub least_gap_seconds: Option<f64>,
     /// How many pairs of holders believed at the same moment.
     pub overlaps: usize,
-    /// Why the holder's sessions ended.
+    /// Why the holder's sessions ended, as the loss history says.
     pub causes: BTreeSet<String>,
     /// What the holder's node was seen to be.
     pub members: BTreeSet<String>,
@@ -133,24 +129,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// A loss's cause, with all that the history says of it.
+/// A loss's cause; of a node that failed also the window, and the servers that confirmed it.
 fn cause(loss: &Value) -> String {
-    let word = loss["Cause"].as_str().unwrap_or("unnamed");
-    let details = loss.as_object().into_iter().flatten();
-    let details = details.filter(|(name, _)| !OF_EVERY_LOSS.contains(&name.as_str()));
-    let details: Vec<String> = details.map(|(name, value)| format!("{name}={}", plain(value))).collect();
-    match details.is_empty() {
-        true => word.to_owned(),
-        false => format!("{word} ({})", details.join(" ")),
-    }
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
+    let servers = loss["ConfirmedBy"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let servers: Vec<&str> = servers.collect();
+    let mut words = vec![loss["Cause"].as_str().unwrap_or("unnamed").to_owned()];
+    words.extend(loss["HealthWindow"].as_str().filter(|window| !window.is_empty()).map(str::to_owned));
+    words.extend((!servers.is_empty()).then(|| format!("by {}", servers.join("+"))));
+    words.join(" ")
 }
 
 /// A whole run.
@@ -245,7 +231,7 @@ mod tests {
     }
 
     fn round(fault: &Fault, seconds: Option<f64>) -> Round {
-        let loss = json!({"Cause": "node-failed", "Node": "n1", "ConfirmedBy": ["s1", "s2"]});
+        let loss = json!({"Cause": "node-failed", "Node": "n1", "ConfirmedBy": ["s1", "s2"], "HealthWindow": "fast"});
         Round {
             fault: fault.name,
             window: Window::Fast,
@@ -279,7 +265,7 @@ mod tests {
         let row = Row::new(gone, Window::Fast, [2.5, 2.0, 9.0].map(|s| round(gone, Some(s))).into());
         assert_eq!(row.broken, [] as [String; 0], "one slow round is not the median");
         assert_eq!((row.median_seconds, row.worst_seconds, row.kept), (Some(2.5), Some(9.0), 0));
-        assert_eq!(row.causes.iter().collect::<Vec<_>>(), ["node-failed (ConfirmedBy=s1,s2)"]);
+        assert_eq!(row.causes.iter().collect::<Vec<_>>(), ["node-failed fast by s1+s2"]);
         let stopped = fault("leader-stopped");
         assert_eq!(broken("leader-stopped", vec![round(stopped, None)]), "");
     }

@@ -256,14 +256,15 @@ impl MembersWatch {
 fn status(client: &Client) -> Option<String> {
     let members = json(client, "/v1/agent/members")?;
     let member = members.as_array()?.iter().find(|member| member["Name"] == HOLDER);
-    let status = match member.map(|member| member["Status"].as_u64()) {
-        None => "unlisted".into(),
-        Some(Some(1)) => ALIVE.into(),
-        Some(Some(2)) => "leaving".into(),
-        Some(Some(3)) => "left".into(),
-        Some(Some(4)) => FAILED.into(),
-        Some(other) => format!("status {other:?}"),
-    };
+    let Some(member) = member else { return Some("unlisted".into()) };
+    // The word says more than Consul's number does.
+    let state = member["State"].as_str().filter(|state| !state.is_empty());
+    let status = state.map(str::to_owned).unwrap_or_else(|| match member["Status"].as_u64() {
+        Some(1) => ALIVE.into(),
+        Some(3) => "left".into(),
+        Some(4) => FAILED.into(),
+        other => format!("status {other:?}"),
+    });
     Some(status)
 }
 
