@@ -1,15 +1,17 @@
 //! The one file that starts what an agent consists of, and stops it in the reverse order.
 
 use crate::checks::{CheckLimits, Checks};
-use crate::config::{AgentConfig, CheckConfig, HttpConfig};
+use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
 use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
+use crate::listener::Listener;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
+use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_net::{CertificateLife, Identity, expiry};
+use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
@@ -53,6 +55,7 @@ pub struct Agent {
     socket: Option<PathBuf>,
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
+    session_watches: Arc<SessionWatches>,
     checks: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
@@ -75,16 +78,20 @@ impl Agent {
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
         let socket = config.http.socket_path().map(PathBuf::from);
-        let advertise = config.advertise.unwrap_or_else(|| own_address(&config.upstream.servers));
+        let endpoint = listen_for_servers(config.listen, &identity)?;
+        let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
+        let advertise = config.advertised().unwrap_or_else(|| own_address(&config.upstream.servers));
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         let mut registration = registration(&config, &node, advertise, server);
-        registration.incarnation = incarnation;
+        (registration.incarnation, registration.port) = (incarnation, port);
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
-        let upstream = Upstream::start(upstream).map_err(AgentError::Socket)?;
+        let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
+        // It ends with the upstream, which closes the endpoint.
+        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
 
         let identity = node::Identity {
             node: node.name.clone(),
@@ -95,16 +102,17 @@ impl Agent {
             server_rpc: server,
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
-        let limits = limits(&config.http);
+        let limits = limits(&config.http, &config.session);
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
             .with_reload(reload)
             .with_allowed_hosts(config.http.allowed_hosts);
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
+        let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
-        Ok(Self { upstream, tcp, socket, shutdown, http, checks, lives })
+        Ok(Self { upstream, tcp, socket, shutdown, http, session_watches, checks, lives })
     }
 
     /// Waits until a leader serves and this agent is registered.
@@ -149,6 +157,7 @@ impl Agent {
         let _ = self.shutdown.send(true);
         // Requests that wait for news would use up the grace, and then be cut.
         self.upstream.hurry();
+        self.session_watches.stop();
         for task in [self.http, self.checks] {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent did not end well: {error}");
@@ -177,8 +186,16 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
     Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
 }
 
-fn limits(config: &HttpConfig) -> HttpLimits {
+/// One socket, for what servers ask and for what is asked of them.
+fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
+    let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
+    endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
+}
+
+fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
     HttpLimits {
+        default_health_window: session.default_health_window.0,
+        max_watched_sessions: session.max_watched,
         kv_max_value_size: config.max_value_bytes,
         txn_max_req_len: config.max_transaction_bytes,
         txn_max_operations: config.max_transaction_operations,

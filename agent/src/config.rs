@@ -6,12 +6,13 @@
 
 mod value;
 
-pub use value::FileMode;
+pub use value::{FileMode, WindowWord};
 
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
+use lockmesh_protocol::record::HealthWindow;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,12 @@ pub struct AgentConfig {
     pub data_dir: PathBuf,
     /// A file that holds the process's number while it runs; empty for none.
     pub pid_file: PathBuf,
-    /// The address that the catalog gives for this node; empty for the one the servers see, which a
-    /// host with one address never needs to change.
+    /// Where servers ask this agent whether it lives, and from where it calls them: UDP, IPv4 or
+    /// IPv6, as `ip:port`. `[::]` stands for all addresses of both families. Port 0 takes any free
+    /// one.
+    pub listen: SocketAddr,
+    /// The address that the catalog gives for this node, at which servers find `listen`; empty for
+    /// the one listened on, or for the one the servers see where that is a wildcard.
     #[serde(with = "empty_is_none")]
     pub advertise: Option<IpAddr>,
     /// How many threads serve applications and the way to the servers. 1 to 256.
@@ -39,6 +44,8 @@ pub struct AgentConfig {
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
     pub http: HttpConfig,
+    /// What sessions are like whose creators do not say, and how many are followed.
+    pub session: SessionConfig,
     /// How the agent reaches the quorum.
     pub upstream: UpstreamConfig,
     /// Who it is towards the servers.
@@ -92,6 +99,16 @@ pub struct HttpConfig {
     pub max_connections_per_address: usize,
 }
 
+/// Sessions that are created through this agent, and those that guards follow here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionConfig {
+    /// How long the node of a session may stay silent, where its creator does not say.
+    pub default_health_window: WindowWord,
+    /// The most sessions that guards follow here at a time. 1 to 1,000,000.
+    pub max_watched: usize,
+}
+
 /// How the agent reaches the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -126,10 +143,12 @@ impl Default for AgentConfig {
         Self {
             data_dir: "/var/lib/lockmesh/agent".into(),
             pid_file: PathBuf::new(),
+            listen: SocketAddr::from(([0, 0, 0, 0], 8301)),
             advertise: None,
             threads: 1,
             node: NodeConfig::default(),
             http: HttpConfig::default(),
+            session: SessionConfig::default(),
             upstream: UpstreamConfig::default(),
             tls: TlsConfig::of_role("agent"),
             checks: CheckConfig::default(),
@@ -149,14 +168,50 @@ impl AgentConfig {
             return Err(ConfigError::new("advertise", "must be an address that others can reach"));
         }
         check_range("threads", self.threads as u64, 1, 256)?;
+        self.check_listen()?;
         self.node.check()?;
         self.http.check()?;
+        check_range("session.max_watched", self.session.max_watched as u64, 1, 1_000_000)?;
         self.upstream.check()?;
         self.tls.check()?;
         let second = Duration::from_secs(1);
         check_length("checks.update_interval", self.checks.update_interval, Duration::ZERO, second * 86_400)?;
         check_range("checks.max_output_bytes", self.checks.max_output_bytes as u64, 1, 1 << 20)?;
         check_range("checks.max_checks", self.checks.max_checks as u64, 1, 100_000)
+    }
+}
+
+impl AgentConfig {
+    /// One socket serves and calls, so what is not reached from it is not reached at all: better to
+    /// hear of that here than as an agent that connects to nobody.
+    fn check_listen(&self) -> Result<(), ConfigError> {
+        let listen = self.listen.ip();
+        if listen.is_ipv4() && self.advertise.is_some_and(|address| address.is_ipv6()) {
+            let problem =
+                format!("is the IPv4 address {listen}, where an `advertise` of IPv6 is not reached");
+            return Err(ConfigError::new(
+                "listen",
+                format!("{problem}: use \"[::]:8301\" for both families"),
+            ));
+        }
+        let servers = self.upstream.servers.iter().filter_map(|server| server.parse().ok());
+        for server in servers.map(|server: SocketAddr| server.ip().to_canonical()) {
+            let why = if listen.is_ipv4() && server.is_ipv6() {
+                "use \"[::]:8301\" for both families"
+            } else if listen.to_canonical().is_loopback() && !server.is_loopback() {
+                "use an address of this host that the server reaches"
+            } else {
+                continue;
+            };
+            let problem = format!("is {listen}, from where the server {server} is not reached: {why}");
+            return Err(ConfigError::new("listen", problem));
+        }
+        Ok(())
+    }
+
+    /// The address at which servers find this agent, where the configuration says so.
+    pub fn advertised(&self) -> Option<IpAddr> {
+        self.advertise.or_else(|| Some(self.listen.ip()).filter(|listen| !listen.is_unspecified()))
     }
 }
 
@@ -179,6 +234,12 @@ impl Default for HttpConfig {
             max_connections: 65_536,
             max_connections_per_address: 200,
         }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { default_health_window: WindowWord(HealthWindow::Default), max_watched: 16_384 }
     }
 }
 
@@ -323,6 +384,20 @@ mod tests {
         assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
         assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
         assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));
+        let listen = |listen: &str, server: &str| {
+            let (listen, server) = (listen.parse().expect("an address"), server.into());
+            move |c: &mut AgentConfig| (c.listen, c.upstream.servers) = (listen, vec![server])
+        };
+        assert!(
+            complaint(listen("0.0.0.0:1", "[2001:db8::1]:8300")).starts_with("`listen` is 0.0.0.0, from")
+        );
+        assert!(complaint(listen("127.0.0.1:1", "10.0.0.5:8300")).contains("server 10.0.0.5 is not reached"));
+        assert!(complaint(|c| c.advertise = "2001:db8::1".parse().ok()).contains("for both families"));
+        for (at, server) in [("[::]:0", "10.0.0.5:8300"), ("[::]:0", "[::1]:1"), ("127.0.0.1:0", "s1:1")] {
+            let mut config = AgentConfig::default();
+            listen(at, server)(&mut config);
+            assert_eq!(config.check(), Ok(()), "{at} reaches {server}");
+        }
         let hosts = |name: &str, count: usize| {
             let names = vec![name.into(); count];
             complaint(|c| c.http.allowed_hosts = names)

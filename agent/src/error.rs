@@ -4,6 +4,7 @@ use crate::http::ListenError;
 use lockmesh_net::config::ConfigError;
 use lockmesh_protocol::id::NodeName;
 use std::io;
+use std::net::SocketAddr;
 
 /// Why an agent could not be started. Nothing of it runs.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,14 @@ pub enum AgentError {
     /// The system has no random numbers.
     #[error("cannot draw a number for this process: {0}")]
     Random(io::Error),
-    /// There is no socket towards the servers.
-    #[error("cannot open a UDP socket towards the servers: {0}")]
-    Socket(io::Error),
+    /// Servers cannot reach it, nor it them.
+    #[error(
+        "cannot listen on {address} (UDP) for servers: {error}; choose another `listen`, port 0 for any free one"
+    )]
+    Socket {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
 }

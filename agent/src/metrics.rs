@@ -5,11 +5,13 @@
 //! A counter is there from the process's start, at zero. **Invariant:** every refusal and every
 //! limit that strikes counts somewhere here.
 
+use crate::clock;
 use crate::upstream::{Upstream, UpstreamCounters};
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
+use lockmesh_protocol::record::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -81,11 +83,28 @@ pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     registered(IntCounter::new("lockmesh_check_expiries_total", help))
 });
 
+/// Sessions that guards follow at this agent.
+pub static WATCHED_SESSIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    registered(IntGauge::new("lockmesh_agent_watched_sessions", "Sessions that guards follow at this agent"))
+});
+
+/// Changes of how followed sessions stand, by what they became.
+pub static SESSION_STATES: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "Changes of how followed sessions stand, by what they became";
+    counters("lockmesh_agent_session_state_changes_total", help, &["state"])
+});
+
 /// When the agent's certificate, or the authority behind it, ends.
 pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
     let help = "When the agent's certificate, or the authority behind it, ends";
     let name = "lockmesh_agent_certificate_expiry_timestamp_seconds";
     registered(prometheus::Gauge::new(name, help))
+});
+
+/// Connections from others that were refused.
+pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "Connections to the agent's QUIC listener that were refused";
+    registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
 });
 
 /// What requests are about: the word behind `/v1/`.
@@ -96,7 +115,7 @@ const GROUPS: [&str; 11] = [
 
 /// Series that are there before anything happened: alerts on their growth would miss the first time
 /// otherwise.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 5] = [
     (
         &REFUSALS,
         &[
@@ -142,9 +161,11 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
             "snapshot_size",
             "txn_operations",
             "value_size",
+            "watched_sessions",
         ],
     ),
     (&CHECK_SYNCS, &["ok", "failed"]),
+    (&SESSION_STATES, &["safe", "jeopardy", "suspended", "lost"]),
 ];
 
 /// Statuses under which every endpoint has a series from the start; others come with their first
@@ -184,6 +205,8 @@ static SHOWN: LazyLock<()> = LazyLock::new(|| {
     LazyLock::force(&WAITING_SECONDS);
     LazyLock::force(&CHECK_EXPIRIES);
     LazyLock::force(&CERTIFICATE_EXPIRY);
+    LazyLock::force(&REFUSED_CONNECTIONS);
+    LazyLock::force(&WATCHED_SESSIONS);
     process::show();
 });
 
@@ -225,6 +248,12 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
     let level = |name: &str, help, value: usize| {
         Reading::gauge(&format!("lockmesh_upstream_{name}"), help, move || value as f64)
     };
+    let lease_total = |name: &str, help, counter: &AtomicU64| {
+        let value = counter.load(Ordering::Relaxed) as f64;
+        Reading::counter(&format!("lockmesh_lease_{name}_total"), help, move || value)
+    };
+    let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
+    let remaining = deadline.map_or(0.0, |deadline| deadline.since(clock::now()).as_secs_f64());
     let is_registered = usize::from(upstream.is_registered());
     let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
     let readings = [
@@ -245,6 +274,18 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         level("shared_read_waiters", "Local requests that share them", load.waiters),
         level("registered", "1 where this agent has registered since it started", is_registered),
         level("leader_known", "1 where this agent knows who leads", knows_leader),
+        lease_total("renewals", "Renewals of the node's lease that were sent", &counters.renewals),
+        lease_total(
+            "renewals_acknowledged",
+            "Renewals of the node's lease that the leader acknowledged",
+            &counters.renewals_acknowledged,
+        ),
+        lease_total("challenges", "Challenges of servers that were answered", &counters.challenges),
+        Reading::gauge(
+            "lockmesh_lease_remaining_seconds",
+            "How long sessions of the default window are sure to live without another acknowledgement",
+            move || remaining,
+        ),
     ];
     readings.iter().flat_map(Reading::families).collect()
 }

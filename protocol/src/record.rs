@@ -119,6 +119,9 @@ impl HealthWindow {
     }
 }
 
+/// The check that says whether a node's agent lives.
+pub const SERF_HEALTH: &str = "serfHealth";
+
 /// A session as its creator wants it; the agent has resolved defaults and checked limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {

@@ -239,7 +239,7 @@ fn server_config(listen: SocketAddr, relay: SocketAddr, relays: &[SocketAddr]) -
 
 fn agent_config(http: SocketAddr, servers: &str) -> String {
     format!(
-        "[http]\ntcp = \"{http}\"\nsocket = \"\"\nsession_ttl_min = \"1s\"\n[upstream]\nservers = [{servers}]\n"
+        "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"{http}\"\nsocket = \"\"\nsession_ttl_min = \"1s\"\n[upstream]\nservers = [{servers}]\n"
     )
 }
 

@@ -21,4 +21,10 @@ pub struct UpstreamCounters {
     pub questions: AtomicU64,
     /// How often a leader was found.
     pub leaders: AtomicU64,
+    /// Renewals of the node's lease that were sent.
+    pub renewals: AtomicU64,
+    /// Renewals that were acknowledged.
+    pub renewals_acknowledged: AtomicU64,
+    /// Challenges of servers that were answered with a renewal.
+    pub challenges: AtomicU64,
 }

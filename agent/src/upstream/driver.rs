@@ -9,6 +9,8 @@
 use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
+use crate::clock;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, NotReady, Notice,
     Outbox, QuorumClient, QuorumClientConfig,
@@ -17,6 +19,7 @@ use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_net::CallClient;
 use lockmesh_net::random::seed;
 use lockmesh_net::{Endpoint, Identity};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -25,8 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{Notify, oneshot, watch};
 
 type Answer = Result<Answered, Unavailable>;
 
@@ -36,7 +38,7 @@ const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Driver {
     state: Mutex<ChannelState>,
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     counters: UpstreamCounters,
     /// The clock has to be looked at earlier than was thought.
     earlier: Notify,
@@ -44,8 +46,8 @@ pub(super) struct Driver {
     node: String,
     /// Callers may go away where there is no runtime.
     runtime: Handle,
-    /// The client's time 0.
-    started: Instant,
+    /// What guards may believe, as the client says.
+    lease: watch::Sender<LeaseState>,
 }
 
 #[derive(Debug)]
@@ -63,10 +65,10 @@ struct ChannelState {
 
 impl Driver {
     /// Begins to connect and to register; must be called within a runtime.
-    pub(super) fn start(endpoint: Endpoint, config: QuorumClientConfig) -> Arc<Self> {
+    pub(super) fn start(endpoint: Arc<Endpoint>, config: QuorumClientConfig) -> Arc<Self> {
         let node = config.registration.node.name.to_string();
         let state = ChannelState {
-            client: QuorumClient::new(config, seed(), Time(0)),
+            client: QuorumClient::new(config, seed(), clock::now()),
             outbox: Outbox::default(),
             connections: BTreeMap::new(),
             callers: HashMap::new(),
@@ -81,20 +83,24 @@ impl Driver {
             earlier: Notify::new(),
             node,
             runtime: Handle::current(),
-            started: Instant::now(),
+            lease: watch::Sender::default(),
         });
         this.handle(Input::Tick);
         tokio::spawn(this.clone().look_at_the_clock());
         this
     }
 
-    fn begin(self: &Arc<Self>, call: LocalCall, caller: oneshot::Sender<Answer>) -> CallToken {
+    fn begin(
+        self: &Arc<Self>,
+        input: impl FnOnce(CallToken) -> Input,
+        caller: oneshot::Sender<Answer>,
+    ) -> CallToken {
         let mut state = self.lock();
         state.last_token += 1;
         let token = CallToken(state.last_token);
         // Before the client hears of it: the answer may come out of this very turn.
         state.callers.insert(token, caller);
-        self.drive(state, Input::Call(token, call));
+        self.drive(state, input(token));
         token
     }
 
@@ -133,7 +139,9 @@ impl Driver {
                 continue;
             };
             tokio::select! {
-                () = tokio::time::sleep_until(self.started + wakes_at.since(Time(0))) => {
+                // A host that is suspended has the rest of its sleep before it when it wakes up;
+                // renewals of the lease keep that short.
+                () = tokio::time::sleep(wakes_at.since(clock::now())) => {
                     let mut state = self.lock();
                     // It has passed: whatever time comes out of this turn counts as earlier.
                     state.wakes_at = None;
@@ -150,13 +158,14 @@ impl Driver {
         let mut next = Some(input);
         while let Some(input) = next {
             let ChannelState { client, outbox, .. } = &mut *state;
-            client.handle(self.now(), input, outbox);
+            client.handle(clock::now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
             // Carrying out may give the client something to hear, and the client may have a rest to
             // do.
             next = inputs.pop_front().or_else(|| state.client.has_more().then_some(Input::Tick));
         }
         self.count(&mut state);
+        self.show_lease(state.client.lease());
         let wakes_at = state.client.wakes_at();
         // Later is never told: the clock finds out by itself.
         if wakes_at.is_some_and(|at| state.wakes_at.is_none_or(|known| at < known))
@@ -222,6 +231,20 @@ impl Driver {
         self.counters.registrations.store(counts.registrations, Ordering::Relaxed);
         self.counters.questions.store(counts.questions, Ordering::Relaxed);
         self.counters.leaders.store(counts.leaders, Ordering::Relaxed);
+        self.counters.renewals.store(counts.renewals, Ordering::Relaxed);
+        self.counters.renewals_acknowledged.store(counts.renewals_acknowledged, Ordering::Relaxed);
+        self.counters.challenges.store(counts.challenges, Ordering::Relaxed);
+    }
+
+    /// Whoever watches the lease is woken only where it changed.
+    fn show_lease(&self, lease: &LeaseState) {
+        self.lease.send_if_modified(|shown| {
+            let is_new = shown != lease;
+            if is_new {
+                shown.clone_from(lease);
+            }
+            is_new
+        });
     }
 
     fn log(&self, notice: Notice) {
@@ -241,11 +264,10 @@ impl Driver {
             Notice::MayStayGranted(key, session, reason) => {
                 tracing::warn!(%key, %session, %reason, "a lock that nobody waits for any more may be granted");
             }
+            Notice::LeaseLost(reason) => {
+                tracing::warn!(%reason, node = %self.node, "the servers ended the lease of this node");
+            }
         }
-    }
-
-    fn now(&self) -> Time {
-        Time(self.started.elapsed().as_micros() as u64)
     }
 
     fn lock(&self) -> MutexGuard<'_, ChannelState> {
@@ -259,7 +281,7 @@ impl Quorum for Driver {
     fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Answer> {
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
-            let token = self.begin(call, sender);
+            let token = self.begin(|token| Input::Call(token, call), sender);
             let mut waiting = CancelOnDrop { driver: &self, token, is_over: false };
             let answer = receiver.await;
             waiting.is_over = true;
@@ -291,6 +313,19 @@ impl Quorum for Driver {
                 Unavailable::Unknown(what)
             })
         })
+    }
+
+    fn challenge(self: Arc<Self>, challenge: Challenge) -> BoxFuture<Answer> {
+        Box::pin(async move {
+            let (sender, receiver) = oneshot::channel();
+            self.begin(|token| Input::Challenge(token, challenge), sender);
+            // The answer came out of that very turn.
+            receiver.await.unwrap_or_else(|_| Err(shutting_down()))
+        })
+    }
+
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.lease.subscribe()
     }
 
     fn is_registered(&self) -> bool {

@@ -24,12 +24,14 @@ pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
 use driver::Driver;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
 };
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
@@ -37,6 +39,7 @@ use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable}
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
@@ -91,6 +94,11 @@ impl Upstream {
     /// There can be no UDP socket.
     pub fn start(options: UpstreamOptions) -> io::Result<Self> {
         let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
+        Ok(Self::start_on(Arc::new(endpoint), options))
+    }
+
+    /// The same from a socket that there is. It is closed with the upstream.
+    pub fn start_on(endpoint: Arc<Endpoint>, options: UpstreamOptions) -> Self {
         let config = QuorumClientConfig {
             servers: options.servers,
             registration: options.registration,
@@ -98,7 +106,7 @@ impl Upstream {
             answer_time: options.answer_time,
             probe_after: options.probe_after,
         };
-        Ok(Self::new(Driver::start(endpoint, config)))
+        Self::new(Driver::start(endpoint, config))
     }
 
     /// Changes the state, exactly once.
@@ -249,6 +257,21 @@ impl Upstream {
         }
     }
 
+    /// Answers a server that asks whether this agent lives.
+    pub async fn answer_challenge(&self, challenge: Challenge) -> Response {
+        match self.0.clone().challenge(challenge).await {
+            Ok(Answered::Response(response)) => response,
+            Ok(other) => Response::Unavailable(misfit(other)),
+            Err(reason) => Response::Unavailable(reason),
+        }
+    }
+
+    /// What may be believed of the node's lease, now and from now on. Its times are those of
+    /// `CLOCK_BOOTTIME`.
+    pub fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.0.lease()
+    }
+
     /// Whether the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
         self.0.is_registered()
@@ -263,6 +286,11 @@ impl Upstream {
     /// it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
         self.0.not_ready()
+    }
+
+    /// How the lease of this agent's node stands, on `CLOCK_BOOTTIME`, and every change of it.
+    pub fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.0.lease()
     }
 
     /// What was counted, where anything is.

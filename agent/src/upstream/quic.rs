@@ -1,4 +1,7 @@
 //! Connections to servers by QUIC: each made once, used until it ends or is given up.
+//!
+//! Renewals of the node's lease have a stream of their own, which is opened with the first one and
+//! goes first: whatever else waits to be sent, megabytes on a slow line, holds none of them up.
 
 use super::counters::UpstreamCounters;
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
@@ -6,7 +9,7 @@ use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
-use lockmesh_protocol::rpc::{Call, ReplyFrame};
+use lockmesh_protocol::rpc::{Call, ReplyFrame, Request};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,14 +24,24 @@ const RECEIVED_INTERVAL: Duration = Duration::from_millis(500);
 /// No more calls are wanted while so many bytes wait to be sent.
 const BYTES_IN_LINE: usize = 4 << 20;
 
+/// Why a connection is of no more use whose server says nothing more on a stream.
+const FINISHED: &str = "it finished the stream";
+
 /// A connection, or an attempt at one.
 #[derive(Debug)]
 pub(super) struct QuicConnection {
     id: ConnectionId,
     server: String,
+    calls: Lane,
+    renewals: Lane,
+    given_up: Notify,
+}
+
+/// What waits to be sent on one stream.
+#[derive(Debug, Default)]
+struct Lane {
     queue: Mutex<SendQueue>,
     ready: Notify,
-    given_up: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -40,8 +53,8 @@ struct SendQueue {
 
 impl QuicConnection {
     pub(super) fn new(id: ConnectionId, server: String) -> Arc<Self> {
-        let (queue, ready, given_up) = (Mutex::default(), Notify::new(), Notify::new());
-        Arc::new(Self { id, server, queue, ready, given_up })
+        let (calls, renewals) = (Lane::default(), Lane::default());
+        Arc::new(Self { id, server, calls, renewals, given_up: Notify::new() })
     }
 
     /// Its id.
@@ -55,13 +68,18 @@ impl QuicConnection {
     /// # Errors
     /// The call fits no frame; it was not taken.
     pub(super) fn send(&self, call: &Call) -> Result<bool, TooLong> {
-        let mut queue = self.lock();
+        // To cancel a renewal is of no use: the server has answered it, or will not.
+        let lane = match call {
+            Call::Begin(_, Request::RenewLease(_)) => &self.renewals,
+            _ => &self.calls,
+        };
+        let mut queue = lane.lock();
         queue.frames.push(call)?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
         let is_full = queue.is_full;
         // The task that wakes up needs the lock at once.
         drop(queue);
-        self.ready.notify_one();
+        lane.ready.notify_one();
         Ok(is_full)
     }
 
@@ -148,28 +166,43 @@ impl QuicConnection {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
         tell(Input::Connected(self.id));
         tokio::select! {
-            ended = self.send_frames(&mut sender, counters, tell) => ended,
-            ended = self.receive_frames(connection, &mut receiver, counters, tell) => ended,
+            ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
+            ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
+            ended = self.serve_renewals(connection, counters, tell) => ended,
             () = self.tell_traffic(connection, tell) => Ok("it was listened to no longer"),
+        }
+    }
+
+    /// The stream of renewals, to a server that is sent any.
+    async fn serve_renewals(
+        &self,
+        connection: &Connection,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
+    ) -> Result<&'static str, LinkError> {
+        self.renewals.filled().await;
+        let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
+        sender.prioritize();
+        tokio::select! {
+            ended = self.send_frames(&self.renewals, &mut sender, counters, tell) => ended,
+            ended = self.receive_frames(&mut receiver, counters, tell) => ended,
         }
     }
 
     async fn send_frames(
         &self,
+        lane: &Lane,
         sender: &mut FrameSender,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         loop {
-            // A wake-up may be left over from calls that went out with the frames before.
-            while self.lock().frames.is_empty() {
-                self.ready.notified().await;
-            }
+            lane.filled().await;
             // Callers that are about to run may have something to say as well: let them, so that it
             // shares a frame.
             tokio::task::yield_now().await;
             let (frames, was_full) = {
-                let mut queue = self.lock();
+                let mut queue = lane.lock();
                 (queue.frames.take(), std::mem::take(&mut queue.is_full))
             };
             // All of it was taken: the client may go on giving calls.
@@ -181,24 +214,34 @@ impl QuicConnection {
         }
     }
 
-    async fn receive_frames(
+    /// Says who answers, with the first frame of a connection.
+    async fn receive_first(
         &self,
         connection: &Connection,
         receiver: &mut FrameReceiver,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
-        let mut is_first = true;
+        let Some(ReplyFrame(answers)) = receiver.receive().await? else { return Ok(FINISHED) };
+        // Before it answers it may yet find that it does not believe this agent's certificate.
+        let (address, peer) = (connection.remote_address(), connection.peer());
+        tracing::info!(%address, %peer, "connected to a server");
+        counters.reply_frames.fetch_add(1, Ordering::Relaxed);
+        tell(Input::Answers(self.id, answers));
+        self.receive_frames(receiver, counters, tell).await
+    }
+
+    async fn receive_frames(
+        &self,
+        receiver: &mut FrameReceiver,
+        counters: &UpstreamCounters,
+        tell: &(impl Fn(Input) + Sync),
+    ) -> Result<&'static str, LinkError> {
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
-            // Before it answers it may yet find that it does not believe this agent's certificate.
-            if std::mem::take(&mut is_first) {
-                let (address, peer) = (connection.remote_address(), connection.peer());
-                tracing::info!(%address, %peer, "connected to a server");
-            }
             counters.reply_frames.fetch_add(1, Ordering::Relaxed);
             tell(Input::Answers(self.id, answers));
         }
-        Ok("it finished the stream")
+        Ok(FINISHED)
     }
 
     /// Whoever waits for news may wait for long, so that only this tells a server that is stopped
@@ -207,6 +250,16 @@ impl QuicConnection {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
             tell(Input::Received(self.id, connection.datagrams_received()));
+        }
+    }
+}
+
+impl Lane {
+    /// Waits until there is something to be sent.
+    async fn filled(&self) {
+        // A wake-up may be left over from calls that went out with the frames before.
+        while self.lock().frames.is_empty() {
+            self.ready.notified().await;
         }
     }
 

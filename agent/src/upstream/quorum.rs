@@ -1,12 +1,15 @@
 //! What the rest of the agent needs of the quorum, whoever plays it.
 
 use super::counters::UpstreamCounters;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// A future in a box.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -24,6 +27,17 @@ pub trait Quorum: Debug + Send + Sync {
         servers: Vec<String>,
     ) -> BoxFuture<Result<Response, Unavailable>>;
 
+    /// Answers a server that asks whether this agent lives.
+    fn challenge(self: Arc<Self>, _challenge: Challenge) -> BoxFuture<Result<Answered, Unavailable>> {
+        let why = "no lease is kept here".into();
+        Box::pin(std::future::ready(Err(Unavailable::Denied(why))))
+    }
+
+    /// What may be believed of the node's lease; where none is kept, nothing, and that is final.
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        watch::Sender::default().subscribe()
+    }
+
     /// Whether the agent has registered since it started.
     fn is_registered(&self) -> bool {
         true
@@ -32,6 +46,11 @@ pub trait Quorum: Debug + Send + Sync {
     /// Why this agent cannot have requests answered now; nothing where it can.
     fn not_ready(&self) -> Vec<NotReady> {
         Vec::new()
+    }
+
+    /// How the lease of this agent's node stands.
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        watch::channel(LeaseState::default()).1
     }
 
     /// What was counted, where anything is.

@@ -42,7 +42,14 @@ impl CallClient {
     }
 
     async fn open(endpoint: &Endpoint, address: SocketAddr) -> Result<Self, LinkError> {
-        let connection = endpoint.connect(address, Role::Server).await?;
+        Self::on(endpoint.connect(address, Role::Server).await?).await
+    }
+
+    /// Opens a stream for calls on a connection that stands.
+    ///
+    /// # Errors
+    /// The connection has ended. Nothing was asked.
+    pub async fn on(connection: Connection) -> Result<Self, LinkError> {
         let (sender, receiver) = connection.open(Purpose::Calls).await?;
         Ok(Self { connection, sender, receiver, last_call: 0 })
     }

@@ -380,6 +380,11 @@ impl Connection {
         }
     }
 
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
     /// Waits for the connection's end and says why it came.
     pub async fn closed(&self) -> String {
         self.connection.closed().await.to_string()
@@ -409,6 +414,12 @@ fn readable(address: SocketAddr) -> SocketAddr {
 pub struct FrameSender(quinn::SendStream);
 
 impl FrameSender {
+    /// What is sent here leaves before what waits on the connection's other streams.
+    pub fn prioritize(&mut self) {
+        // It fails only where the stream has ended, which the next frame tells.
+        let _ = self.0.set_priority(1);
+    }
+
     /// Sends frames; they leave at once, and this returns when they found room in the send window.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
+use crate::judge::Judge;
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
@@ -17,9 +18,9 @@ use crate::state::{Listing, State};
 use crate::timers::{Subject, TimerConfig, Timers};
 use crate::upgrade;
 use bytes::Bytes;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format::{self, FormatError};
-use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
@@ -34,7 +35,7 @@ use std::time::Duration;
 /// servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 /// How long the leader waits before it proposes an end again that came to nothing.
-const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
 /// How many deadlines pass from one tick to the next: those of a node with many locks pass all at
 /// once.
 const DEADLINES_A_TICK: usize = 200;
@@ -93,7 +94,8 @@ pub struct Core {
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
-    read_index: ReadIndex,
+    pub(crate) judge: Judge,
+    pub(crate) read_index: ReadIndex,
     /// Entries that are committed and not yet applied: none outside a turn.
     committed: Vec<LogEntry>,
     /// Proposals of this turn, not yet in the log.
@@ -112,7 +114,7 @@ pub struct Core {
     pub(crate) serving: Option<Term>,
     pub(crate) wall: WallTime,
     pub(crate) last_tick: Option<Time>,
-    observer: Observer,
+    pub(crate) observer: Observer,
 }
 
 /// Who wants to know what became of a proposal.
@@ -121,6 +123,8 @@ pub(crate) enum Origin {
     /// A client, and when it asked.
     Client(CallToken, Time),
     Timer(Subject),
+    /// A verdict on this agent.
+    Verdict(AgentNumber),
     Nobody,
 }
 
@@ -146,6 +150,7 @@ impl Core {
         }
         Self {
             timers: Timers::new(config.timers),
+            judge: Judge::new(config.seed),
             may_pass: 0,
             config,
             engine,
@@ -202,8 +207,10 @@ impl Core {
             Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
             // Any age of answer will do, so it needs neither a leader nor a round.
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
-            Input::Read(token, _) => self.read(now, Reader::Query(token), outbox),
+            Input::Read(token, _) => self.read(now, token, outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
+            Input::RenewLease(token, renewal) => self.renew_lease(now, token, renewal, outbox),
+            Input::Challenged(challenge, answer) => self.challenged(now, challenge, answer, outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
@@ -224,6 +231,7 @@ impl Core {
         if self.unreadable.is_some() {
             return;
         }
+        self.flush_judge(outbox);
         self.propose_batch(now, outbox);
         self.advance(now, outbox);
     }
@@ -265,6 +273,7 @@ impl Core {
                 break;
             }
         }
+        self.flush_judge(outbox);
         // The engine did not want it, as where it is past that index. The state in it is large, and
         // goes.
         self.arrived = None;
@@ -411,7 +420,7 @@ impl Core {
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
-                if !self.corruption_message(&message, outbox) {
+                if !self.corruption_message(&message, outbox) && !self.judge_message(now, &message, outbox) {
                     if let Some(certain) = message.certain_position() {
                         self.own.peers.note(message.from, certain);
                     }
@@ -465,6 +474,7 @@ impl Core {
             Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
             Input::Propose(token, _)
             | Input::Renew(token, _)
+            | Input::RenewLease(token, _)
             | Input::TransferLeader(token, _)
             | Input::AddServer(token, _)
             | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),
@@ -473,6 +483,7 @@ impl Core {
             | Input::Peer(..)
             | Input::SetBack(..)
             | Input::Summed(..)
+            | Input::Challenged(..)
             | Input::Install(..)
             | Input::Unreachable(_) => {}
         }
@@ -543,9 +554,9 @@ impl Core {
         self.read_index.retry(now);
         // Whoever waits would wait for an election; another server may know of a leader by now.
         if self.engine.leader().is_none() {
-            self.read_index.drain().iter().for_each(|reader| refuse_reader(outbox, reader));
+            self.read_index.drain().into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         } else if !self.engine.is_leader() {
-            self.read_index.overdue(now).iter().for_each(|reader| refuse_reader(outbox, reader));
+            self.read_index.overdue(now).into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         }
         self.may_pass = DEADLINES_A_TICK;
         self.pass_deadlines(now);
@@ -553,6 +564,7 @@ impl Core {
         if self.is_serving() {
             self.check_for_corruption(now, outbox);
         }
+        self.tick_judge(now, outbox);
     }
 
     /// Proposes a command of the leader's own, of which nobody wants to hear.
@@ -592,6 +604,8 @@ impl Core {
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }
+        // A process that registers for a node of which another one may live waits.
+        let Some(proposal) = self.hold_registration(now, token, proposal, outbox) else { return };
         // In front of the request, in the same batch: it finds the lock as it is by the leader's
         // clock.
         self.end_delays_that_are_over(now, &proposal.command);
@@ -652,17 +666,18 @@ impl Core {
             Origin::Client(token, _) => outbox.fail(token, why),
             // Not at once: what refused it, a full log or a transfer, needs a moment to pass.
             Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
+            Origin::Verdict(agent) => self.verdict_is_known(now, agent, None),
             Origin::Nobody => {}
         }
     }
 
-    fn read(&mut self, now: Time, reader: Reader, outbox: &mut Outbox) {
+    fn read(&mut self, now: Time, token: CallToken, outbox: &mut Outbox) {
         if self.engine.is_leader() && self.engine.fault_point.breaks(Rule::ReadsWaitForTheirRound) {
-            outbox.readable.push(reader.token());
+            outbox.readable.push(token);
         } else if self.engine.leader().is_some() {
-            self.read_index.arrive(now, reader);
+            self.read_index.arrive(now, Reader::Query(token));
         } else {
-            refuse_reader(outbox, &reader);
+            self.refuse_reader(Reader::Query(token), outbox);
         }
     }
 
@@ -712,6 +727,7 @@ impl Core {
                     let session = self.state.session(id).cloned();
                     outbox.replies.push((token, Response::Renewed(session)));
                 }
+                Reader::Lease(caller, renewal) => self.answer_renewal(caller, renewal, outbox),
             }
         }
     }
@@ -761,7 +777,7 @@ impl Core {
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
-        let proposal = self.fault_injected(proposal);
+        let proposal = self.fault_injected(self.without_minority(proposal));
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
@@ -774,6 +790,7 @@ impl Core {
             // Timers learn what became true; after a restore they start afresh.
             self.timers.note_all(now, &outbox.changes[news..]);
             self.observer.applied(now, &outbox.changes[news..], &self.state);
+            self.note_members(now, &outbox.changes[news..]);
         }
         match origin {
             Origin::Client(token, came) => {
@@ -781,6 +798,7 @@ impl Core {
                 outbox.replies.push((token, Response::Applied(applied)));
             }
             Origin::Timer(subject) => self.timers.decided(&subject),
+            Origin::Verdict(agent) => self.verdict_is_known(now, agent, verdict_of(&proposal.command)),
             Origin::Nobody => {}
         }
         proposal.command == Command::CorruptionCheck
@@ -830,6 +848,7 @@ impl Core {
             // may last longer, never shorter.
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
+            self.start_judge(now);
             // A leader may have died between its first entry and this one, so each that finds none
             // says it; only the first counts.
             if self.state.cluster_id().is_empty() {
@@ -898,7 +917,7 @@ impl Core {
         // A round that was begun as the leader vanishes with the role; whoever reads is sent to the
         // next one at once.
         for reader in self.read_index.drain() {
-            refuse_reader(outbox, &reader);
+            self.refuse_reader(reader, outbox);
         }
         // They are in the log, and the next leader may commit them or not.
         for pending in std::mem::take(&mut self.pending) {
@@ -906,6 +925,15 @@ impl Core {
         }
         self.autopilot.step_down(outbox);
         self.corruption.step_down();
+        self.stop_judge(now, outbox);
+    }
+
+    fn refuse_reader(&mut self, reader: Reader, outbox: &mut Outbox) {
+        match reader {
+            Reader::Query(token) => outbox.refused_reads.push((token, not_leader())),
+            Reader::Renewal(token, _) => outbox.fail(token, not_leader()),
+            Reader::Lease(caller, _) => self.refuse_renewal(caller, outbox),
+        }
     }
 }
 
@@ -936,9 +964,9 @@ fn decode(entry: &LogEntry) -> Proposal {
         .unwrap_or_else(|error| panic!("log entry {} cannot be read: {error}", entry.index))
 }
 
-fn refuse_reader(outbox: &mut Outbox, reader: &Reader) {
-    match reader {
-        Reader::Query(token) => outbox.refused_reads.push((*token, not_leader())),
-        Reader::Renewal(..) => outbox.fail(reader.token(), not_leader()),
+fn verdict_of(command: &Command) -> Option<&NodeFailure> {
+    match command {
+        Command::FailNode(failure) => Some(failure),
+        _ => None,
     }
 }

@@ -40,6 +40,7 @@ impl Core {
             let gap_ms = gap.as_millis() as u64;
             tracing::warn!(gap_ms, "this server was not running for a while: its deadlines move");
             self.timers.postpone(gap - TICK);
+            self.judge.was_late(now, gap - TICK);
         }
     }
 

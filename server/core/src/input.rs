@@ -7,6 +7,7 @@ use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
+use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::query::Consistency;
 
 /// Which waiting caller an answer belongs to; given by the shell, opaque to the core.
@@ -38,6 +39,11 @@ pub enum Input {
     Read(CallToken, Consistency),
     /// Somebody keeps a session alive.
     Renew(CallToken, SessionId),
+    /// An agent keeps the sessions of its node alive.
+    RenewLease(CallToken, Renewal),
+    /// What a node answered that was to be asked whether it lives, see [`crate::Outbox::challenges`]; none
+    /// where it could not be reached, or did not answer in time.
+    Challenged(Challenge, Option<Renewal>),
     /// Every log write up to this number is on disk.
     Persisted(u64),
     /// This checkpoint of the state is on disk: the log behind it may be compacted.

@@ -19,6 +19,7 @@
 //! | [`setback`] | servers whose disks were set back: what others remember of them, and the refusal |
 //! | [`checksum`] | one number for all rows of a state |
 //! | [`corruption`] | the check that finds replicas whose states came apart |
+//! | `judge` | which nodes live: renewals, checks, verdicts by a majority of the servers |
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
@@ -34,6 +35,7 @@ mod deadlines;
 pub mod fault_injection;
 pub mod frontend;
 pub mod input;
+mod judge;
 pub mod observed;
 pub mod outbox;
 mod proposal;
@@ -48,6 +50,7 @@ pub mod write_queue;
 
 pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
 pub use input::{CallToken, Input};
+pub use judge::ChallengeWanted;
 pub use outbox::Outbox;
 pub use proposal::Proposal;
 pub use state::State;

@@ -36,6 +36,16 @@ pub struct Observed {
     pub lock_waits: Vec<Duration>,
     /// What was lost, by cause in the order of [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
+    /// Renewals of leases that were acknowledged.
+    pub renewals_acknowledged: u64,
+    /// Renewals of leases that were refused: a verdict was on its way, this server did not lead, or
+    /// they were forged.
+    pub renewals_refused: u64,
+    /// Checks that were opened.
+    pub checks_opened: u64,
+    /// Verdicts that were applied, by window in the order of
+    /// [`lockmesh_protocol::record::HealthWindow::ALL`].
+    pub verdicts: [u64; 3],
 }
 
 /// Sessions that ended, and what they held.

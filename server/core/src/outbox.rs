@@ -1,6 +1,7 @@
 //! Everything that shall happen next, in the order in which it was decided.
 
 use crate::input::CallToken;
+use crate::judge::ChallengeWanted;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::Removed;
@@ -34,6 +35,9 @@ pub struct Outbox {
     pub checks: Vec<(usize, SnapshotMeta)>,
     /// Rows that these removed many at once: to be dropped where nobody waits.
     pub removed: Removed,
+    /// Nodes that shall be asked whether they live: what came of each is told as
+    /// [`crate::Input::Challenged`].
+    pub challenges: Vec<ChallengeWanted>,
     /// The log on disk may be compacted up to this index.
     pub compact: Option<LogIndex>,
     /// A follower needs a snapshot that is newer than the one on disk: make one now.

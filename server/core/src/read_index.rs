@@ -9,7 +9,9 @@
 //! asked may ask the leader.
 
 use crate::input::CallToken;
+use crate::judge::LeaseCaller;
 use lockmesh_protocol::id::{LogIndex, SessionId};
+use lockmesh_protocol::lease::Renewal;
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,14 +30,8 @@ pub(crate) enum Reader {
     Query(CallToken),
     /// Wants to know that the session lives, and that the leader who says so is one.
     Renewal(CallToken, SessionId),
-}
-
-impl Reader {
-    pub(crate) fn token(&self) -> CallToken {
-        match self {
-            Self::Query(token) | Self::Renewal(token, _) => *token,
-        }
-    }
+    /// Wants to know the same of a lease.
+    Lease(LeaseCaller, Renewal),
 }
 
 /// Since when somebody waits.

@@ -23,6 +23,8 @@ pub struct TimerConfig {
     pub tombstone_ttl: Duration,
     /// Tombstones that are made within this time are forgotten together.
     pub tombstone_granularity: Duration,
+    /// How long a failed member is remembered.
+    pub reap_failed_after: Duration,
 }
 
 impl Default for TimerConfig {
@@ -31,6 +33,7 @@ impl Default for TimerConfig {
             ttl_multiplier: 2,
             tombstone_ttl: Duration::from_secs(15 * 60),
             tombstone_granularity: Duration::from_secs(30),
+            reap_failed_after: Duration::from_secs(72 * 3600),
         }
     }
 }

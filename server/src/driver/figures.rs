@@ -2,9 +2,10 @@
 //! ask for its health.
 
 use crate::health::{Health, Report};
-use crate::metrics::{SERVER, show_flag};
+use crate::metrics::{MEMBER_STATUSES, SERVER, show_flag};
 use lockmesh_core::frontend::{AnswerKind, Figures, FollowerFigures, NotReady};
 use lockmesh_core::observed::Observed;
+use lockmesh_core::state::MemberCounts;
 use lockmesh_protocol::id::NodeName;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ fn show_levels(figures: &Figures) {
     show_flag(&SERVER.levels.leader_known, figures.is_leader_known);
     show_flag(&SERVER.levels.corrupt, figures.is_corrupt);
     show_flag(&SERVER.levels.states_differ, figures.states_differ);
+    show_flag(&SERVER.levels.node_brake, figures.is_braking);
     let levels = [
         (&SERVER.levels.term, figures.term.0),
         (&SERVER.levels.last_index, figures.last_index.0),
@@ -68,8 +70,13 @@ fn show_levels(figures: &Figures) {
         (&SERVER.levels.lock_waiters, figures.lock_waiters as u64),
         (&SERVER.levels.keys, figures.keys as u64),
         (&SERVER.levels.watches, figures.watches as u64),
+        (&SERVER.levels.node_checks_open, figures.open_checks as u64),
     ];
     levels.iter().for_each(|(gauge, level)| gauge.set(level.cast_signed()));
+    let MemberCounts { alive, restarting, left, failed } = figures.members;
+    for (status, count) in MEMBER_STATUSES.iter().zip([alive, restarting, left, failed]) {
+        SERVER.levels.members.with_label_values(&[status]).set((count as u64).cast_signed());
+    }
 }
 
 /// Counts what a turn brought.
@@ -83,6 +90,12 @@ pub(super) fn count(observed: &Observed) {
             sessions.inc_by(losses.sessions);
             locks.inc_by(losses.locks);
         }
+    }
+    SERVER.counts.renewals_acknowledged.inc_by(observed.renewals_acknowledged);
+    SERVER.counts.renewals_refused.inc_by(observed.renewals_refused);
+    SERVER.counts.node_checks.inc_by(observed.checks_opened);
+    for (verdicts, counter) in observed.verdicts.iter().zip(&SERVER.counts.node_verdicts) {
+        counter.inc_by(*verdicts);
     }
 }
 

@@ -10,4 +10,4 @@
 
 mod server;
 
-pub(crate) use server::{SERVER, show_flag};
+pub(crate) use server::{MEMBER_STATUSES, SERVER, show_flag};

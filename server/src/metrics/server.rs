@@ -2,6 +2,7 @@
 
 use lockmesh_core::observed::LOSS_CAUSES;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
+use lockmesh_protocol::record::HealthWindow;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use prometheus::{
@@ -61,6 +62,9 @@ enum Outcome {
     Corrupt,
 }
 
+/// How members stand, in words for labels.
+pub(crate) const MEMBER_STATUSES: [&str; 4] = ["alive", "restarting", "left", "failed"];
+
 /// The figures of this process's server.
 pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
     times: Times::registered(),
@@ -95,9 +99,17 @@ pub(crate) struct Counts {
     writes: [IntCounter; OUTCOMES.len()],
     pub(crate) reads: IntCounter,
     pub(crate) leader_changes: IntCounter,
+    pub(crate) challenges: IntCounter,
+    pub(crate) challenges_unanswered: IntCounter,
+    pub(crate) challenges_unsent: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
     pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
     pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
+    pub(crate) renewals_acknowledged: IntCounter,
+    pub(crate) renewals_refused: IntCounter,
+    pub(crate) node_checks: IntCounter,
+    /// In the order of [`HealthWindow::ALL`].
+    pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
 }
 
 /// How things stand.
@@ -116,6 +128,10 @@ pub(crate) struct Levels {
     pub(crate) lock_waiters: IntGauge,
     pub(crate) keys: IntGauge,
     pub(crate) watches: IntGauge,
+    /// By status.
+    pub(crate) members: IntGaugeVec,
+    pub(crate) node_checks_open: IntGauge,
+    pub(crate) node_brake: IntGauge,
     pub(crate) corrupt: IntGauge,
     pub(crate) states_differ: IntGauge,
     pub(crate) disk_healthy: IntGauge,
@@ -157,6 +173,16 @@ impl Counts {
             "Locks that ended with their session, while this server led",
             "cause",
         );
+        let renewals = counters(
+            "lease_renewals_total",
+            "Renewals of nodes' leases that this server decided about as the leader, by outcome",
+            "outcome",
+        );
+        let verdicts = counters(
+            "node_verdicts_total",
+            "Verdicts on silent nodes that were applied while this server led, by window",
+            "window",
+        );
         let writes = counters("writes_total", "Commands answered, by outcome", "outcome");
         Self {
             events: counter("events_total", "Events that the driver took"),
@@ -166,8 +192,21 @@ impl Counts {
                 "leader_changes_total",
                 "Leaders that this server saw after the first one",
             ),
+            challenges: counter("challenges_total", "Agents that were asked whether they live, each time"),
+            challenges_unanswered: counter(
+                "challenges_unanswered_total",
+                "Challenges to which the agent said nothing in time",
+            ),
+            challenges_unsent: counter(
+                "challenges_unsent_total",
+                "Challenges that were not sent because too many were under way",
+            ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),
+            renewals_acknowledged: renewals.with_label_values(&["acknowledged"]),
+            renewals_refused: renewals.with_label_values(&["refused"]),
+            node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
+            node_verdicts: HealthWindow::ALL.map(|window| verdicts.with_label_values(&[window.as_str()])),
         }
     }
 
@@ -180,6 +219,8 @@ impl Counts {
 impl Levels {
     fn registered() -> Self {
         let follower = ["server"];
+        let members = labelled("members", "Agents that registered, by status", ["status"]);
+        MEMBER_STATUSES.iter().for_each(|status| drop(members.with_label_values(&[status])));
         let files = labelled("database_bytes", "The size of a database file", ["file"]);
         ["log", "state"].iter().for_each(|file| drop(files.with_label_values(&[file])));
         Self {
@@ -205,6 +246,12 @@ impl Levels {
             lock_waiters: gauge("lock_waiters", "Waiters in the queues of all locks"),
             keys: gauge("keys", "Keys"),
             watches: gauge("watches", "Blocking queries that are parked"),
+            members,
+            node_checks_open: gauge("node_checks_open", "Silent nodes that are asked, on the leader"),
+            node_brake: gauge(
+                "node_brake",
+                "1 where so many nodes are silent that this leader fails none before 15 seconds",
+            ),
             corrupt: gauge(
                 "corrupt",
                 "1 where a check found the state of this server to be corrupt: it answers no agent",

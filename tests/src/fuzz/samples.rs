@@ -125,6 +125,10 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::Checksum,
         MessageKind::ChecksumResponse,
         MessageKind::Corrupt,
+        MessageKind::LeaseRenewals,
+        MessageKind::LeaseAnswers,
+        MessageKind::CheckNodes,
+        MessageKind::NodeReports,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
     let mark = SnapshotMeta { index: LogIndex(100), term: Term(4), membership };

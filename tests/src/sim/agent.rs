@@ -4,6 +4,7 @@
 //! It has a clock of its own, and now and then takes nothing in for a while. How it is connected is
 //! in [`super::connections`], what its clients want in [`super::client`].
 
+use super::challenges::{Question, port};
 use super::client::{Client, Wish};
 use super::clock::Clock;
 use super::connections::{Connection, IDLE_TIMEOUT};
@@ -12,6 +13,7 @@ use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient, QuorumClientConfig,
 };
@@ -19,7 +21,7 @@ use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::{Answer, Query};
-use lockmesh_protocol::record::Node;
+use lockmesh_protocol::record::{HealthWindow, Incarnation, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -72,6 +74,10 @@ pub struct Agent {
     /// When it looks at the clock, if nothing happens.
     wakes_at: Option<Time>,
     last_token: u64,
+    /// Questions of servers that the quorum client has yet to answer.
+    pub(super) questions: BTreeMap<CallToken, Question>,
+    /// What was last known of the node's lease.
+    lease: LeaseState,
     tasks: Vec<Task>,
     /// Programs on its host that hold locks by the client library.
     pub(super) guards: Guards,
@@ -100,6 +106,8 @@ impl Agent {
             disturbed: BTreeMap::new(),
             wakes_at: None,
             last_token: 0,
+            questions: BTreeMap::new(),
+            lease: LeaseState::default(),
             tasks,
             guards: Guards::begin(stage, place),
         };
@@ -129,6 +137,8 @@ impl Agent {
         self.calls.clear();
         self.sent_to.clear();
         (self.leader, self.home, self.registration) = (None, None, None);
+        self.questions.clear();
+        self.lease = LeaseState::default();
         self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
             task.pending = None;
@@ -340,6 +350,8 @@ impl Agent {
         if load.waiters > load.shared_reads {
             stage.hit(Mark::ReadShared);
         }
+        answers.retain(|(token, answer)| !self.answers_challenge(stage, *token, answer));
+        self.notice_lease(stage, judge);
         for (token, answer) in &answers {
             self.see(stage, judge, AgentEvent::Told { token: *token, answer, as_of });
         }
@@ -347,6 +359,21 @@ impl Agent {
         for (token, answer) in answers {
             self.heard(stage, judge, token, answer);
         }
+    }
+
+    /// What guards on this host may believe has changed.
+    fn notice_lease(&mut self, stage: &Stage, judge: &mut Judge) {
+        let lease = self.upstream.lease();
+        if *lease == self.lease {
+            return;
+        }
+        self.lease = lease.clone();
+        let Some(registration) = self.registration else { return };
+        let until = HealthWindow::ALL.map(|window| {
+            let deadline = self.lease.deadline(window);
+            deadline.map_or(Time(0), |deadline| self.clock.when(deadline, stage.now))
+        });
+        judge.see(stage, &Fact::NodeBelieved { lease: registration.lease, until });
     }
 
     fn wake_later(&mut self, stage: &mut Stage) {
@@ -378,6 +405,7 @@ impl Agent {
                 stage.hit(Mark::MayStayGranted);
                 self.tasks.iter_mut().for_each(|task| task.client.may_stay_granted(&session));
             }
+            Notice::LeaseLost(_) => stage.hit(Mark::LeaseLost),
             Notice::NotRegistered(_) | Notice::ConnectionFailed(_) => {}
         }
     }
@@ -473,10 +501,20 @@ fn local_call(request: &Request) -> LocalCall {
 }
 
 fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
+    // Each life is a process of its own, on one boot of one host.
+    let process = u128::from(stage.draw.bits());
     let clients = &stage.plan.clients;
     let config = QuorumClientConfig {
         servers: configured(stage),
-        registration: registration(place),
+        registration: AgentRegistration {
+            incarnation: Incarnation {
+                process: process.to_be_bytes(),
+                boot: [place as u8; 16],
+                ..Incarnation::default()
+            },
+            port: port(place),
+            ..registration(place)
+        },
         hold_time: clients.timeout,
         answer_time: clients.timeout * 4,
         probe_after: PROBE_AFTER,

@@ -7,15 +7,17 @@ use super::operator::Order;
 use super::process::Process;
 use super::stage::Event;
 use super::world::World;
+use lockmesh_core::State;
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often somebody looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long it may take until all is well.
-const BOUND: Duration = Duration::from_secs(60);
+/// How long it may take until all is well: the catalog is compared with the roster every minute.
+const BOUND: Duration = Duration::from_secs(65);
 /// How much longer it may take until it is known whose state is corrupt: a comparison waits a
 /// minute for servers that tell no checksum, and the last one begins a while after the last write.
 const COMPARISON_BOUND: Duration = Duration::from_secs(70);
@@ -111,6 +113,7 @@ impl World {
         if process.applied() < self.judge.history.last() {
             wrong.push("the leader is behind".into());
         }
+        wrong.extend(unreconciled(process.core().state()));
         wrong.extend(self.unfound());
         wrong.extend(self.unseen());
         wrong
@@ -151,4 +154,15 @@ impl World {
             self.judge.see(&self.stage, &Fact::LastSeen { query, answer });
         }
     }
+}
+
+/// Members that do not live, although nothing has gone wrong for long, and where the catalog says
+/// something else than the roster (I7 of the design).
+fn unreconciled(state: &State) -> Vec<String> {
+    let (members, strangers) = state.unreconciled(usize::MAX);
+    let said = state.agents().filter(|agent| agent.status != MemberStatus::Alive);
+    let said = said.map(|agent| format!("node {} is {:?}", agent.node, agent.status));
+    let differing = members.into_iter().map(|number| format!("the catalog has another agent {number}"));
+    let strange = strangers.into_iter().map(|node| format!("node {node} is healthy, and has no agent"));
+    said.chain(differing).chain(strange).collect()
 }

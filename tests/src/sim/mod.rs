@@ -35,6 +35,7 @@ pub mod archivist;
 mod bounds;
 pub mod calm;
 pub mod cataloguer;
+mod challenges;
 pub mod chaos;
 pub mod chronicle;
 pub mod client;

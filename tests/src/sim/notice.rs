@@ -120,9 +120,9 @@ impl World {
                     LossCause::TtlExpired => self.stage.hit(Mark::Expired),
                     LossCause::CheckCritical(_) => self.stage.hit(Mark::EndedByCheck),
                     LossCause::NodeDeregistered => self.stage.hit(Mark::EndedWithNode),
+                    LossCause::NodeFailed { .. } => self.stage.hit(Mark::NodeFailed),
                     LossCause::CheckDeregistered(_)
                     | LossCause::Destroyed
-                    | LossCause::NodeFailed { .. }
                     | LossCause::HostReplaced
                     | LossCause::NodeLeft
                     | LossCause::NodeForcedToLeave

@@ -10,8 +10,8 @@ use super::marks::Mark;
 use super::readers::Readers;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event as Input, Frontend, FrontendConfig,
-    PartWanted, SnapshotFetch, Storage,
+    Actions, CallAnswer, CallRef, ChallengeWanted, CheckpointReader, DiskHealth, Event as Input, Frontend,
+    FrontendConfig, PartWanted, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Recovered, SnapshotMeta};
@@ -23,6 +23,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
+use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
@@ -51,6 +52,8 @@ pub enum DriverEvent {
     Snapshot(Option<Box<Fetched>>),
     /// What was sent to a server was lost.
     Unreachable(ServerId),
+    /// A node was asked whether it lives.
+    Challenged(Challenge, Option<Renewal>),
     /// Another server says that this one was removed.
     Removed,
     /// Another server remembers that this one had come so far.
@@ -103,6 +106,8 @@ pub struct Turn {
     pub parts: Vec<PartWanted>,
     /// Servers that shall be told that they were removed.
     pub told_removed: Vec<ServerId>,
+    /// Nodes that shall be asked whether they live.
+    pub challenges: Vec<ChallengeWanted>,
     /// It was removed itself.
     pub removed: bool,
     /// It learned that its state is corrupt.
@@ -194,6 +199,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
             ttl_multiplier: plan.ttl_multiplier >> halved,
             tombstone_ttl: plan.tombstone_ttl,
             tombstone_granularity: plan.tombstone_ttl / 8,
+            ..TimerConfig::default()
         },
         max_pending_proposals: plan.max_pending_proposals,
         log_keep_bytes: plan.log_keep_bytes,
@@ -413,6 +419,7 @@ impl Process {
                 (mark, state)
             })),
             DriverEvent::Unreachable(server) => Input::Unreachable(server),
+            DriverEvent::Challenged(challenge, answer) => Input::Challenged { challenge, answer },
             DriverEvent::Removed => Input::Removed,
             DriverEvent::SetBack(by, known) => Input::SetBack(by, known),
             DriverEvent::Store(Told::Persisted(number)) => Input::Persisted(number),
@@ -456,6 +463,7 @@ impl Process {
         drop(self.frontend.take_observed());
         turn.open_readers.append(&mut actions.open_readers);
         turn.parts.append(&mut actions.parts);
+        turn.challenges.append(&mut actions.challenges);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
             stage.hit(Mark::Stranger);

@@ -1,6 +1,7 @@
 //! What everybody in the simulation shares: the time, the one event queue, chance, the network, the
 //! chronicle.
 
+use super::challenges::Question;
 use super::chronicle::{Chronicle, Detail};
 use super::connections::Way;
 use super::disk::DiskEvent;
@@ -15,6 +16,7 @@ use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
+use lockmesh_protocol::lease::Renewal;
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +75,10 @@ pub enum Event {
     Listen(usize, u64),
     /// An agent looks at the clock: the agent, its life.
     Wake(usize, u64),
+    /// A server's question comes to an agent.
+    Challenge(usize, Question),
+    /// Its answer comes to the server, or none came in time.
+    Challenged(Question, Option<Renewal>),
     /// Whoever asked has waited long enough for an answer to a call.
     Tired(Requester, u64),
     /// A fault of a kind happens.
@@ -98,6 +104,7 @@ impl Event {
             Self::Answer(Requester::Agent(agent), ..)
             | Self::Tired(Requester::Agent(agent), _)
             | Self::Think(agent, ..)
+            | Self::Challenge(agent, _)
             | Self::GuardAct(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)

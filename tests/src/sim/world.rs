@@ -21,7 +21,7 @@ use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response};
 use lockmesh_protocol::wire;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// After so long an attempt to connect is given up.
@@ -50,6 +50,8 @@ pub struct World {
     pub(super) renewers: BTreeMap<SessionId, ServerId>,
     /// A disk that was set back, until its folder is emptied.
     pub(super) planned: Option<Planned>,
+    /// Questions of servers to nodes that are not answered.
+    pub(super) questions: BTreeSet<u64>,
     /// What each agent must have found out by now.
     pub(super) bounds: BTreeMap<usize, Bounds>,
     /// Whether all is as it should be at last.
@@ -83,6 +85,7 @@ impl World {
             compared: LogIndex(0),
             renewers: BTreeMap::new(),
             planned: None,
+            questions: BTreeSet::new(),
             bounds: BTreeMap::new(),
             done: false,
         };
@@ -125,6 +128,10 @@ impl World {
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
+            Event::Challenge(agent, question) => {
+                self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
+            }
+            Event::Challenged(question, answer) => self.challenged(question, answer),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
             Event::Tired(Requester::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
@@ -312,6 +319,9 @@ impl World {
         }
         for part in turn.parts {
             self.read_later(id, part);
+        }
+        for wanted in &turn.challenges {
+            self.challenge(id, life, wanted);
         }
         for given in turn.given {
             self.give(id, given);

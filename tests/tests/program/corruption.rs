@@ -66,6 +66,7 @@ impl LonelyAgent {
         let settings = [
             format!("data_dir={own}/data"),
             "node.name=lonely".to_owned(),
+            "listen=127.0.0.1:0".to_owned(),
             "http.tcp=".to_owned(),
             format!("http.socket={own}/socket"),
             format!("upstream.servers={}", address(fleet, server)),

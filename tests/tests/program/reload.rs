@@ -94,7 +94,7 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
 fn an_agent_that_is_another_node_or_a_second_one_does_not_start() {
     let fleet = Fleet::new();
     let reach = format!(
-        "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"127.0.0.1:1\"]",
+        "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"127.0.0.1:1\"]",
         fleet.at("sock")
     );
     fleet.issue("web-3", "agent", "web-1");
@@ -123,7 +123,7 @@ fn server_and_agent_read_again_on_sighup() {
     let listens = server.says("the server listens");
     let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
     let reach = format!(
-        "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"{address}\"]",
+        "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"{address}\"]",
         fleet.at("sock")
     );
     let config = fleet.config("agent", "web-1", "info", &reach);

@@ -81,6 +81,7 @@ pub(super) fn loopback_agent(
 ) -> AgentConfig {
     AgentConfig {
         data_dir,
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         advertise: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         node,
         http,

@@ -5,6 +5,7 @@
 
 use super::owner::RequestNumber;
 use crate::request_ids::Registration;
+use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub(super) enum CallKind {
     Registration,
     /// The server's status, asked for in this registration.
     Status(Option<Registration>),
+    /// A renewal of this lease, with this sequence.
+    Renewal(LeaseId, u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use lockmesh_protocol::command::{Command, NewEntry};
 use lockmesh_protocol::id::SessionId;
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub enum Input {
     Cancel(CallToken),
     /// A lock that was granted after a wait was heard of: it is the caller's.
     Heard(CallToken),
+    /// A server asks whether this agent lives. Answered at once, as a call is.
+    Challenge(CallToken, Challenge),
     /// There is a connection: calls may be sent on it.
     Connected(ConnectionId),
     /// There is none any more, or none could be made.

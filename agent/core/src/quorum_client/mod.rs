@@ -9,7 +9,7 @@
 //!
 //! It decides which server leads and which is home, who is dialled and when again, under which id a
 //! command goes and whether it may go once more, which reads share one upstream request, how long a
-//! lock is waited for, and when the agent registers. The shell has the clock and the sockets: it
+//! lock is waited for, when the agent registers and renews its node's lease. The shell has the clock and the sockets: it
 //! tells what happened, carries out what comes back, and calls [`QuorumClient::handle`] again when
 //! [`QuorumClient::wakes_at`] says. The simulator can drive the same value.
 //!
@@ -23,6 +23,7 @@
 //! | `shared_reads.rs` | blocking reads that share one upstream request |
 //! | `lock_waits.rs` | waits for locks, and what becomes of them when nobody waits any more |
 //! | `registrar.rs` | the agent's registration with the leader |
+//! | `renewals.rs` | the node lease: when it is renewed and how, and what follows from the answers |
 //! | `routes.rs` | the links, and what each is for: does what the tracker says |
 //! | `links.rs` | the connection to one server, made as long as it is wanted |
 //! | `calls.rs` | calls that wait for an answer on one connection |
@@ -40,6 +41,7 @@ mod outbox;
 mod owner;
 mod readiness;
 mod registrar;
+mod renewals;
 mod requests;
 mod routes;
 mod shared_reads;
@@ -61,6 +63,7 @@ use lockmesh_protocol::rpc::{CallId, Request};
 use lockmesh_protocol::time::Time;
 use owner::{Effort, Owner, RequestNumber, SharedReadNumber};
 use registrar::Registrar;
+use renewals::Renewals;
 use requests::PendingRequest;
 use shared_reads::{SharedQuery, SharedReads};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -101,6 +104,12 @@ pub struct Counts {
     pub questions: u64,
     /// How often a leader was found.
     pub leaders: u64,
+    /// Renewals of the node's lease that were sent.
+    pub renewals: u64,
+    /// Renewals that were acknowledged.
+    pub renewals_acknowledged: u64,
+    /// Challenges of servers that were answered with a renewal.
+    pub challenges: u64,
 }
 
 /// How much is under way.
@@ -157,6 +166,7 @@ pub struct QuorumClient {
     /// Why no server takes this agent, where that is so.
     refusal: Option<String>,
     registrar: Registrar,
+    renewals: Renewals,
     /// Takes commands, renewals and linearizable reads; at first the registration alone.
     leader: Option<Slot>,
     /// Takes stale and blocking reads.
@@ -195,6 +205,7 @@ impl QuorumClient {
         Self {
             tracker: LeaderTracker::new(agent, &config.servers, random.number(), now),
             registrar: Registrar::new(random.number()),
+            renewals: Renewals::new(random.number()),
             config,
             now,
             outbox: Outbox::default(),
@@ -253,7 +264,7 @@ impl QuorumClient {
         }
         let timer = self.timers.first().map(|(at, _)| *at);
         let links = self.links.values().filter_map(|link| link.wakes_at(self.config.probe_after));
-        links.chain(timer).chain(self.tracker_wakes_at).min()
+        links.chain(timer).chain(self.tracker_wakes_at).chain(self.renewal_wakes_at()).min()
     }
 
     /// Whether there was more to do than fits a turn: then [`Input::Tick`] is to be told as soon as
@@ -284,6 +295,7 @@ impl QuorumClient {
             Input::Call(token, call) => self.call(token, call),
             Input::Cancel(token) => self.cancel_caller(token),
             Input::Heard(token) => self.grant_heard(token),
+            Input::Challenge(token, challenge) => self.challenged(token, challenge),
             Input::Connected(connection) => self.connected(connection),
             Input::Ended(connection, end) => self.ended(connection, end),
             Input::Received(connection, received) => self.received(connection, received),
@@ -306,6 +318,10 @@ impl QuorumClient {
         if std::mem::take(&mut self.routes_changed) {
             // All of them: whoever finds no way still waits again.
             std::mem::take(&mut self.unrouted).into_iter().for_each(|number| self.run_again(number));
+        }
+        // Before requests, of which there may be very many.
+        if !self.is_closed && self.renew_if_due() {
+            return true;
         }
         if let Some(number) = self.runnable.pop_front() {
             self.advance(number);

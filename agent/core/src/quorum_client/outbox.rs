@@ -3,6 +3,7 @@
 use super::input::{CallToken, ConnectionId};
 use crate::request_ids::Registration;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::lease::LeaseEnd;
 use lockmesh_protocol::query::Answer;
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{Call, Response, Unavailable};
@@ -18,7 +19,7 @@ pub struct Outbox {
     /// Connections that are given up, with what was to be sent on them. Nothing more is heard of
     /// them.
     pub disconnect: Vec<ConnectionId>,
-    /// Answers for local callers.
+    /// Answers for local callers, and for servers that challenge.
     pub answers: Vec<(CallToken, Result<Answered, Unavailable>)>,
     /// What operators should know.
     pub notices: Vec<Notice>,
@@ -66,6 +67,9 @@ pub enum Notice {
     /// A lock that nobody waits for any more may stay granted until its session ends, for this
     /// reason.
     MayStayGranted(Key, SessionId, Unavailable),
+    /// The servers ended this node's lease, for this reason; the agent registers anew, unless it
+    /// leaves.
+    LeaseLost(LeaseEnd),
 }
 
 /// What a caller is told whose server answered with something that does not fit.

@@ -85,6 +85,10 @@ pub(super) struct PendingRequest {
 }
 
 impl PendingRequest {
+    pub(super) fn request(&self) -> &Request {
+        &self.request
+    }
+
     fn is_command(&self) -> bool {
         matches!(self.request, Request::Propose(..))
     }
@@ -271,7 +275,7 @@ impl QuorumClient {
     }
 
     /// What an answer means, also for what is known of the server that gave it.
-    fn judge(
+    pub(super) fn judge(
         &mut self,
         slot: Slot,
         scope: RetryScope,
@@ -403,6 +407,7 @@ impl QuorumClient {
     /// A request is over: its owner is told.
     fn finish(&mut self, number: RequestNumber, result: Result<Response, Unavailable>) {
         let Some(pending) = self.forget(number) else { return };
+        self.notice_outcome(&pending.request, &result);
         match pending.owner {
             Owner::Caller(token) => {
                 self.callers.remove(&token);

@@ -217,6 +217,7 @@ impl QuorumClient {
                 self.registration_failed("the server was lost before it answered".into());
             }
             CallKind::Status(_) => {}
+            CallKind::Renewal(lease, sequence) => self.renewal_failed((lease, sequence)),
         }
     }
 
@@ -265,6 +266,9 @@ impl QuorumClient {
                 CallKind::Attempt(number) => self.answered(number, (slot, call.scope), response),
                 CallKind::Registration => self.registration_answered(slot, response),
                 CallKind::Status(registration) => self.status_answered(slot, registration, response),
+                CallKind::Renewal(lease, sequence) => {
+                    self.renewal_answered(slot, (lease, sequence), response);
+                }
             }
         }
     }
@@ -278,6 +282,7 @@ impl QuorumClient {
                 self.failed(number, AttemptFailure::Final(Unavailable::Denied(reason)));
             }
             Some(CallKind::Registration) => self.registration_failed(reason),
+            Some(CallKind::Renewal(lease, sequence)) => self.renewal_failed((lease, sequence)),
             Some(CallKind::Status(_)) | None => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Stories of the quorum client: what it is told, and what it wants done then. Time is what the
 //! story says.
 
+mod lease;
 mod lock_waits;
 mod reads;
 mod requests;
@@ -12,9 +13,9 @@ use lockmesh_agent_core::quorum_client::{
 };
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
-use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::Node;
+use lockmesh_protocol::record::{Behavior, HealthWindow, Node, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -48,8 +49,8 @@ impl Asked {
 }
 
 /// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3, which take
-/// connections, register the agent and tell their status by themselves; what else they are asked
-/// waits for the story.
+/// connections, register the agent, acknowledge the renewals of its lease and tell their status by
+/// themselves; what else they are asked waits for the story.
 struct Story {
     client: QuorumClient,
     now: Time,
@@ -65,8 +66,14 @@ struct Story {
     is_stranger: bool,
     /// Servers that take no connection.
     down: BTreeSet<&'static str>,
-    /// Servers that tell nothing of themselves.
+    /// Servers that tell nothing of themselves, and acknowledge nothing.
     mute: BTreeSet<&'static str>,
+    /// Whether renewals are acknowledged.
+    acknowledges: bool,
+    /// The shortest window, as acknowledgements say.
+    shortest: Option<HealthWindow>,
+    /// The renewals that were sent, and when.
+    renewals: Vec<(Time, Asked)>,
     connections: BTreeMap<ConnectionId, &'static str>,
     /// How often each server was dialled.
     dials: BTreeMap<&'static str, u32>,
@@ -98,6 +105,9 @@ impl Story {
             is_stranger: false,
             down: BTreeSet::new(),
             mute: BTreeSet::new(),
+            acknowledges: true,
+            shortest: None,
+            renewals: Vec::new(),
             connections: BTreeMap::new(),
             dials: BTreeMap::new(),
             asked: Vec::new(),
@@ -150,8 +160,13 @@ impl Story {
             match call {
                 Call::Begin(call, request) => {
                     let asked = Asked { server, connection, call, request };
+                    let is_renewal = matches!(asked.request, Request::RenewLease(_));
+                    if is_renewal {
+                        self.renewals.push((self.now, asked.clone()));
+                    }
                     match self.answer_of_itself(&asked) {
                         Some(response) => follow.push(Input::Answers(connection, vec![(call, response)])),
+                        None if is_renewal => {}
                         None => self.asked.push(asked),
                     }
                 }
@@ -184,8 +199,16 @@ impl Story {
                 let reply = Reply::Agent { number: lease.agent, generation, lease, secret };
                 Some(Response::Applied(Applied { index: LogIndex(1), reply }))
             }
+            Request::RenewLease(renewal) if self.acknowledges && !self.mute.contains(server) => {
+                Some(self.acknowledgement(renewal))
+            }
             _ => None,
         }
+    }
+
+    fn acknowledgement(&self, renewal: &Renewal) -> Response {
+        let Renewal { lease, sequence, .. } = *renewal;
+        Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: self.shortest })
     }
 
     fn status(&self, server: &str) -> Status {
@@ -326,6 +349,22 @@ impl Story {
 
 fn session() -> SessionId {
     SessionId::from_random([7; 16])
+}
+
+fn new_session() -> SessionSpec {
+    SessionSpec {
+        id: session(),
+        name: String::new(),
+        node: "WEB-1".into(),
+        lock_delay: Duration::ZERO,
+        behavior: Behavior::Release,
+        ttl_text: String::new(),
+        ttl: None,
+        checks: Vec::new(),
+        node_checks: vec![SERF_HEALTH.into()],
+        service_checks: None,
+        health_window: HealthWindow::Default,
+    }
 }
 
 fn command(key: &str) -> Command {

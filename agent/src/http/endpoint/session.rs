@@ -6,20 +6,18 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
+use crate::session_watches::NODE_HEALTH;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, HealthWindow, ServiceCheck, SessionSpec};
+use lockmesh_protocol::record::{Behavior, HealthWindow, SERF_HEALTH, ServiceCheck, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The check that every agent's node has, and on which a session depends unless its creator says
-/// otherwise.
-const NODE_HEALTH: &str = "serfHealth";
 /// The lock-delay of a session whose creator names none.
 const DEFAULT_LOCK_DELAY_NANOSECONDS: i64 = 15_000_000_000;
 /// A lock-delay below this is taken for seconds: clients that send plain numbers mean these.
@@ -62,7 +60,7 @@ impl Default for Draft {
             behavior: String::new(),
             ttl: String::new(),
             checks: Vec::new(),
-            node_checks: vec![NODE_HEALTH.into()],
+            node_checks: vec![SERF_HEALTH.into()],
             service_checks: None,
             health_window: String::new(),
             datacenter: String::new(),
@@ -102,13 +100,13 @@ fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), Jso
         // A list that was sent empty says that there is no check, none at all says nothing.
         match object.sent(name) {
             Some(_) => Ok(object.strings(name)?.into_iter().map(str::to_owned).collect()),
-            None => Ok(vec![NODE_HEALTH.into()]),
+            None => Ok(vec![SERF_HEALTH.into()]),
         }
     };
     let (checks, node_checks) = (list("Checks")?, list("NodeChecks")?);
     Ok(if checks.is_empty() {
         (Vec::new(), Vec::new())
-    } else if checks == [NODE_HEALTH] || node_checks.is_empty() {
+    } else if checks == [SERF_HEALTH] || node_checks.is_empty() {
         (Vec::new(), node_checks)
     } else {
         (checks, node_checks)
@@ -268,7 +266,7 @@ async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> 
 }
 
 /// The session of the path. A text that is no id is merely unknown.
-fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
+pub(super) fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing session"));
     }
@@ -327,7 +325,7 @@ mod tests {
 
     #[test]
     fn checks_are_resolved_in_four_cases() {
-        let serf = || vec![NODE_HEALTH.to_owned()];
+        let serf = || vec![SERF_HEALTH.to_owned()];
         let one = || vec!["x".to_owned()];
         for (body, checks, node_checks) in [
             ("{}", vec![], serf()),

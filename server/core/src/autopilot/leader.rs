@@ -59,12 +59,8 @@ impl Core {
 
     /// Whether this leader has heard a majority of the voters within this time.
     pub fn hears_majority(&self, now: Time, within: Duration) -> bool {
-        let is_heard = |id: &&ServerId| **id == self.config.id || self.silence_of(now, **id) <= within;
-        let is_majority = |voters: &[ServerId]| {
-            voters.is_empty() || 2 * voters.iter().filter(is_heard).count() > voters.len()
-        };
-        let members = self.engine.membership();
-        is_majority(&members.voters) && is_majority(&members.voters_outgoing)
+        let is_heard = |id| id == self.config.id || self.silence_of(now, id) <= within;
+        self.engine.membership().is_majority(is_heard)
     }
 
     /// After how long without a word the one at the other end is taken for gone: what an election

@@ -2,6 +2,7 @@
 //! decided.
 
 use super::event::CallRef;
+use crate::judge::ChallengeWanted;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
@@ -38,6 +39,9 @@ pub struct Actions {
     /// Servers that were removed and do not know it: what they said was dropped, and they shall be
     /// told.
     pub removed_senders: Vec<ServerId>,
+    /// Nodes that shall be asked whether they live, each for 250 ms: what came of each is told as
+    /// [`super::Event::Challenged`].
+    pub challenges: Vec<ChallengeWanted>,
     /// This server was removed from the quorum: that must be kept on disk, so that it never serves
     /// again.
     pub removed: bool,

@@ -5,7 +5,7 @@ use super::Frontend;
 use super::event::DiskHealth;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::RequestId;
-use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::rpc::{Request, Unavailable};
@@ -75,6 +75,18 @@ impl Frontend {
         }
         // Last, since the others are refused for good and this one is worth a retry.
         self.disk_refusal()
+    }
+
+    /// Why a renewal does not even reach the core: a lease is renewed by its own node alone.
+    pub(super) fn renewal_refusal(&self, peer: &Peer, renewal: &Renewal) -> Option<Unavailable> {
+        let agent = self.core.state().agent(renewal.lease.agent)?;
+        (agent.node.folded() != peer.node.folded()).then(|| {
+            let why = format!(
+                "its certificate names the node {:?}, so it cannot renew the lease of {:?}",
+                peer.node, agent.node
+            );
+            Unavailable::Denied(why)
+        })
     }
 
     /// A leader whose disk refuses can have nothing decided: where others could lead, they are

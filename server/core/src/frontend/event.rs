@@ -6,6 +6,7 @@ use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
@@ -68,6 +69,13 @@ pub enum Event {
     Checkpointed(SnapshotMeta),
     /// The checkpoint of exactly this index is on disk, and this is its checksum.
     Summed(LogIndex, Checksum),
+    /// What came of a challenge, see [`super::Actions::challenges`].
+    Challenged {
+        /// Which one.
+        challenge: Challenge,
+        /// What the node answered; none where it could not be reached, or did not answer in time.
+        answer: Option<Renewal>,
+    },
     /// The disk began to refuse, or takes writes again.
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.

@@ -3,6 +3,7 @@
 
 use super::Frontend;
 use crate::corruption::Finding;
+use crate::state::MemberCounts;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, Term};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -39,6 +40,12 @@ pub struct Figures {
     pub watches: usize,
     /// Since when the disk has been given writes and has not taken any.
     pub unpersisted_since: Option<Time>,
+    /// Members, by how they stand.
+    pub members: MemberCounts,
+    /// Nodes that are silent, and asked whether they live, where this one leads.
+    pub open_checks: usize,
+    /// Whether very many are, so that the servers' windows are long.
+    pub is_braking: bool,
     /// Whether its state was found to be corrupt.
     pub is_corrupt: bool,
     /// Whether the leader's newest corruption check found states that differ.
@@ -93,6 +100,9 @@ impl Frontend {
             keys: state.key_count(),
             watches: self.watches.len(),
             unpersisted_since: self.unpersisted_since(),
+            members: state.member_counts(),
+            open_checks: self.core.judge.open_checks(),
+            is_braking: self.core.judge.is_braking(),
             is_corrupt: self.corrupt,
             states_differ: *self.core.corruption_checks().finding() != Finding::Alike,
             followers: self.follower_figures(now, log.last_index),

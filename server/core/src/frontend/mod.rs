@@ -41,6 +41,7 @@ mod reads;
 mod servers;
 mod watches;
 
+pub use crate::judge::ChallengeWanted;
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,
@@ -216,6 +217,7 @@ impl Frontend {
             }
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
+            Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
             Event::Removed => self.leave_for_good(actions),
@@ -310,6 +312,10 @@ impl Frontend {
             Request::Renew(session) => {
                 self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
+            Request::RenewLease(renewal) => match self.renewal_refusal(peer, &renewal) {
+                Some(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
+                None => self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal)),
+            },
             Request::TransferLeader(to) => {
                 self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
             }
@@ -435,6 +441,7 @@ impl Frontend {
         actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.record(now, &mut outbox, actions);
+        actions.challenges.append(&mut outbox.challenges);
         if roster_changed {
             self.notice_roster(actions);
         }
@@ -466,8 +473,11 @@ impl Frontend {
                 from,
                 kind @ (CallKind::Admission | CallKind::Joining(_) | CallKind::Announcement),
             )) => self.reply_to_server(from, &kind, response, actions),
-            Some(Pending::Call(from, _)) => {
-                actions.answer(from, self.with_leader_hint(response), AnswerKind::Write);
+            Some(Pending::Call(from, kind)) => {
+                // Every agent renews all the time: among the writes nobody would see the others.
+                let is_lease = matches!(kind, CallKind::Lease);
+                let kind = if is_lease { AnswerKind::Other } else { AnswerKind::Write };
+                actions.answer(from, self.with_leader_hint(response), kind);
             }
             // Whatever came of the transfer: a server that stops tries once, and then goes.
             Some(Pending::Leave) => actions.may_leave = true,

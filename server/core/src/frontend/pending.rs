@@ -28,6 +28,8 @@ pub(super) enum CallKind {
         blocking: Option<Blocking>,
     },
     Backup,
+    /// A renewal of a node's lease.
+    Lease,
     /// A server that wants to belong to the quorum, and has no id yet.
     Admission,
     /// A server that was given this id and is being taken in.
@@ -45,7 +47,7 @@ impl CallKind {
 
     /// Whether it changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Backup)
+        matches!(self, Self::Read { .. } | Self::Backup | Self::Lease)
     }
 }
 

@@ -87,6 +87,24 @@ impl Membership {
         all
     }
 
+    /// Everybody who votes, in order and once.
+    pub fn all_voters(&self) -> Vec<ServerId> {
+        let mut voters: Vec<_> = self.voters.iter().chain(&self.voters_outgoing).copied().collect();
+        voters.sort_unstable();
+        voters.dedup();
+        voters
+    }
+
+    /// Whether those of whom this is true are a majority of the voters; in a joint membership, of
+    /// both its halves.
+    pub fn is_majority(&self, is_counted: impl Fn(ServerId) -> bool) -> bool {
+        let is_majority = |voters: &[ServerId]| {
+            voters.is_empty() || 2 * voters.iter().filter(|id| is_counted(**id)).count() > voters.len()
+        };
+        // None at all is no majority of nobody.
+        !self.voters.is_empty() && is_majority(&self.voters) && is_majority(&self.voters_outgoing)
+    }
+
     /// Whether a server takes part.
     pub fn contains(&self, server: ServerId) -> bool {
         self.each().any(|member| member == server)

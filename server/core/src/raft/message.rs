@@ -78,6 +78,14 @@ pub enum MessageKind {
     ChecksumResponse,
     /// The receiver's state at that index is another one than a majority's.
     Corrupt,
+    /// A follower relays renewals of leases, in the context, as in all that follow.
+    LeaseRenewals,
+    /// The answers.
+    LeaseAnswers,
+    /// The leader tells which nodes the voters shall ask whether they live.
+    CheckNodes,
+    /// What a voter has found so far.
+    NodeReports,
 }
 
 impl PeerMessage {

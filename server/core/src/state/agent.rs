@@ -1,6 +1,7 @@
 //! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID, and keeps
 //! its lease as long as it is the same process. How members stand is in [`member`](super::member).
 
+use super::State;
 use super::catalog::node_is_well_formed;
 use super::node::SERF_HEALTH;
 use super::step::{Step, reply_or_refusal};
@@ -9,6 +10,7 @@ use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{AgentNumber, CheckId, Generation, LogIndex, NodeName};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, MemberStatus, Service};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use std::sync::Arc;
 
 impl Step<'_> {
     /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is
@@ -89,6 +91,14 @@ impl Step<'_> {
         let number = self.state.last_agent.next();
         self.set(Change::LastAgent(number));
         number
+    }
+}
+
+impl State {
+    /// The agent that speaks for the node of this UUID.
+    pub fn agent_of_node_id(&self, node_id: &str) -> Option<&Arc<Agent>> {
+        let number = self.derived.agent_ids.get(&node_id.to_ascii_lowercase())?;
+        self.agents.get(number)
     }
 }
 

@@ -12,7 +12,7 @@ use super::replies::REPLIES_KEPT;
 use super::rows::{CheckKey, Derived, ServiceKey};
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
-use lockmesh_protocol::record::{Check, CheckStatus, Entry, HealthWindow, Session};
+use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, Session};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 17] = [
+const INVARIANTS: [Invariant; 18] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -48,7 +48,7 @@ const INVARIANTS: [Invariant; 17] = [
         holds: queues_are_bounded,
     },
     Invariant {
-        sentence: "every session's node is registered, and every check it names is there and not critical, but for a safe session's node health",
+        sentence: "every session's node is registered, and every check it names is there and not critical, but for a failed member's node health",
         holds: sessions_hang_on_something,
     },
     Invariant { sentence: "a session never changes", holds: sessions_never_change },
@@ -64,6 +64,10 @@ const INVARIANTS: [Invariant; 17] = [
     Invariant {
         sentence: "replies are kept for registered agents only, not below the lowest wanted, not too many",
         holds: replies_are_bounded,
+    },
+    Invariant {
+        sentence: "no lease began before the host before its own was replaced",
+        holds: leases_follow_former_hosts,
     },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
     Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
@@ -151,14 +155,15 @@ fn queues_are_bounded(state: &State) -> bool {
 
 fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
+        let folded = session.spec.node.folded();
         let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
-        // It ends with a later verdict than the one that made the check critical.
-        let is_spared = |check: &Check| {
-            check.id.as_str() == SERF_HEALTH && session.spec.health_window == HealthWindow::Safe
+        // It ends with a later verdict than the one that made the check critical. Not safe ones
+        // alone: the catalog may have said of a failed node that it is well, until reconciliation.
+        let is_failed = || state.member(&folded).is_some_and(|member| member.status == MemberStatus::Failed);
+        let lives_with = |check: &Check| {
+            check.status != CheckStatus::Critical || (check.id.as_str() == SERF_HEALTH && is_failed())
         };
-        let lives_with = |check: &Check| check.status != CheckStatus::Critical || is_spared(check);
-        state.nodes.contains_key(&session.spec.node.folded())
-            && checks.all(|check| check.is_some_and(|check| lives_with(check)))
+        state.nodes.contains_key(&folded) && checks.all(|check| check.is_some_and(|check| lives_with(check)))
     };
     state
         .sessions
@@ -215,6 +220,11 @@ fn replies_are_bounded(state: &State) -> bool {
     agents && replies
 }
 
+fn leases_follow_former_hosts(state: &State) -> bool {
+    let is_sound = |agent: &Agent| agent.former_sessions_until.is_none_or(|until| until <= agent.lease_began);
+    state.agents.values().all(|agent| is_sound(agent))
+}
+
 fn losses_are_bounded(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
     let losses = state.losses.values();
@@ -250,6 +260,7 @@ fn derived_follows(state: &State) -> bool {
     for (number, agent) in &state.agents {
         derived.agent_ids.insert(agent.node_id.clone(), *number);
         derived.members.entry(agent.node.folded()).or_default().insert((agent.lease_began, *number));
+        *derived.member_counts.of(agent.status) += 1;
     }
     derived == state.derived
 }

@@ -15,28 +15,55 @@ use super::agent::{alive_check, failed_check};
 use super::node::SERF_HEALTH;
 use super::rows::CheckKey;
 use super::step::Step;
+use crate::fault_injection::Rule;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{NodeFailure, NodeLeave};
 use lockmesh_protocol::id::{AgentNumber, CheckId, LogIndex, NodeName, SessionId, Term};
-use lockmesh_protocol::lease::{LeaseEnd, LeaseId};
+use lockmesh_protocol::lease::{LeaseEnd, LeaseId, Renewal};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, HealthWindow, LossCause, MemberStatus, Session};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// How many members stand in each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// See [`MemberStatus::Alive`].
+    pub alive: usize,
+    /// See [`MemberStatus::Restarting`].
+    pub restarting: usize,
+    /// See [`MemberStatus::Left`].
+    pub left: usize,
+    /// See [`MemberStatus::Failed`].
+    pub failed: usize,
+}
+
+impl MemberCounts {
+    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
+        match status {
+            MemberStatus::Alive => &mut self.alive,
+            MemberStatus::Restarting => &mut self.restarting,
+            MemberStatus::Left => &mut self.left,
+            MemberStatus::Failed => &mut self.failed,
+        }
+    }
+}
 
 impl Step<'_> {
     /// A verdict of the leader and a majority of the servers. Answered with whether it was one.
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
         let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
         let is_ours = *term == self.term && *base == self.state.index_base;
-        // Also of one that was failed: its `safe` sessions have a later verdict.
-        let agent = self.state.agent_of(*lease).filter(|agent| agent.status != MemberStatus::Left).cloned();
+        let agent = self.state.judged_agent(*lease).cloned();
         let Some(agent) = agent.filter(|_| is_ours && !confirmed_by.is_empty()) else {
             return Reply::Succeeded(false);
         };
         let nodes = confirmed_by.iter().filter_map(|id| self.state.server(*id));
         let confirmed_by: Vec<NodeName> = nodes.map(|server| server.node.clone()).collect();
         let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
-        let ending = self.state.sessions_within(&agent.node, *window, None);
+        let ends_all = self.state.fault_point.breaks(Rule::ShortVerdictsSpareLongSessions);
+        let longest = if ends_all { HealthWindow::Safe } else { *window };
+        let ending = self.state.sessions_within(&agent.node, longest, None);
         self.end_sessions(ending, &cause);
         // Sessions may name a node's check however fast they want to be failed: the check waits for
         // what the other users of a catalog call dead.
@@ -171,6 +198,10 @@ impl Step<'_> {
     /// Writes `serfHealth` without ending the sessions that depend on it: which of them end is the
     /// verdict's business. One that is as it shall be is not written again.
     fn write_health(&mut self, node: &NodeName, check: Check) {
+        // Somebody may have taken the node out of the catalog since its agent registered.
+        if !self.state.nodes.contains_key(&node.folded()) {
+            return;
+        }
         let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
         let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
         if !self.state.checks.get(&key).is_some_and(is_same) {
@@ -190,6 +221,35 @@ impl State {
         self.agent_of(lease).filter(|agent| is_living(agent))
     }
 
+    /// The agent on whose lease a verdict counts. A failed one is among them: sessions that may wait
+    /// for longer end with their own verdict.
+    fn judged_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
+        // The name may be another agent's by now, and the sessions with it.
+        let is_member = |agent: &&Arc<Agent>| {
+            self.member(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
+        };
+        self.agent_of(lease).filter(|agent| agent.status != MemberStatus::Left).filter(is_member)
+    }
+
+    /// Whether a renewal was made with the secret of its lease.
+    pub fn is_authentic(&self, renewal: &Renewal) -> bool {
+        self.lease_key.secret(renewal.lease).made(renewal)
+    }
+
+    /// Where an agent is asked whether it lives, as `host:port`; none where it listens nowhere.
+    pub fn agent_address(&self, agent: &Agent) -> Option<String> {
+        let node = self.nodes.get(&agent.node.folded()).filter(|_| agent.port != 0)?;
+        // An IPv6 address has colons of its own.
+        let is_bare_v6 = node.address.contains(':') && !node.address.starts_with('[');
+        let host = if is_bare_v6 { format!("[{}]", node.address) } else { node.address.clone() };
+        Some(format!("{host}:{}", agent.port))
+    }
+
+    /// Whether a session ends with its node's silence.
+    pub fn depends_on_its_node(session: &Session) -> bool {
+        session.spec.all_checks().any(|check| check.as_str() == SERF_HEALTH)
+    }
+
     /// Why a lease cannot be renewed; none if it can.
     pub fn lease_end(&self, lease: LeaseId) -> Option<LeaseEnd> {
         let Some(agent) = self.agents.get(&lease.agent) else { return Some(LeaseEnd::Unknown) };
@@ -202,6 +262,11 @@ impl State {
         }
     }
 
+    /// How many members stand in each way.
+    pub fn member_counts(&self) -> MemberCounts {
+        self.derived.member_counts
+    }
+
     /// The member of a node, by the node's folded name.
     pub fn member(&self, folded: &NodeName) -> Option<&Arc<Agent>> {
         let (_, number) = self.derived.members.get(folded)?.last()?;
@@ -211,6 +276,11 @@ impl State {
     /// The shortest window of the sessions that depend on a node's life; none where there are none.
     pub fn shortest_window(&self, node: &NodeName) -> Option<HealthWindow> {
         self.dependent_sessions(node).map(|session| session.spec.health_window).min()
+    }
+
+    /// The windows of the sessions that depend on a node's life.
+    pub fn windows_in_use(&self, node: &NodeName) -> BTreeSet<HealthWindow> {
+        self.dependent_sessions(node).map(|session| session.spec.health_window).collect()
     }
 
     /// The members of which the catalog says something else than the roster, and the nodes with a

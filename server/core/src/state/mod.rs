@@ -64,6 +64,7 @@ use lockmesh_protocol::reply::Applied;
 use std::sync::Arc;
 
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+pub use member::MemberCounts;
 pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use removed::Removed;
 pub use replies::REPLIES_KEPT;

@@ -6,11 +6,9 @@ use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
+pub(super) use lockmesh_protocol::record::SERF_HEALTH;
 use lockmesh_protocol::record::{CheckStatus, LossCause, Node};
 use std::sync::Arc;
-
-/// The check that says whether a node's agent is alive.
-pub(super) const SERF_HEALTH: &str = "serfHealth";
 
 impl Step<'_> {
     /// Writes a node. A known UUID under another name is a rename: the old node goes, with its

@@ -4,6 +4,7 @@
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide
 //! anything.
 
+use super::member::MemberCounts;
 use super::pages::Pages;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
@@ -120,6 +121,8 @@ pub(super) struct Derived {
     /// The agents that registered for each node, by the node's folded name: the one whose lease
     /// began last speaks for it.
     pub(super) members: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
+    /// How many agents stand in each way.
+    pub(super) member_counts: MemberCounts,
 }
 
 impl CheckKey {
@@ -371,11 +374,13 @@ impl State {
         if let Some(before) = self.agents.remove(&number) {
             self.derived.agent_ids.remove(&before.node_id);
             take_out(&mut self.derived.members, &before.node.folded(), &(before.lease_began, number));
+            *self.derived.member_counts.of(before.status) -= 1;
         }
         if let Some(agent) = agent {
             self.derived.agent_ids.insert(agent.node_id.clone(), number);
             let of_node = self.derived.members.entry(agent.node.folded()).or_default();
             of_node.insert((agent.lease_began, number));
+            *self.derived.member_counts.of(agent.status) += 1;
             self.agents.insert(number, agent);
         }
     }

@@ -5,8 +5,8 @@
 use crate::solo::{Disk, entry};
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, Caller, CheckpointReader, DiskHealth, Event, Frontend, FrontendConfig,
-    Storage,
+    Actions, CallAnswer, CallRef, Caller, ChallengeWanted, CheckpointReader, DiskHealth, Event, Frontend,
+    FrontendConfig, Storage,
 };
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
@@ -60,6 +60,8 @@ pub(crate) struct One {
 pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, One>,
     pub(crate) down: BTreeSet<ServerId>,
+    /// Servers that run, and whose messages to and from others are lost.
+    pub(crate) cut_off: BTreeSet<ServerId>,
     in_flight: VecDeque<(ServerId, PeerMessage)>,
     now: Time,
     last_call: u64,
@@ -226,6 +228,7 @@ impl Cluster {
         let mut cluster = Self {
             servers,
             down: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
             in_flight: VecDeque::new(),
             now: Time(0),
             last_call: 0,
@@ -242,8 +245,11 @@ impl Cluster {
     }
 
     pub(crate) fn leader(&self) -> ServerId {
-        let serves =
-            |id: &&ServerId| !self.down.contains(id) && self.servers[id].frontend.core().is_serving();
+        let serves = |id: &&ServerId| {
+            !self.down.contains(id)
+                && !self.cut_off.contains(id)
+                && self.servers[id].frontend.core().is_serving()
+        };
         *self.servers.keys().find(serves).expect("somebody leads")
     }
 
@@ -268,10 +274,22 @@ impl Cluster {
         while self.deliver_one() {}
     }
 
+    /// Lets time go on while no server runs.
+    pub(crate) fn pause(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+    }
+
+    /// The nodes that a server wants to be asked whether they live.
+    pub(crate) fn take_challenges(&mut self, id: ServerId) -> Vec<ChallengeWanted> {
+        let one = self.servers.get_mut(&id).expect("it is there");
+        std::mem::take(&mut one.actions.challenges)
+    }
+
     /// Delivers the oldest message; false where there is none.
     pub(crate) fn deliver_one(&mut self) -> bool {
         let Some((to, message)) = self.in_flight.pop_front() else { return false };
-        if !self.down.contains(&message.from) {
+        let is_lost = self.cut_off.contains(&message.from) || self.cut_off.contains(&to);
+        if !is_lost && !self.down.contains(&message.from) {
             self.turn(to, Some(Event::Peer(message.from, message)));
         }
         true

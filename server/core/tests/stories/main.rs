@@ -5,6 +5,7 @@ mod batches;
 mod corruption;
 mod deadlines;
 mod frontend;
+mod judge;
 mod members;
 #[path = "../names/mod.rs"]
 mod names;

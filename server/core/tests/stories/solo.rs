@@ -21,6 +21,9 @@ const ID: ServerId = ServerId(1);
 /// How long after a corruption check the next one begins.
 pub(crate) const CORRUPTION_CHECK_INTERVAL: Duration = Duration::from_secs(120);
 
+/// How long a failed member is remembered.
+pub(crate) const REAP_FAILED_AFTER: Duration = Duration::from_secs(1800);
+
 /// What survives a crash.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
@@ -113,7 +116,7 @@ impl Disk {
                 ..ClusterStart::default()
             },
             election: ElectionTimeout::default(),
-            timers: TimerConfig::default(),
+            timers: TimerConfig { reap_failed_after: REAP_FAILED_AFTER, ..TimerConfig::default() },
             max_pending_proposals: 1000,
             log_keep_bytes: 1000,
             log_keep_fetching_bytes: 20_000,

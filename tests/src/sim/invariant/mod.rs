@@ -9,6 +9,7 @@
 //! | `atomic_invalidation` | the end of a session frees all its locks in one log entry |
 //! | `lock_delay` | a lock-delay lasts as long as it must, whoever leads |
 //! | `ttl` | no session expires sooner than its TTL after a renewal that was acknowledged |
+//! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
 //! | `no_lost_write` | a write that was answered is in the log, where the answer says |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
 //! | `outcomes` | what a client was told is not done is never done |
@@ -37,6 +38,7 @@ mod leadership;
 mod lock_delay;
 mod mutual_exclusion;
 mod no_lost_write;
+mod node_lease;
 mod outcomes;
 mod parked_reads;
 mod raft;
@@ -57,6 +59,7 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
+use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::{Answer, Query};
 use lockmesh_protocol::rpc::BackupPart;
 use lockmesh_protocol::time::Time;
@@ -146,6 +149,13 @@ pub enum Fact<'a> {
         /// Until when, in true time.
         until: Time,
     },
+    /// An agent knows how long its node's sessions live at least, as far as the node is concerned.
+    NodeBelieved {
+        /// Its lease.
+        lease: LeaseId,
+        /// Until when, in true time, by window.
+        until: [Time; 3],
+    },
     /// A client gives up a lock, or all locks of a session.
     LetsGo {
         /// Which session.
@@ -225,6 +235,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
         Box::new(lock_delay::LockDelays::default()),
         Box::new(ttl::Ttl::default()),
+        Box::new(node_lease::NodeLease::default()),
         Box::new(no_lost_write::NoLostWrite::default()),
         Box::new(exactly_once::ExactlyOnce::default()),
         Box::new(outcomes::Outcomes::default()),

@@ -228,7 +228,8 @@ fn server_config(folder: &Path, node: &str, address: &str, all: &[String], log_l
 }
 
 fn agent_config(folder: &Path, node: &str, socket: &Path, servers: &[String]) -> String {
-    let mut config = common_config(folder, "agent", node);
+    // Before everything else: it belongs to no section.
+    let mut config = format!("listen = \"127.0.0.1:0\"\n{}", common_config(folder, "agent", node));
     config += &format!(
         "[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = {servers:?}\n",
         socket.display()

@@ -1,0 +1,445 @@
+//! The node lease: when it is renewed and through whom, and what guards may believe.
+
+use super::*;
+use lockmesh_agent_core::lease::margin;
+use lockmesh_protocol::command::NodeLeave;
+use lockmesh_protocol::lease::{Challenge, LeaseEnd};
+
+/// A third of the default window.
+const INTERVAL: Duration = Duration::from_micros(1_666_666);
+
+impl Story {
+    /// At rest, right after a renewal was acknowledged, with no memory of those before.
+    fn just_renewed() -> Self {
+        let mut story = Self::at_rest();
+        let count = story.renewals.len();
+        while story.renewals.len() == count {
+            story.pass(MS);
+        }
+        story.renewals.clear();
+        story
+    }
+
+    /// Lets time go on until a renewal is sent: when that was, and the call.
+    fn until_renewed(&mut self) -> (Time, Asked) {
+        for _ in 0..20_000 {
+            if !self.renewals.is_empty() {
+                return self.renewals.remove(0);
+            }
+            self.pass(MS);
+        }
+        panic!("nobody renews: {:?}", self.client);
+    }
+
+    fn acknowledge(&mut self, asked: &Asked) {
+        let response = self.acknowledgement(renewal(asked));
+        self.answer(asked, response);
+    }
+
+    fn home(&mut self) -> &'static str {
+        self.renewals.clear();
+        let home = self.until_renewed().1.server;
+        self.renewals.clear();
+        home
+    }
+
+    /// The lease of the newest registration.
+    fn lease_id(&self) -> LeaseId {
+        self.client.registration().expect("it is registered").lease
+    }
+
+    fn end_lease(&mut self, why: LeaseEnd) {
+        self.acknowledges = false;
+        self.renewals.clear();
+        let (_, asked) = self.until_renewed();
+        let lease = renewal(&asked).lease;
+        self.acknowledges = true;
+        self.answer(&asked, Response::LeaseEnded(lease, why));
+    }
+
+    fn create(&mut self, new: SessionSpec) -> CallToken {
+        self.call(LocalCall::Propose(Command::CreateSession(new)))
+    }
+
+    /// Counts the renewals of so long.
+    fn renewals_in(&mut self, duration: Duration) -> usize {
+        self.renewals.clear();
+        self.pass(duration);
+        self.renewals.len()
+    }
+
+    fn challenge(&mut self, challenge: Challenge) -> Response {
+        self.last_token += 1;
+        let token = CallToken(self.last_token);
+        self.tell(Input::Challenge(token, challenge));
+        match self.heard(token) {
+            Ok(Answered::Response(response)) => response,
+            other => panic!("no answer to a challenge: {other:?}"),
+        }
+    }
+}
+
+#[track_caller]
+fn renewal(asked: &Asked) -> &Renewal {
+    match &asked.request {
+        Request::RenewLease(renewal) => renewal,
+        other => panic!("no renewal: {other:?}"),
+    }
+}
+
+#[test]
+fn the_deadline_counts_from_when_the_acknowledged_renewal_was_sent() {
+    let mut story = Story::just_renewed();
+    let before = story.client.lease().renewed;
+    story.acknowledges = false;
+    let (sent, asked) = story.until_renewed();
+    story.pass(80 * MS);
+    assert_eq!(story.client.lease().renewed, before, "what is not acknowledged counts for nothing");
+    story.acknowledge(&asked);
+    assert_eq!(story.client.lease().renewed, Some(sent));
+    for window in HealthWindow::ALL {
+        let until = sent + (window.duration() - margin(window));
+        assert_eq!(story.client.lease().deadline(window), Some(until));
+    }
+    assert_eq!(story.client.lease().ended, None);
+}
+
+#[test]
+fn a_lease_is_renewed_as_soon_as_the_agent_is_registered_and_then_every_third_of_its_window() {
+    let mut story = Story::begin();
+    assert_eq!(story.client.lease().deadline(HealthWindow::Default), None);
+    let (first, asked) = story.until_renewed();
+    assert!(first < Time(0) + SECOND, "{first:?}");
+    let secret = story.client.registration().expect("it is registered").secret;
+    assert!(secret.made(renewal(&asked)) && renewal(&asked).nonce == 0 && renewal(&asked).sequence == 1);
+    let (second, asked) = story.until_renewed();
+    assert_eq!((second.since(first), renewal(&asked).sequence), (INTERVAL, 2));
+    assert_eq!(story.renewals_in(50 * SECOND), 30, "also while nobody asks for anything");
+    assert_eq!(story.client.counts().renewals, story.client.counts().renewals_acknowledged);
+}
+
+#[test]
+fn a_home_that_keeps_silent_is_gone_round_after_a_tenth_of_a_second_and_asked_first_again() {
+    let mut story = Story::just_renewed();
+    let home = story.home();
+    story.mute.insert(home);
+    let (first, asked) = story.until_renewed();
+    assert_eq!(asked.server, home);
+    let (second, other) = story.until_renewed();
+    assert_ne!(other.server, home);
+    assert_eq!(second.since(first), 100 * MS);
+    assert_eq!(story.client.lease().renewed, Some(second));
+    let (third, asked) = story.until_renewed();
+    assert_eq!((asked.server, third.since(first)), (home, INTERVAL));
+}
+
+#[test]
+fn a_renewal_that_is_refused_or_lost_goes_another_way_at_once() {
+    let refusals = [
+        not_leader(Some(B)),
+        not_leader(None),
+        Response::Unavailable(Unavailable::Unknown("a verdict is in flight".into())),
+        Response::Unavailable(Unavailable::Overloaded("full".into())),
+        Response::Unavailable(Unavailable::Denied("it is not known here".into())),
+        Response::Done,
+    ];
+    for refusal in refusals {
+        let mut story = Story::just_renewed();
+        let home = story.home();
+        story.acknowledges = false;
+        let (first, asked) = story.until_renewed();
+        story.acknowledges = true;
+        story.answer(&asked, refusal);
+        let (second, other) = story.until_renewed();
+        assert!(other.server != home && second.since(first) < 5 * MS, "{other:?}");
+    }
+    let mut story = Story::just_renewed();
+    let home = story.home();
+    story.acknowledges = false;
+    let (first, _) = story.until_renewed();
+    story.acknowledges = true;
+    story.kill(home);
+    let (second, other) = story.until_renewed();
+    assert!(other.server != home && second.since(first) < 5 * MS, "{other:?}");
+}
+
+#[test]
+fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (first, one) = story.until_renewed();
+    let (second, two) = story.until_renewed();
+    story.pass(SECOND);
+    story.acknowledge(&two);
+    assert_eq!(story.client.lease().renewed, Some(second));
+    story.acknowledge(&one);
+    assert_eq!(story.client.lease().renewed, Some(second), "an overtaken one takes nothing back");
+    assert!(first < second);
+    let deadline = story.client.lease().deadline(HealthWindow::Default);
+    let (_, late) = story.until_renewed();
+    story.pass(10 * SECOND);
+    assert_eq!(story.client.lease().deadline(HealthWindow::Default), deadline);
+    story.acknowledge(&late);
+    let renewed = story.client.lease().deadline(HealthWindow::Default).expect("it was renewed");
+    assert!(renewed < story.now, "it came when its window was over: {renewed:?}");
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (_, asked) = story.until_renewed();
+    let before = story.client.lease().clone();
+    let forged = Renewal { sequence: renewal(&asked).sequence + 7, ..*renewal(&asked) };
+    let foreign =
+        Renewal { lease: LeaseId { began: LogIndex(99), ..renewal(&asked).lease }, ..*renewal(&asked) };
+    for wrong in [forged, foreign] {
+        story.answer(&asked, story.acknowledgement(&wrong));
+    }
+    assert_eq!(*story.client.lease(), before);
+}
+
+#[test]
+fn while_nobody_acknowledges_every_server_is_tried_at_a_pace_and_guards_see_their_deadline_pass() {
+    let mut story = Story::just_renewed();
+    let before = story.client.lease().clone();
+    story.mute.extend(SERVERS);
+    let count = story.renewals_in(20 * SECOND);
+    let servers: BTreeSet<_> = story.renewals.iter().map(|(_, asked)| asked.server).collect();
+    assert!((20..120).contains(&count) && servers.len() >= 2, "{count} through {servers:?}");
+    assert_eq!(*story.client.lease(), before);
+    story.mute.clear();
+    story.renewals.clear();
+    let (sent, _) = story.until_renewed();
+    assert_eq!(story.client.lease().renewed, Some(sent));
+}
+
+#[test]
+fn servers_that_know_no_leases_are_asked_with_a_pause_and_nothing_is_told_of_it() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    story.notices.clear();
+    for _ in 0..1_000 {
+        story.pass(10 * MS);
+        for (_, asked) in std::mem::take(&mut story.renewals) {
+            story.answer(&asked, Response::Unavailable(Unavailable::Denied("not known here".into())));
+        }
+    }
+    let sent = story.client.counts().renewals;
+    assert!((10..60).contains(&sent), "{sent} in ten seconds and some");
+    assert_eq!(story.notices, []);
+    assert_eq!(story.client.load().calls, 0);
+}
+
+#[test]
+fn without_a_connection_a_renewal_waits_for_one() {
+    let mut story = Story::just_renewed();
+    SERVERS.into_iter().for_each(|server| story.kill(server));
+    assert_eq!(story.renewals_in(10 * SECOND), 0);
+    story.down.clear();
+    story.pass(3 * SECOND);
+    let (sent, _) = story.renewals.last().expect("there is a way again");
+    assert_eq!(story.client.lease().renewed, Some(*sent));
+}
+
+#[test]
+fn a_backlog_of_calls_holds_no_renewal_up() {
+    let mut story = Story::just_renewed();
+    for connection in story.connections.keys().copied().collect::<Vec<_>>() {
+        story.tell(Input::Backlog(connection, true));
+    }
+    story.propose("held");
+    assert!(story.asked.is_empty());
+    assert_eq!(story.renewals_in(10 * SECOND), 6);
+    assert_eq!(story.client.counts().renewals, story.client.counts().renewals_acknowledged);
+}
+
+#[test]
+fn a_lease_that_ended_is_told_once_and_another_registration_begins_another_one() {
+    let reasons = [LeaseEnd::Unknown, LeaseEnd::Superseded, LeaseEnd::Failed, LeaseEnd::Left];
+    for why in reasons {
+        let mut story = Story::just_renewed();
+        story.registers = false;
+        let (first, before) = (story.lease_id(), story.client.lease().renewed);
+        story.end_lease(why);
+        assert_eq!(story.client.lease().ended, Some(why));
+        assert_eq!(story.client.lease().renewed, before, "nothing later than what was told");
+        let lost = |notice: &&Notice| matches!(notice, Notice::LeaseLost(_));
+        assert_eq!(story.notices.iter().filter(lost).collect::<Vec<_>>(), [&Notice::LeaseLost(why)]);
+        let registration = story.until_asked();
+        assert!(matches!(registration.request, Request::Propose(None, Command::RegisterAgent(_))));
+        assert_eq!(story.renewals_in(3 * SECOND), 0, "there is no lease to renew");
+        story.registers = true;
+        story.answer(&registration, Response::Unavailable(Unavailable::Overloaded("full".into())));
+        story.pass(SECOND);
+        assert_eq!(story.registrations, 2);
+        assert_ne!(story.lease_id(), first);
+        let (sent, asked) = (story.renewals[0].0, story.renewals[0].1.clone());
+        assert_eq!((renewal(&asked).lease, renewal(&asked).sequence), (story.lease_id(), 1));
+        assert_eq!((story.client.lease().renewed, story.client.lease().ended), (Some(sent), None));
+        assert_eq!(story.notices.iter().filter(lost).count(), 1);
+    }
+}
+
+#[test]
+fn what_is_said_of_an_earlier_lease_says_nothing_of_the_present_one() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (_, late) = story.until_renewed();
+    let former = renewal(&late).lease;
+    story.end_lease(LeaseEnd::Failed);
+    story.pass(SECOND);
+    let present = story.client.lease().clone();
+    assert!(present.renewed.is_some() && present.ended.is_none());
+    story.answer(&late, Response::LeaseEnded(former, LeaseEnd::Failed));
+    story.acknowledge(&late);
+    assert_eq!(story.client.lease().ended, None);
+    assert!(story.client.lease().renewed >= present.renewed);
+    assert_eq!(story.registrations, 2);
+}
+
+#[test]
+fn a_fast_session_speeds_renewals_up_at_once_and_its_end_slows_them_down_again() {
+    let mut story = Story::just_renewed();
+    let token = story.create(SessionSpec { health_window: HealthWindow::Fast, ..new_session() });
+    let asked = story.only();
+    assert!(story.renewals.is_empty(), "it is not there yet");
+    let now = story.now;
+    story.acknowledges = false;
+    story.answer(&asked, applied(9, Reply::Session(session())));
+    assert!(story.answers.contains_key(&token));
+    let (sent, asked) = story.until_renewed();
+    assert_eq!(sent, now);
+    // The leader's answer is of a time when it knew the session.
+    (story.acknowledges, story.shortest) = (true, Some(HealthWindow::Fast));
+    story.acknowledge(&asked);
+    assert_eq!(story.renewals_in(10 * SECOND), 20);
+    story.shortest = None;
+    story.pass(SECOND);
+    assert_eq!(story.renewals_in(10 * SECOND), 6);
+}
+
+#[test]
+fn an_acknowledgement_that_was_under_way_does_not_know_of_a_new_session() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (_, before) = story.until_renewed();
+    story.create(SessionSpec { health_window: HealthWindow::Fast, ..new_session() });
+    story.answer(&story.only(), Response::Unavailable(Unavailable::Unknown("the leader was deposed".into())));
+    let (_, after) = story.until_renewed();
+    story.acknowledge(&before);
+    assert!(renewal(&after).sequence > renewal(&before).sequence);
+    assert!(story.renewals_in(10 * SECOND) > 10, "it may have been created");
+}
+
+#[test]
+fn sessions_that_do_not_depend_on_this_node_leave_renewals_as_they_are() {
+    let fast = SessionSpec { health_window: HealthWindow::Fast, ..new_session() };
+    let others = [
+        SessionSpec { node: "web-2".into(), ..fast.clone() },
+        SessionSpec { node_checks: Vec::new(), ..fast.clone() },
+        SessionSpec { node_checks: vec!["disk".into()], ..fast },
+        SessionSpec { health_window: HealthWindow::Safe, ..new_session() },
+        new_session(),
+    ];
+    for other in others {
+        let mut story = Story::just_renewed();
+        story.create(other);
+        let asked = story.until_asked();
+        story.answer(&asked, applied(9, Reply::Session(session())));
+        assert_eq!(story.renewals_in(10 * SECOND), 6);
+    }
+    // A node is judged by the default window even where its sessions may be silent for longer.
+    let mut story = Story::just_renewed();
+    story.shortest = Some(HealthWindow::Safe);
+    assert_eq!(story.renewals_in(10 * SECOND), 6);
+}
+
+#[test]
+fn a_challenge_is_answered_with_a_renewal_and_brings_the_next_one_forward() {
+    let mut story = Story::just_renewed();
+    story.pass(SECOND);
+    let challenge = Challenge { lease: story.lease_id(), nonce: 77 };
+    let Response::Alive(answer) = story.challenge(challenge) else { panic!("it lives") };
+    let secret = story.client.registration().expect("it is registered").secret;
+    assert!(secret.made(&answer) && answer.nonce == 77 && answer.lease == challenge.lease);
+    let (sent, asked) = story.until_renewed();
+    assert_eq!(sent, story.now, "its acknowledgement comes by a renewal of the agent's own");
+    assert!(renewal(&asked).sequence > answer.sequence);
+    // Three servers that ask every 250 ms make no crowd of renewals.
+    let before = story.client.counts().renewals;
+    for _ in 0..40 {
+        story.pass(25 * MS);
+        assert!(matches!(story.challenge(challenge), Response::Alive(_)));
+    }
+    let renewals = story.client.counts().renewals - before;
+    assert!(renewals <= 10 && story.client.counts().challenges == 41, "{renewals}");
+}
+
+#[test]
+fn a_challenge_of_another_lease_or_before_there_is_one_is_not_answered_with_a_renewal() {
+    let mut story = Story::begin();
+    let challenge = Challenge { lease: LeaseId { agent: AgentNumber(1), began: LogIndex(7) }, nonce: 1 };
+    let ended = Response::LeaseEnded(challenge.lease, LeaseEnd::Unknown);
+    assert_eq!(story.challenge(challenge), ended);
+    story.pass(5 * SECOND);
+    assert_eq!(story.challenge(challenge), ended);
+    assert_eq!(story.client.counts().challenges, 0);
+    story.registers = false;
+    let former = Challenge { lease: story.lease_id(), nonce: 1 };
+    story.end_lease(LeaseEnd::Superseded);
+    assert_eq!(story.challenge(former), Response::LeaseEnded(former.lease, LeaseEnd::Unknown));
+}
+
+#[test]
+fn an_agent_that_leaves_does_not_come_back_by_itself() {
+    let mut story = Story::just_renewed();
+    let lease = story.lease_id();
+    let leave = NodeLeave { node: "web-1".into(), lease: Some(lease), prune: false };
+    story.acknowledges = false;
+    let (_, asked) = story.until_renewed();
+    story.call(LocalCall::Propose(Command::LeaveNode(leave)));
+    // The renewal's answer may come before the command's.
+    story.answer(&asked, Response::LeaseEnded(lease, LeaseEnd::Left));
+    assert_eq!(story.client.lease().ended, Some(LeaseEnd::Left));
+    let leaving = story.only();
+    story.apply_leave(&leaving);
+    story.pass(10 * SECOND);
+    assert_eq!((story.registrations, story.asked.len()), (1, 0));
+    story.renewals.clear();
+    assert_eq!(story.renewals_in(10 * SECOND), 0);
+}
+
+impl Story {
+    fn apply_leave(&mut self, asked: &Asked) {
+        self.answer(asked, applied(9, Reply::Done));
+    }
+}
+
+#[test]
+fn what_a_suspended_host_finds_on_waking_up_is_over() {
+    let mut story = Story::just_renewed();
+    let deadline = story.client.lease().deadline(HealthWindow::Safe).expect("it was renewed");
+    story.acknowledges = false;
+    let (_, asked) = story.until_renewed();
+    // Nothing ran meanwhile; then the answer is read that had arrived before.
+    story.now = story.now + 3600 * SECOND;
+    story.acknowledge(&asked);
+    let told = story.client.lease().deadline(HealthWindow::Safe).expect("it was renewed");
+    assert!(told < story.now && told.since(deadline) <= 2 * SECOND);
+    let (sent, asked) = story.until_renewed();
+    assert_eq!(sent, story.now, "it renews at once");
+    story.acknowledge(&asked);
+    assert_eq!(story.client.lease().renewed, Some(story.now));
+}
+
+#[test]
+fn a_client_that_is_closed_renews_no_more_and_answers_no_challenge() {
+    let mut story = Story::just_renewed();
+    let challenge = Challenge { lease: story.lease_id(), nonce: 1 };
+    story.tell(Input::Close);
+    assert_eq!(story.client.wakes_at(), None);
+    story.tell(Input::Challenge(CallToken(99), challenge));
+    assert!(story.heard_unknown(CallToken(99)).contains("shutting down"));
+    assert!(story.renewals.is_empty());
+}

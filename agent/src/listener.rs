@@ -1,0 +1,128 @@
+//! The agent's QUIC listener: servers ask here whether this agent lives.
+//!
+//! Its socket is the one that the agent calls servers from. **Invariants:** only a server's
+//! certificate is let in, and a challenge is all that is answered; a connection that asks nothing
+//! is not kept.
+
+use crate::metrics::REFUSED_CONNECTIONS;
+use crate::upstream::Upstream;
+use lockmesh_net::frame::FrameQueue;
+use lockmesh_net::quic::{Arrival, FrameReceiver, FrameSender};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Unavailable};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// The most connections of servers, those in their handshake among them.
+const MAX_CONNECTIONS: usize = 256;
+
+/// How long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection on which no stream begins for so long is closed; each challenge has its own.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The most calls of one frame that are answered.
+const CALLS_PER_FRAME: usize = 16;
+
+/// Answers servers that challenge, until the endpoint is closed.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    endpoint: Arc<Endpoint>,
+    upstream: Upstream,
+}
+
+impl Listener {
+    /// Serves on this endpoint, for the lease that this upstream keeps.
+    pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream) -> Self {
+        Self { endpoint, upstream }
+    }
+
+    /// Takes connections until the endpoint is closed.
+    pub async fn run(self) {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        while let Some(arrival) = self.endpoint.accept().await {
+            // Before the handshake, which is what costs.
+            let Ok(permit) = permits.clone().try_acquire_owned() else {
+                REFUSED_CONNECTIONS.inc();
+                arrival.refuse();
+                continue;
+            };
+            tokio::spawn(self.clone().welcome(arrival, permit));
+        }
+    }
+
+    async fn welcome(self, arrival: Arrival, _permit: OwnedSemaphorePermit) {
+        let remote = arrival.remote_address();
+        let handshake = timeout(HANDSHAKE_TIMEOUT, arrival.handshake());
+        let reason = match handshake.await {
+            Ok(Ok(connection)) => return self.serve(&connection).await,
+            Ok(Err(LinkError::Withdrawn)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the handshake took too long".into(),
+        };
+        REFUSED_CONNECTIONS.inc();
+        // Counted, and told only to who looks: whoever reaches the port could fill the log.
+        tracing::debug!(%remote, reason, "refused a connection");
+    }
+
+    async fn serve(&self, connection: &Connection) {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        if peer.role != Role::Server {
+            REFUSED_CONNECTIONS.inc();
+            tracing::debug!(%remote, %peer, "refused a connection: its certificate is not a server's");
+            return connection
+                .close(Close::Denied, "its certificate is not a server's: only servers ask agents");
+        }
+        loop {
+            match timeout(IDLE_TIMEOUT, connection.accept()).await {
+                Ok(Ok((Purpose::Calls, sender, receiver))) => {
+                    tokio::spawn(self.clone().answer_all(connection.clone(), sender, receiver));
+                }
+                Ok(Ok((Purpose::Raft, ..))) => {
+                    return connection.close(Close::Denied, "this is an agent, which speaks no Raft");
+                }
+                Ok(Err(LinkError::Malformed(what))) => return connection.close(Close::Malformed, &what),
+                Ok(Err(_)) => return,
+                Err(_) => return connection.close(Close::Done, "nothing was asked"),
+            }
+        }
+    }
+
+    /// Answers the calls of one stream, until it ends.
+    async fn answer_all(self, connection: Connection, mut sender: FrameSender, mut receiver: FrameReceiver) {
+        if let Err(LinkError::Malformed(what)) = self.answer_frames(&mut sender, &mut receiver).await {
+            connection.close(Close::Malformed, &what);
+        }
+    }
+
+    async fn answer_frames(
+        &self,
+        sender: &mut FrameSender,
+        receiver: &mut FrameReceiver,
+    ) -> Result<(), LinkError> {
+        while let Some(CallFrame(calls)) = receiver.receive().await? {
+            let mut answers = FrameQueue::default();
+            for (number, call) in calls.into_iter().enumerate() {
+                // What is answered at once cannot be cancelled.
+                let Call::Begin(id, request) = call else { continue };
+                let response = match request {
+                    _ if number >= CALLS_PER_FRAME => {
+                        let reason = "an agent answers a few calls at a time";
+                        Response::Unavailable(Unavailable::Overloaded(reason.into()))
+                    }
+                    Request::Challenge(challenge) => self.upstream.answer_challenge(challenge).await,
+                    _ => {
+                        let reason = "this is an agent: it answers challenges only";
+                        Response::Unavailable(Unavailable::Denied(reason.into()))
+                    }
+                };
+                answers.push(&(id, response)).expect("each of these answers is short");
+            }
+            sender.send(answers.take()).await?;
+        }
+        Ok(())
+    }
+}

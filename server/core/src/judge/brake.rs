@@ -1,0 +1,93 @@
+//! The brake: where very many nodes are silent at once it is rather the network than the nodes, or
+//! these servers. Then the servers' windows become long, never the agents' own deadlines.
+
+use crate::core::Core;
+use lockmesh_protocol::record::MemberStatus;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Up to so many may be under check without it.
+const ALWAYS_ALLOWED: usize = 4;
+/// Beyond that one in so many members.
+const MEMBERS_A_SILENT_ONE: usize = 20;
+/// How long less than half as many must be under check before it is off again.
+const CALM: Duration = Duration::from_secs(30);
+
+/// Whether the servers' windows are long.
+#[derive(Debug, Default)]
+pub(super) struct Brake {
+    is_on: bool,
+    calm_since: Option<Time>,
+}
+
+impl Brake {
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    pub(super) fn postpone(&mut self, gap: Duration) {
+        self.calm_since = self.calm_since.map(|since| since + gap);
+    }
+
+    /// So many of the members are silent; whether that turned it on or off.
+    fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
+        let allowed = ALWAYS_ALLOWED.max(members / MEMBERS_A_SILENT_ONE);
+        let was_on = self.is_on;
+        if silent > allowed {
+            self.is_on = true;
+        }
+        if 2 * silent < allowed {
+            let since = *self.calm_since.get_or_insert(now);
+            self.is_on &= now.since(since) < CALM;
+        } else {
+            self.calm_since = None;
+        }
+        self.is_on != was_on
+    }
+}
+
+impl Core {
+    pub(super) fn update_brake(&mut self, now: Time) {
+        let judge = &self.judge;
+        // An announced restart is no sign of anything.
+        let is_unexpected = |number| {
+            judge.windows.member(number).is_some_and(|member| member.status != MemberStatus::Restarting)
+        };
+        // Not the open checks alone: in a large fleet fewer are open than are needed to brake.
+        let silent = judge.windows.overdue(now).filter(|number| is_unexpected(*number)).count();
+        let members = judge.windows.len();
+        if !self.judge.brake.update(now, silent, members) {
+            return;
+        }
+        if self.judge.brake.is_on() {
+            tracing::warn!(
+                silent,
+                members,
+                "very many nodes are silent at once: until fewer are, none is failed before 15 s of silence"
+            );
+        } else {
+            tracing::info!(members, "few nodes are silent: nodes are failed after their own windows again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Brake;
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    #[test]
+    fn it_is_on_until_few_are_silent_for_a_while() {
+        let at = |seconds| Time(0) + Duration::from_secs(seconds);
+        let mut brake = Brake::default();
+        assert!(!brake.update(at(0), 4, 5) && !brake.is_on());
+        assert!(brake.update(at(1), 5, 5) && brake.is_on());
+        assert!(!brake.update(at(2), 1, 5), "not yet for a while");
+        assert!(!brake.update(at(20), 2, 5), "half of what is allowed is too many: it begins anew");
+        assert!(!brake.update(at(40), 1, 5) && !brake.update(at(69), 1, 5));
+        assert!(brake.update(at(70), 1, 5) && !brake.is_on());
+        assert!(!brake.update(at(80), 50, 1_000), "one in twenty may be silent");
+        assert!(brake.update(at(81), 51, 1_000));
+    }
+}

@@ -1,0 +1,177 @@
+//! The checks that a leader has open, what it told the voters of them, and what they report.
+//!
+//! A juror answers every list of checks with its reports, so a report is no older than the list
+//! that it names, however long it was on its way.
+
+use super::ASK_INTERVAL;
+use super::juror::Juror;
+use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
+use crate::core::Core;
+use crate::outbox::Outbox;
+use crate::raft::message::MessageKind;
+use lockmesh_protocol::id::{AgentNumber, ServerId};
+use lockmesh_protocol::lease::{Challenge, LeaseId};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// A report confirms nothing once the list that it answers is older than this.
+const FRESH: Duration = Duration::from_millis(500);
+/// How often a juror must have asked in vain.
+const LEAST_UNANSWERED: u32 = 2;
+
+/// What a leader knows of its checks.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    open: BTreeMap<AgentNumber, Check>,
+    reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
+    /// The lists that are fresh still, and when each was told.
+    lists: VecDeque<(u64, Time)>,
+    last_number: u64,
+    told: Time,
+    /// Whether a check was opened or closed since the last list.
+    is_changed: bool,
+}
+
+/// A node that is asked whether it lives.
+#[derive(Debug)]
+pub(super) struct Check {
+    pub(super) challenge: Challenge,
+    pub(super) opened: Time,
+    /// Before then nothing is decided: what was proposed came to nothing, or nothing was due.
+    pub(super) look_at: Time,
+}
+
+impl Checks {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn is_open(&self, number: AgentNumber) -> bool {
+        self.open.contains_key(&number)
+    }
+
+    pub(super) fn lease(&self, number: AgentNumber) -> Option<LeaseId> {
+        self.open.get(&number).map(|check| check.challenge.lease)
+    }
+
+    /// What a node must say now that answers the check of its lease.
+    pub(super) fn nonce(&self, lease: LeaseId) -> Option<u64> {
+        let challenge = self.open.get(&lease.agent)?.challenge;
+        (challenge.lease == lease).then_some(challenge.nonce)
+    }
+
+    pub(super) fn open(&mut self, now: Time, challenge: Challenge) {
+        self.is_changed = true;
+        self.open.insert(challenge.lease.agent, Check { challenge, opened: now, look_at: now });
+    }
+
+    pub(super) fn close(&mut self, number: AgentNumber) {
+        self.is_changed |= self.open.remove(&number).is_some();
+    }
+
+    pub(super) fn close_all(&mut self) {
+        self.is_changed |= !self.open.is_empty();
+        self.open.clear();
+    }
+
+    /// Those of which something may be decided now.
+    pub(super) fn to_look_at(&self, now: Time) -> Vec<LeaseId> {
+        let checks = self.open.values().filter(|check| check.look_at <= now);
+        checks.map(|check| check.challenge.lease).collect()
+    }
+
+    pub(super) fn look_again(&mut self, number: AgentNumber, at: Time) {
+        if let Some(check) = self.open.get_mut(&number) {
+            check.look_at = at;
+        }
+    }
+
+    fn take_reports(&mut self, from: ServerId, reports: &JurorReports) {
+        // Of an older list, or of another process: who knows when it was made.
+        let told = self.lists.iter().find(|(number, _)| *number == reports.number);
+        if let Some((_, told)) = told {
+            let by_agent = reports.reports.iter().map(|report| (report.challenge.lease.agent, *report));
+            self.reports.insert(from, (*told, by_agent.collect()));
+        }
+    }
+
+    /// The servers that asked a node in vain, and said so just now; `juror` is this server's own.
+    pub(super) fn confirmed_by(
+        &self,
+        now: Time,
+        number: AgentNumber,
+        (me, juror): (ServerId, &Juror),
+    ) -> Vec<ServerId> {
+        let Some(check) = self.open.get(&number) else { return Vec::new() };
+        let confirms = |report: &JurorReport| {
+            report.challenge == check.challenge
+                && report.unanswered >= LEAST_UNANSWERED
+                && !report.abstains
+                && report.answer.is_none()
+        };
+        let others = self.reports.iter().filter(|(_, (told, reports))| {
+            now.since(*told) <= FRESH && reports.get(&number).is_some_and(confirms)
+        });
+        let own = juror.report(now, number).filter(confirms).map(|_| me);
+        others.map(|(server, _)| *server).filter(|server| *server != me).chain(own).collect()
+    }
+
+    /// The number of the list that is told now; none where there is nothing to tell.
+    fn next_list(&mut self, now: Time) -> Option<u64> {
+        let is_due = !self.open.is_empty() && now.since(self.told) >= ASK_INTERVAL;
+        if !std::mem::take(&mut self.is_changed) && !is_due {
+            return None;
+        }
+        self.last_number += 1;
+        self.told = now;
+        while self.lists.front().is_some_and(|(_, told)| now.since(*told) > FRESH) {
+            self.lists.pop_front();
+        }
+        self.lists.push_back((self.last_number, now));
+        Some(self.last_number)
+    }
+}
+
+impl Core {
+    /// Tells all voters, this server among them, which nodes are under check.
+    pub(super) fn tell_jurors(&mut self, now: Time, outbox: &mut Outbox) {
+        let Some(number) = self.judge.checks.next_list(now) else { return };
+        let orders = self.judge.checks.open.values().filter_map(|check| self.order(now, check));
+        let list = CheckList { number, checks: orders.collect() };
+        for voter in self.engine.membership().all_voters() {
+            if voter == self.config.id {
+                self.judge.juror.take_list(now, self.engine.term(), &list);
+            } else {
+                self.send(voter, MessageKind::CheckNodes, &list, outbox);
+            }
+        }
+    }
+
+    /// A juror answered a list.
+    pub(super) fn take_reports(
+        &mut self,
+        now: Time,
+        from: ServerId,
+        reports: JurorReports,
+        outbox: &mut Outbox,
+    ) {
+        self.judge.checks.take_reports(from, &reports);
+        // What it relayed at once may be lost.
+        for answer in reports.reports.into_iter().filter_map(|report| report.answer) {
+            self.hear_answer(now, answer, outbox);
+        }
+    }
+
+    fn order(&self, now: Time, check: &Check) -> Option<CheckOrder> {
+        let agent = self.state.agent_of(check.challenge.lease)?;
+        let member = self.judge.windows.member(agent.number)?;
+        Some(CheckOrder {
+            challenge: check.challenge,
+            node: agent.node.clone(),
+            address: self.state.agent_address(agent),
+            age: now.since(check.opened),
+            window: member.present().duration(),
+        })
+    }
+}

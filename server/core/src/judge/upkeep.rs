@@ -1,0 +1,168 @@
+//! What the leader looks after besides: the sessions of former hosts end when their windows are
+//! over, the catalog says what the roster says, and members that have been failed for long are
+//! forgotten.
+//!
+//! All of it counts from when this leader saw it first: after an election it begins afresh.
+
+use crate::core::Core;
+use crate::state::State;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{AgentNumber, LogIndex};
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::record::{HealthWindow, MemberStatus};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often the leader looks whether something is due here.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often it compares catalog and roster.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
+/// The same where the last look found something: there may be more.
+const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
+/// How many members and nodes one command reconciles.
+const RECONCILED_AT_ONCE: usize = 256;
+/// How long after a proposal that came to nothing the next one is made.
+const RETRY: Duration = Duration::from_secs(5);
+/// The same for a member that cannot be forgotten: sessions live on its node.
+const REAP_AGAIN: Duration = Duration::from_secs(3600);
+
+/// What this leader waits for.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    look_at: Time,
+    reconcile_at: Time,
+    former: BTreeMap<AgentNumber, FormerHost>,
+    failed: BTreeMap<AgentNumber, FailedMember>,
+}
+
+/// A host that was there before the present one.
+#[derive(Debug)]
+struct FormerHost {
+    /// Sessions that were made before this are of it.
+    until: LogIndex,
+    since: Time,
+    /// The window whose end is waited for.
+    window: HealthWindow,
+    /// When that one is over, or is proposed again.
+    due: Time,
+}
+
+#[derive(Debug)]
+struct FailedMember {
+    lease: LeaseId,
+    since: Time,
+    /// Before then it is not tried again.
+    not_before: Time,
+}
+
+impl Upkeep {
+    /// Forgets everything, and begins afresh.
+    pub(super) fn restart(&mut self, now: Time, state: &State) {
+        *self = Self { look_at: now, reconcile_at: now, ..Self::default() };
+        state.agents().for_each(|agent| self.follow(now, state, agent.number));
+    }
+
+    /// Looks at a member whose row changed.
+    pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+        let agent = state.agent(number);
+        match agent.and_then(|agent| agent.former_sessions_until) {
+            // The host before it may have been another one: the present one's windows count anew.
+            Some(until) if self.former.get(&number).is_none_or(|known| known.until != until) => {
+                let window = HealthWindow::Fast;
+                let due = now + window.duration();
+                self.former.insert(number, FormerHost { until, since: now, window, due });
+            }
+            Some(_) => {}
+            None => drop(self.former.remove(&number)),
+        }
+        let failed = agent.filter(|agent| agent.status == MemberStatus::Failed).map(|agent| agent.lease());
+        match failed {
+            Some(lease) if self.failed.get(&number).is_none_or(|known| known.lease != lease) => {
+                self.failed.insert(number, FailedMember { lease, since: now, not_before: now });
+            }
+            Some(_) => {}
+            None => drop(self.failed.remove(&number)),
+        }
+    }
+
+    pub(super) fn postpone(&mut self, gap: Duration) {
+        for former in self.former.values_mut() {
+            (former.since, former.due) = (former.since + gap, former.due + gap);
+        }
+        self.failed.values_mut().for_each(|failed| failed.since = failed.since + gap);
+    }
+
+    /// The agents of whose former host a window is over, and which.
+    fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
+        let mut due = Vec::new();
+        for (number, former) in self.former.iter_mut().filter(|(_, former)| former.due <= now) {
+            due.push((*number, former.window));
+            former.due = match HealthWindow::ALL.into_iter().find(|longer| *longer > former.window) {
+                Some(longer) => {
+                    former.window = longer;
+                    former.since + longer.duration()
+                }
+                // The last one forgets the former host; until that is seen, it may have come to
+                // nothing.
+                None => now + RETRY,
+            };
+        }
+        due
+    }
+
+    fn reap_due(&mut self, now: Time, after: Duration) -> Vec<LeaseId> {
+        let is_due =
+            |failed: &&mut FailedMember| now.since(failed.since) >= after && failed.not_before <= now;
+        let due = self.failed.values_mut().filter(is_due).map(|failed| {
+            failed.not_before = now + REAP_AGAIN;
+            failed.lease
+        });
+        due.collect()
+    }
+}
+
+impl Core {
+    pub(super) fn run_upkeep(&mut self, now: Time) {
+        if now < self.judge.upkeep.look_at {
+            return;
+        }
+        self.judge.upkeep.look_at = now + LOOK_INTERVAL;
+        self.end_former_hosts(now);
+        self.reap_failed_members(now);
+        self.reconcile_if_due(now);
+    }
+
+    fn end_former_hosts(&mut self, now: Time) {
+        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
+        for (number, window) in self.judge.upkeep.former_due(now) {
+            if let Some(lease) = self.state.agent(number).map(|agent| agent.lease()) {
+                self.gather_own(Command::EndFormerSessions { lease, window, term, base });
+            }
+        }
+    }
+
+    fn reap_failed_members(&mut self, now: Time) {
+        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
+        for lease in self.judge.upkeep.reap_due(now, self.config.timers.reap_failed_after) {
+            self.gather_own(Command::ReapMember { lease, term, base });
+        }
+    }
+
+    fn reconcile_if_due(&mut self, now: Time) {
+        if now < self.judge.upkeep.reconcile_at {
+            return;
+        }
+        let (members, strangers) = self.state.unreconciled(RECONCILED_AT_ONCE);
+        let found = members.len() + strangers.len();
+        self.judge.upkeep.reconcile_at = now + if found > 0 { RECONCILE_AGAIN } else { RECONCILE_INTERVAL };
+        if found > 0 {
+            tracing::info!(
+                members = members.len(),
+                strangers = strangers.len(),
+                "the catalog says something else than the roster of members: it is made to agree"
+            );
+            self.gather_own(Command::Reconcile { members, strangers });
+        }
+    }
+}

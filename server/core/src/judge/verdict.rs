@@ -1,0 +1,135 @@
+//! The leader opens checks of those who are silent, and proposes a verdict where a majority of the
+//! voters heard nothing for a window.
+//!
+//! Windows are judged from the shortest to the longest: each verdict ends the sessions of its own
+//! window and of shorter ones; the default one fails the member. Sessions that can wait longer keep
+//! the check open until their own.
+
+use crate::core::{Core, Origin, RETRY_PROPOSAL};
+use crate::fault_injection::Rule;
+use crate::proposal::Proposal;
+use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::id::{AgentNumber, ServerId};
+use lockmesh_protocol::lease::{Challenge, LeaseId};
+use lockmesh_protocol::record::{HealthWindow, MemberStatus};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// How many checks are open at most; those that are overdue for longest come first.
+const MAX_CHECKS: usize = 256;
+/// How long after a look at a check that came to nothing the next one follows.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Core {
+    /// Opens a check of every node whose renewal is overdue, as long as there are not too many.
+    pub(super) fn open_checks(&mut self, now: Time) {
+        let judge = &self.judge;
+        let free = MAX_CHECKS.saturating_sub(judge.checks.len());
+        if free == 0 {
+            return;
+        }
+        let overdue = judge.windows.overdue(now).filter(|number| !judge.checks.is_open(*number));
+        let overdue: Vec<LeaseId> =
+            overdue.filter_map(|number| judge.windows.lease(number)).take(free).collect();
+        overdue.into_iter().for_each(|lease| self.open_check(now, lease));
+    }
+
+    /// Has this node asked, if it is not asked already.
+    pub(super) fn open_check(&mut self, now: Time, lease: LeaseId) {
+        if self.judge.checks.nonce(lease).is_none() {
+            let nonce = self.judge.random.number().max(1);
+            self.judge.checks.open(now, Challenge { lease, nonce });
+            self.observer.observed.checks_opened += 1;
+        }
+    }
+
+    pub(super) fn propose_verdicts(&mut self, now: Time) {
+        for lease in self.judge.checks.to_look_at(now) {
+            match self.verdict(now, lease) {
+                Some(failure) => self.propose_verdict(now, failure),
+                None => self.judge.checks.look_again(lease.agent, now + LOOK_INTERVAL),
+            }
+        }
+    }
+
+    fn propose_verdict(&mut self, now: Time, failure: NodeFailure) {
+        let agent = failure.lease.agent;
+        // Until its outcome is known, no renewal of this agent counts.
+        self.judge.deciding.insert(agent);
+        self.judge.checks.look_again(agent, now + RETRY_PROPOSAL);
+        self.batch.push((self.own(Command::FailNode(failure)), Origin::Verdict(agent)));
+    }
+
+    /// The verdict that is due on this lease, and confirmed.
+    fn verdict(&self, now: Time, lease: LeaseId) -> Option<NodeFailure> {
+        let number = lease.agent;
+        if self.judge.deciding.contains(&number) {
+            return None;
+        }
+        let window = self.window_due(now, lease)?;
+        let confirmed_by = self.confirmed_by(now, number)?;
+        let silent_for = now.since(self.judge.windows.member(number)?.heard);
+        let (term, base) = (self.serving?, self.state.index_base());
+        Some(NodeFailure { lease, window, confirmed_by, silent_for, term, base })
+    }
+
+    /// The shortest window of this lease that is over and on which something hangs.
+    fn window_due(&self, now: Time, lease: LeaseId) -> Option<HealthWindow> {
+        let member = self.judge.windows.member(lease.agent).filter(|member| member.lease == lease)?;
+        let agent = self.state.agent_of(lease)?;
+        let is_over = |window: &HealthWindow| {
+            if self.judge.is_braking() && self.engine.fault_point.breaks(Rule::BrakesNeverShorten) {
+                return member.end(HealthWindow::Fast, false) <= now;
+            }
+            member.end(*window, self.judge.is_braking()) <= now
+        };
+        if !HealthWindow::ALL.iter().any(is_over) {
+            return None;
+        }
+        let in_use = self.state.windows_in_use(&agent.node);
+        // The member itself fails with the default one.
+        let is_wanted = |window: &HealthWindow| {
+            in_use.contains(window)
+                || (*window == HealthWindow::Default && member.status != MemberStatus::Failed)
+        };
+        HealthWindow::ALL.into_iter().filter(is_wanted).find(is_over)
+    }
+
+    /// The voters who asked a node in vain; none where they are no majority.
+    pub(super) fn confirmed_by(&self, now: Time, number: AgentNumber) -> Option<Vec<ServerId>> {
+        let own = (self.config.id, &self.judge.juror);
+        let confirmed_by = self.judge.checks.confirmed_by(now, number, own);
+        let is_broken = self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority);
+        let is_enough = self.engine.membership().is_majority(|server| confirmed_by.contains(&server));
+        (is_enough || (is_broken && !confirmed_by.is_empty())).then_some(confirmed_by)
+    }
+
+    /// A verdict was applied, or came to nothing: renewals count again.
+    pub(crate) fn verdict_is_known(&mut self, now: Time, number: AgentNumber, failure: Option<&NodeFailure>) {
+        self.judge.deciding.remove(&number);
+        if let Some(failure) = failure {
+            self.observer.observed.verdicts[failure.window as usize] += 1;
+            // It may have done nothing: what is judged is what the state says.
+            self.judge.follow(now, &self.state, number);
+            self.judge.checks.look_again(number, now);
+        }
+    }
+
+    /// A verdict as the state may take it: without its confirmations where those who confirm it are
+    /// no majority of the voters of its index, so that it does nothing. Every server applies the
+    /// same entries and changes of membership before it, so all see the same voters.
+    pub(crate) fn without_minority(&self, proposal: Proposal) -> Proposal {
+        match proposal.command {
+            Command::FailNode(failure) if !self.is_by_majority(&failure) => {
+                let failure = NodeFailure { confirmed_by: Vec::new(), ..failure };
+                Proposal { command: Command::FailNode(failure), ..proposal }
+            }
+            command => Proposal { command, ..proposal },
+        }
+    }
+
+    fn is_by_majority(&self, failure: &NodeFailure) -> bool {
+        self.engine.membership().is_majority(|server| failure.confirmed_by.contains(&server))
+            || self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority)
+    }
+}

@@ -1,0 +1,198 @@
+//! The leader's windows: when each member was heard last, and when each of its windows ends.
+//!
+//! All start afresh when a leader begins to serve. Whatever is unsure starts a window later, never
+//! earlier: an agent counts its own deadline from the sending of a renewal that arrived before the
+//! window began.
+
+use crate::state::State;
+use lockmesh_protocol::id::AgentNumber;
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::record::{Agent, HealthWindow, MemberStatus};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long an agent that announced a restart may be silent at least.
+const RESTART_WINDOW: Duration = Duration::from_secs(30);
+/// How much later than it should be a renewal may come before the node is asked.
+const OVERDUE: Duration = Duration::from_millis(200);
+/// The longest window that a member has.
+pub(super) const LONGEST: Duration = RESTART_WINDOW;
+
+/// After how long without a renewal a node is asked: an agent renews three times a window.
+pub(super) fn overdue_after(window: Duration) -> Duration {
+    window / 3 + OVERDUE
+}
+
+/// The windows of all members that are judged.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    members: BTreeMap<AgentNumber, MemberWindow>,
+    /// When each is overdue, the first one first.
+    queue: BTreeSet<(Time, AgentNumber)>,
+}
+
+/// The windows of one member.
+#[derive(Debug)]
+pub(super) struct MemberWindow {
+    pub(super) lease: LeaseId,
+    /// When it was heard last, or began to be judged.
+    pub(super) heard: Time,
+    pub(super) status: MemberStatus,
+    /// The shortest window in use, by which its agent renews, as far as it was told.
+    shortest: Option<HealthWindow>,
+    /// When the shortest one came into use, where that was later than the last renewal.
+    shortened: Option<(HealthWindow, Time)>,
+    overdue: Time,
+}
+
+impl MemberWindow {
+    fn new(heard: Time, agent: &Agent, shortest: Option<HealthWindow>) -> Self {
+        let (lease, status) = (agent.lease(), agent.status);
+        Self { lease, heard, status, shortest, shortened: None, overdue: heard }
+    }
+
+    /// When a window ends. While the brake is on, all are as long as the longest.
+    pub(super) fn end(&self, window: HealthWindow, is_braking: bool) -> Time {
+        let length = match is_braking {
+            true => HealthWindow::Safe.duration().max(window.duration()),
+            false => window.duration(),
+        };
+        let end = self.start(window) + self.stretched(length);
+        // Nobody keeps a member from being judged by making ever new sessions on it.
+        end.min(self.heard + self.stretched(HealthWindow::Safe.duration()))
+    }
+
+    /// The window by which it is overdue, and then judged.
+    pub(super) fn present(&self) -> HealthWindow {
+        self.shortest.unwrap_or_default()
+    }
+
+    fn start(&self, window: HealthWindow) -> Time {
+        let since = self.shortened.filter(|(shortened, _)| *shortened == window);
+        since.map_or(self.heard, |(_, since)| since.max(self.heard))
+    }
+
+    /// An announced restart takes a while.
+    fn stretched(&self, length: Duration) -> Duration {
+        if self.status == MemberStatus::Restarting { length.max(RESTART_WINDOW) } else { length }
+    }
+
+    fn overdue_at(&self) -> Time {
+        let window = self.present();
+        self.start(window) + overdue_after(self.stretched(window.duration()))
+    }
+}
+
+impl Windows {
+    /// Forgets everything: all windows start now.
+    pub(super) fn restart(&mut self, now: Time, state: &State) {
+        *self = Self::default();
+        state.agents().for_each(|agent| self.follow(now, state, agent.number));
+    }
+
+    /// Looks at a member whose row changed, or on whom a verdict came to nothing.
+    pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+        let Some(agent) = state.agent(number).filter(|agent| is_judged(state, agent)) else {
+            return self.remove(number);
+        };
+        let known = self.members.get(&number).filter(|known| known.lease == agent.lease());
+        // A restart that begins or ends is a word of the agent.
+        let is_heard = known.is_none_or(|known| is_restart(known.status) != is_restart(agent.status));
+        let heard = known.filter(|_| !is_heard).map_or(now, |known| known.heard);
+        let shortened = known.and_then(|known| known.shortened);
+        let window = MemberWindow::new(heard, agent, state.shortest_window(&agent.node));
+        self.set(number, MemberWindow { shortened, ..window });
+    }
+
+    /// A session of this window was made on the member's node.
+    pub(super) fn come_into_use(&mut self, now: Time, number: AgentNumber, window: HealthWindow) {
+        if let Some(known) = self.members.remove(&number) {
+            // Its agent renews by a longer one as yet: what it should have done before it knew is
+            // not overdue.
+            let is_shorter = window < known.present();
+            let shortened = if is_shorter { Some((window, now)) } else { known.shortened };
+            let shortest = Some(known.shortest.map_or(window, |shortest| shortest.min(window)));
+            self.replace(number, MemberWindow { shortened, shortest, ..known });
+        }
+    }
+
+    /// A renewal of this lease arrived.
+    pub(super) fn heard(&mut self, now: Time, lease: LeaseId, shortest: Option<HealthWindow>) {
+        let known = self.members.get(&lease.agent).filter(|known| known.lease == lease);
+        if let Some(known) = known {
+            let status = known.status;
+            let heard = now.max(known.heard);
+            let window = MemberWindow { lease, heard, status, shortest, shortened: None, overdue: heard };
+            self.set(lease.agent, window);
+        }
+    }
+
+    pub(super) fn lease(&self, number: AgentNumber) -> Option<LeaseId> {
+        self.members.get(&number).map(|member| member.lease)
+    }
+
+    pub(super) fn member(&self, number: AgentNumber) -> Option<&MemberWindow> {
+        self.members.get(&number)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Those whose renewal is overdue, the most overdue first.
+    pub(super) fn overdue(&self, now: Time) -> impl Iterator<Item = AgentNumber> {
+        self.queue.iter().take_while(move |(overdue, _)| *overdue <= now).map(|(_, number)| *number)
+    }
+
+    /// Moves every window: this server did not run for `gap`.
+    pub(super) fn postpone(&mut self, gap: Duration) {
+        self.queue =
+            std::mem::take(&mut self.queue).into_iter().map(|(at, number)| (at + gap, number)).collect();
+        for member in self.members.values_mut() {
+            member.heard = member.heard + gap;
+            member.overdue = member.overdue + gap;
+            member.shortened = member.shortened.map(|(window, since)| (window, since + gap));
+        }
+    }
+
+    fn set(&mut self, number: AgentNumber, member: MemberWindow) {
+        self.remove_from_queue(number);
+        self.replace(number, member);
+    }
+
+    /// Puts a member in the place of the one that was taken out under this number.
+    fn replace(&mut self, number: AgentNumber, mut member: MemberWindow) {
+        self.queue.remove(&(member.overdue, number));
+        member.overdue = member.overdue_at();
+        self.queue.insert((member.overdue, number));
+        self.members.insert(number, member);
+    }
+
+    fn remove(&mut self, number: AgentNumber) {
+        self.remove_from_queue(number);
+        self.members.remove(&number);
+    }
+
+    fn remove_from_queue(&mut self, number: AgentNumber) {
+        if let Some(known) = self.members.get(&number) {
+            self.queue.remove(&(known.overdue, number));
+        }
+    }
+}
+
+fn is_restart(status: MemberStatus) -> bool {
+    status == MemberStatus::Restarting
+}
+
+/// Whether something hangs on a member's life: its own status, or sessions that are left to it.
+fn is_judged(state: &State, agent: &Agent) -> bool {
+    // The name may be another agent's by now.
+    let is_member = state.member(&agent.node.folded()).is_some_and(|member| member.number == agent.number);
+    is_member
+        && match agent.status {
+            MemberStatus::Alive | MemberStatus::Restarting => true,
+            MemberStatus::Failed => state.shortest_window(&agent.node).is_some(),
+            MemberStatus::Left => false,
+        }
+}

@@ -1,0 +1,760 @@
+//! Which nodes live: hosts that renew, die, are cloned or cannot be reached, and three servers that
+//! judge them. What is told here in bounds of time is the promise to users: an outage that is
+//! shorter than a window costs no session, and a dead host's locks pass on soon after it.
+
+use crate::frontend::{Cluster, agent};
+use crate::names::session as session_id;
+use crate::solo::{REAP_FAILED_AFTER, Solo};
+use lockmesh_core::frontend::{CallRef, Event};
+use lockmesh_core::raft::TICK;
+use lockmesh_protocol::command::{AgentRegistration, Command, NodeFailure, Registration};
+use lockmesh_protocol::id::{CheckId, Generation, LogIndex, RequestId, ServerId, SessionId};
+use lockmesh_protocol::lease::{Challenge, LeaseEnd, LeaseId, LeaseSecret, Renewal};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::{
+    Agent, Behavior, Check, CheckStatus, HealthWindow, Incarnation, LossCause, MemberStatus, Node,
+    SessionSpec,
+};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How long a server waits for the answer to a challenge.
+const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(250);
+/// How much later than its window a dead host is failed at most.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// A host with an agent.
+#[derive(Clone, Debug)]
+struct Host {
+    lease: LeaseId,
+    secret: LeaseSecret,
+    incarnation: Incarnation,
+    sequence: u64,
+    /// How often it renews; none where it does not.
+    renews_every: Option<Duration>,
+    next_renewal: Time,
+    /// When it renewed last.
+    renewed: Time,
+    /// Where it renews; none for the leader.
+    home: Option<ServerId>,
+    /// The servers that it answers.
+    answers: BTreeSet<ServerId>,
+}
+
+/// Three servers, and hosts that renew.
+struct Fleet {
+    cluster: Cluster,
+    hosts: BTreeMap<String, Host>,
+    /// Challenges that nobody answers, and when their time is over.
+    unanswered: Vec<(Time, ServerId, Challenge)>,
+    /// Servers that are never told what came of their challenges.
+    stuck: BTreeSet<ServerId>,
+    renewals: Vec<(ServerId, CallRef)>,
+}
+
+fn node(name: &str) -> Node {
+    let number: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    Node {
+        name: name.into(),
+        id: format!("5a0f2b6e-3c60-4d3f-9d5c-{number:0>12}"),
+        address: "10.0.0.1".into(),
+        datacenter: "dc1".into(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+/// A process of a boot of a host.
+fn process(process: u8, boot: u8) -> Incarnation {
+    Incarnation { process: [process; 16], boot: [boot; 16], certificate: [1; 32] }
+}
+
+fn registration(name: &str, incarnation: Incarnation) -> Request {
+    let registration = AgentRegistration { incarnation, port: 8301, ..AgentRegistration::of(node(name)) };
+    Request::Propose(None, Command::RegisterAgent(registration))
+}
+
+fn session_of(name: &str, node: &str, health_window: HealthWindow) -> SessionSpec {
+    SessionSpec {
+        id: session_id(name),
+        name: name.into(),
+        node: node.into(),
+        lock_delay: Duration::ZERO,
+        behavior: Behavior::Release,
+        ttl_text: String::new(),
+        ttl: None,
+        checks: vec![CheckId::from("serfHealth")],
+        node_checks: Vec::new(),
+        service_checks: None,
+        health_window,
+    }
+}
+
+impl Fleet {
+    fn start() -> Self {
+        let cluster = Cluster::start(3);
+        let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
+        let mut fleet = Self { cluster, hosts, unanswered, stuck: BTreeSet::new(), renewals: Vec::new() };
+        // The agent of the cluster itself never renews: let it be failed, so that it is no part of
+        // the stories.
+        fleet.run(7 * SECOND);
+        fleet
+    }
+
+    /// A host that registers, renews in time and answers everybody.
+    fn host(&mut self, name: &str) {
+        let response = self.register(name, process(1, 1));
+        self.registered(name, process(1, 1), &response);
+    }
+
+    fn register(&mut self, name: &str, incarnation: Incarnation) -> Response {
+        let leader = self.cluster.leader();
+        self.cluster.ask(leader, &agent(name), registration(name, incarnation))
+    }
+
+    fn registered(&mut self, name: &str, incarnation: Incarnation, response: &Response) {
+        let Response::Applied(Applied { reply: Reply::Agent { lease, secret, .. }, .. }) = response else {
+            panic!("{name} is not registered: {response:?}")
+        };
+        let host = Host {
+            lease: *lease,
+            secret: *secret,
+            incarnation,
+            sequence: 0,
+            renews_every: Some(SECOND / 2),
+            next_renewal: self.cluster.now(),
+            renewed: self.cluster.now(),
+            home: None,
+            answers: self.cluster.servers.keys().copied().collect(),
+        };
+        self.hosts.insert(name.into(), host);
+    }
+
+    fn at(&mut self, name: &str) -> &mut Host {
+        self.hosts.get_mut(name).expect("it was registered")
+    }
+
+    /// It neither renews nor answers any more.
+    fn kill(&mut self, name: &str) {
+        let host = self.at(name);
+        host.renews_every = None;
+        host.answers.clear();
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.cluster.now() + duration;
+        while self.cluster.now() < end {
+            self.step();
+        }
+    }
+
+    /// Runs until something is so; after how long, at most `limit`.
+    fn run_until(&mut self, limit: Duration, is_so: impl Fn(&Self) -> bool) -> Duration {
+        let began = self.cluster.now();
+        while !is_so(self) && self.cluster.now().since(began) < limit {
+            self.step();
+        }
+        self.cluster.now().since(began)
+    }
+
+    fn step(&mut self) {
+        self.cluster.run(TICK);
+        self.renew_all();
+        self.ask_all();
+    }
+
+    fn renew_all(&mut self) {
+        let now = self.cluster.now();
+        for name in self.hosts.keys().cloned().collect::<Vec<_>>() {
+            let host = self.hosts[&name].clone();
+            if let Some(interval) = host.renews_every.filter(|_| host.next_renewal <= now) {
+                let leader = self.cluster.servers.keys().find(|id| self.serves(**id)).copied();
+                if let Some(to) = host.home.or(leader) {
+                    let call = self.renew(&name, to);
+                    self.renewals.push((to, call));
+                }
+                self.at(&name).next_renewal = now + interval;
+            }
+        }
+    }
+
+    fn serves(&self, id: ServerId) -> bool {
+        let is_away = self.cluster.down.contains(&id) || self.cluster.cut_off.contains(&id);
+        !is_away && self.cluster.servers[&id].frontend.core().is_serving()
+    }
+
+    /// Renews once at a server.
+    fn renew(&mut self, name: &str, to: ServerId) -> CallRef {
+        let now = self.cluster.now();
+        let host = self.at(name);
+        host.sequence += 1;
+        host.renewed = now;
+        let renewal = host.secret.renewal(host.lease, host.sequence, 0);
+        self.cluster.call(to, &agent(name), Request::RenewLease(renewal))
+    }
+
+    /// Asks whoever is to be asked, and tells what came of it.
+    fn ask_all(&mut self) {
+        let now = self.cluster.now();
+        for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
+            for wanted in self.cluster.take_challenges(id) {
+                assert_eq!(wanted.address, "10.0.0.1:8301");
+                match self.answer_of(id, wanted.challenge) {
+                    Some(renewal) => self.tell(id, wanted.challenge, Some(renewal)),
+                    None => self.unanswered.push((now + CHALLENGE_TIMEOUT, id, wanted.challenge)),
+                }
+            }
+        }
+        let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
+        for (_, id, challenge) in over {
+            self.tell(id, challenge, None);
+        }
+    }
+
+    fn answer_of(&mut self, asked_by: ServerId, challenge: Challenge) -> Option<Renewal> {
+        let host = self.hosts.values_mut().find(|host| host.lease == challenge.lease)?;
+        if !host.answers.contains(&asked_by) {
+            return None;
+        }
+        host.sequence += 1;
+        Some(host.secret.renewal(host.lease, host.sequence, challenge.nonce))
+    }
+
+    fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<Renewal>) {
+        if !self.stuck.contains(&id) {
+            self.cluster.turn(id, Some(Event::Challenged { challenge, answer }));
+            self.cluster.deliver();
+        }
+    }
+
+    fn session(&mut self, name: &str, node: &str, window: HealthWindow) -> SessionId {
+        let answer = self.cluster.command(Command::CreateSession(session_of(name, node, window)));
+        assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
+        session_id(name)
+    }
+
+    fn lives(&self, session: &str) -> bool {
+        let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
+        state.session(session_id(session)).is_some()
+    }
+
+    fn member(&self, name: &str) -> Arc<Agent> {
+        let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
+        Arc::clone(state.member(&name.into()).expect("it registered"))
+    }
+
+    fn status(&self, name: &str) -> MemberStatus {
+        self.member(name).status
+    }
+
+    /// How long after its last renewal a session of a dead host ended.
+    fn time_of_death(&mut self, host: &str, session: &str) -> Duration {
+        let session = session.to_owned();
+        let limit = 40 * SECOND;
+        self.run_until(limit, |fleet| !fleet.lives(&session));
+        assert!(!self.lives(&session), "{session} lives on");
+        let renewed = self.at(host).renewed;
+        self.cluster.now().since(renewed)
+    }
+
+    /// The leader is cut off, and another one serves.
+    fn depose(&mut self) -> ServerId {
+        let former = self.cluster.leader();
+        self.cluster.cut_off.insert(former);
+        let others: Vec<_> = self.cluster.servers.keys().copied().filter(|id| *id != former).collect();
+        self.run_until(10 * SECOND, |fleet| others.iter().any(|id| fleet.serves(*id)));
+        former
+    }
+}
+
+fn is_renewed(response: Option<&Response>) -> bool {
+    matches!(response, Some(Response::LeaseRenewed(_)))
+}
+
+#[track_caller]
+fn assert_within(took: Duration, window: Duration) {
+    assert!(took >= window, "{took:?} is less than {window:?}");
+    assert!(took <= window + SLACK, "{took:?} is much more than {window:?}");
+}
+
+// Verdicts.
+
+#[test]
+fn the_sessions_of_a_dead_host_end_each_after_its_own_window() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    for window in HealthWindow::ALL {
+        fleet.session(window.as_str(), "h1", window);
+    }
+    fleet.run(10 * SECOND);
+    assert!(HealthWindow::ALL.iter().all(|window| fleet.lives(window.as_str())), "it lives");
+    fleet.kill("h1");
+    let took = fleet.time_of_death("h1", "fast");
+    assert_within(took, HealthWindow::Fast.duration());
+    assert!(fleet.lives("default") && fleet.status("h1") == MemberStatus::Alive);
+    let took = fleet.time_of_death("h1", "default");
+    assert_within(took, HealthWindow::Default.duration());
+    assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Failed);
+    let took = fleet.time_of_death("h1", "safe");
+    assert_within(took, HealthWindow::Safe.duration());
+    let leader = fleet.cluster.leader();
+    let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
+    assert_eq!(observed.verdicts, [1, 2, 1], "the cluster's own agent is among them");
+    assert!(observed.renewals_acknowledged > 0 && observed.checks_opened >= 2);
+}
+
+#[test]
+fn a_host_without_sessions_fails_too() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.run(10 * SECOND);
+    fleet.kill("h1");
+    fleet.run_until(20 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
+    let took = fleet.cluster.now().since(fleet.at("h1").renewed);
+    assert_within(took, HealthWindow::Default.duration());
+}
+
+#[test]
+fn a_loss_says_who_confirmed_it() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.kill("h1");
+    fleet.time_of_death("h1", "fast");
+    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    let losses = match state.query(&Query::Losses) {
+        (_, Rows::Losses(losses)) => losses,
+        other => panic!("losses were asked for: {other:?}"),
+    };
+    let cause = &losses.last().expect("one was lost").cause;
+    let LossCause::NodeFailed { window: HealthWindow::Fast, confirmed_by, silent_for } = cause else {
+        panic!("{cause:?}")
+    };
+    assert!(confirmed_by.len() >= 2 && *silent_for >= HealthWindow::Fast.duration(), "{cause:?}");
+}
+
+#[test]
+fn a_host_that_answers_one_server_is_never_failed() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
+        fleet.kill("h1");
+        fleet.at("h1").answers.insert(id);
+        fleet.run(30 * SECOND);
+        assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive, "{id} hears it");
+    }
+}
+
+#[test]
+fn too_few_servers_that_can_ask_fail_nobody() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.kill("h1");
+    let leader = fleet.cluster.leader();
+    fleet.stuck = fleet.cluster.servers.keys().copied().filter(|id| *id != leader).collect();
+    fleet.run(30 * SECOND);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
+    fleet.stuck.clear();
+    fleet.run(5 * SECOND);
+    assert!(!fleet.lives("fast"));
+}
+
+#[test]
+fn a_leader_that_is_cut_off_fails_nobody_and_the_next_one_gives_whole_windows() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.host("h2");
+    fleet.session("dead", "h1", HealthWindow::Default);
+    fleet.session("living", "h2", HealthWindow::Fast);
+    fleet.run(2 * SECOND);
+    fleet.kill("h1");
+    // In the middle of the check.
+    fleet.run(4 * SECOND);
+    fleet.depose();
+    let serves_since = fleet.cluster.now();
+    fleet.run_until(20 * SECOND, |fleet| !fleet.lives("dead"));
+    let took = fleet.cluster.now().since(serves_since);
+    assert!(took + 2 * TICK >= HealthWindow::Default.duration(), "{took:?}");
+    assert!(took <= HealthWindow::Default.duration() + SLACK, "{took:?}");
+    fleet.run(10 * SECOND);
+    assert!(fleet.lives("living") && fleet.status("h2") == MemberStatus::Alive);
+}
+
+#[test]
+fn servers_that_did_not_run_fail_nobody_for_it() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.run(2 * SECOND);
+    for _ in 0..10 {
+        fleet.cluster.pause(10 * SECOND);
+        fleet.run(3 * SECOND);
+        assert!(fleet.lives("fast"));
+    }
+    assert_eq!(fleet.status("h1"), MemberStatus::Alive);
+}
+
+#[test]
+fn a_server_that_was_late_abstains_for_a_window() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.run(2 * SECOND);
+    let leader = fleet.cluster.leader();
+    let (late, deaf) = {
+        let mut others = fleet.cluster.servers.keys().copied().filter(|id| *id != leader);
+        (others.next().expect("there are three"), others.next().expect("there are three"))
+    };
+    // The leader and the one that is late are all that can confirm.
+    fleet.stuck.insert(deaf);
+    let renewed = fleet.at("h1").renewed;
+    fleet.run_until(SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
+    fleet.kill("h1");
+    // The check is open by then, and nobody has asked twice.
+    fleet.run(SECOND);
+    fleet.cluster.down.insert(late);
+    fleet.run(SECOND / 2);
+    fleet.cluster.down.remove(&late);
+    let woke = fleet.cluster.now();
+    fleet.time_of_death("h1", "fast");
+    let took = fleet.cluster.now().since(woke);
+    // The leader's next list shows it that it missed some, so it may begin once more.
+    assert!(took >= HealthWindow::Fast.duration(), "{took:?}");
+    assert!(took <= HealthWindow::Fast.duration() + 2 * SLACK, "{took:?}");
+}
+
+#[test]
+fn a_fast_session_that_is_new_has_its_whole_window() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.at("h1").renews_every = Some(Duration::from_millis(1_660));
+    fleet.run(10 * SECOND);
+    let renewed = fleet.at("h1").renewed;
+    fleet.run_until(5 * SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
+    fleet.run(Duration::from_millis(1_500));
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let made = fleet.cluster.now();
+    fleet.kill("h1");
+    fleet.time_of_death("h1", "fast");
+    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.duration());
+}
+
+#[test]
+fn many_silent_hosts_at_once_are_given_the_longest_window() {
+    let mut fleet = Fleet::start();
+    let names: Vec<String> = (1..=6).map(|number| format!("h{number}")).collect();
+    for name in &names {
+        fleet.host(name);
+        fleet.session(name, name, HealthWindow::Fast);
+    }
+    fleet.run(2 * SECOND);
+    names[..5].iter().for_each(|name| fleet.kill(name));
+    let took = fleet.time_of_death("h1", "h1");
+    assert_within(took, HealthWindow::Safe.duration());
+    assert!(fleet.lives("h6"), "it renews");
+    let leader = fleet.cluster.leader();
+    let figures = |fleet: &Fleet| fleet.cluster.servers[&leader].frontend.figures(fleet.cluster.now());
+    assert!(figures(&fleet).is_braking);
+    fleet.run(40 * SECOND);
+    assert!(!figures(&fleet).is_braking && figures(&fleet).open_checks == 0);
+    fleet.kill("h6");
+    let took = fleet.time_of_death("h6", "h6");
+    assert_within(took, HealthWindow::Fast.duration());
+}
+
+#[test]
+fn a_verdict_by_a_minority_does_nothing() {
+    let mut solo = Solo::start();
+    let lease = solo.core.state().agents().next().expect("it registered").lease();
+    let term = solo.core.log_status().term;
+    let verdict = |confirmed_by: &[u64]| {
+        let confirmed_by = confirmed_by.iter().copied().map(ServerId).collect();
+        let (window, silent_for, base) = (HealthWindow::Default, 5 * SECOND, 0);
+        Command::FailNode(NodeFailure { lease, window, confirmed_by, silent_for, term, base })
+    };
+    assert_eq!(solo.command(verdict(&[2, 3])), Reply::Succeeded(false), "they have no vote");
+    assert_eq!(solo.command(verdict(&[])), Reply::Succeeded(false));
+    assert_eq!(solo.command(verdict(&[1])), Reply::Succeeded(true));
+}
+
+// Renewals.
+
+#[test]
+fn any_server_takes_a_renewal_and_only_the_leader_acknowledges_it() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let follower = fleet.cluster.follower();
+    let call = fleet.renew("h1", follower);
+    let Some(Response::LeaseRenewed(ack)) = fleet.cluster.answer(follower, call) else {
+        panic!("{:?}", fleet.cluster.answer(follower, call))
+    };
+    assert_eq!((ack.lease, ack.shortest), (fleet.hosts["h1"].lease, Some(HealthWindow::Fast)));
+    fleet.at("h1").home = Some(follower);
+    fleet.run(20 * SECOND);
+    assert!(fleet.lives("fast"));
+    let answers = fleet.renewals.iter().map(|(to, call)| fleet.cluster.answer(*to, *call));
+    assert!(answers.filter(|answer| is_renewed(*answer)).count() >= 38);
+}
+
+#[test]
+fn a_deposed_leader_acknowledges_nothing() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    let leader = fleet.cluster.leader();
+    fleet.cluster.cut_off.insert(leader);
+    let at_leader = fleet.renew("h1", leader);
+    let follower = *fleet.cluster.servers.keys().find(|id| **id != leader).expect("there are three");
+    let at_follower = fleet.renew("h1", follower);
+    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "nobody said that it leads still");
+    fleet.run(5 * SECOND);
+    for (id, call) in [(leader, at_leader), (follower, at_follower)] {
+        let answer = fleet.cluster.answer(id, call);
+        assert!(matches!(answer, Some(Response::Unavailable(Unavailable::NotLeader { .. }))), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_renewal_that_was_not_made_with_the_secret_is_denied() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.host("h2");
+    let (leader, lease) = (fleet.cluster.leader(), fleet.hosts["h1"].lease);
+    let forged = fleet.hosts["h2"].secret.renewal(lease, 1, 0);
+    let answer = fleet.cluster.ask(leader, &agent("h1"), Request::RenewLease(forged));
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Denied(_))), "{answer:?}");
+    let own = fleet.hosts["h1"].secret.renewal(lease, 1, 0);
+    let answer = fleet.cluster.ask(leader, &agent("h2"), Request::RenewLease(own));
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Denied(_))), "another's certificate");
+}
+
+#[test]
+fn a_renewal_between_a_verdict_and_its_outcome_is_refused() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.run(2 * SECOND);
+    fleet.kill("h1");
+    let leader = fleet.cluster.leader();
+    // Nothing commits from here on, and the read rounds go on.
+    fleet.run(SECOND);
+    fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
+    fleet.run(SECOND);
+    assert!(fleet.lives("fast"), "the verdict is not durable yet");
+    let call = fleet.renew("h1", leader);
+    let answer = fleet.cluster.answer(leader, call);
+    assert!(matches!(answer, Some(Response::Unavailable(Unavailable::Unknown(_)))), "{answer:?}");
+}
+
+#[test]
+fn a_failed_host_is_told_and_registers_anew() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("safe", "h1", HealthWindow::Safe);
+    fleet.kill("h1");
+    fleet.run_until(20 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
+    let (follower, lease) = (fleet.cluster.follower(), fleet.hosts["h1"].lease);
+    let call = fleet.renew("h1", follower);
+    assert_eq!(fleet.cluster.answer(follower, call), Some(&Response::LeaseEnded(lease, LeaseEnd::Failed)));
+    fleet.host("h1");
+    assert_ne!(fleet.hosts["h1"].lease, lease);
+    fleet.run(20 * SECOND);
+    assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Alive);
+}
+
+// Restarts, other processes, other hosts.
+
+#[test]
+fn a_restart_that_is_announced_costs_no_session() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let lease = fleet.hosts["h1"].lease;
+    announce(&mut fleet, lease);
+    fleet.kill("h1");
+    fleet.run(6 * SECOND);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Restarting);
+    let response = fleet.register("h1", process(2, 1));
+    fleet.registered("h1", process(2, 1), &response);
+    fleet.run(5 * SECOND);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
+    // Its windows are its own again.
+    fleet.kill("h1");
+    let took = fleet.time_of_death("h1", "fast");
+    assert_within(took, HealthWindow::Fast.duration());
+}
+
+#[test]
+fn a_restart_that_does_not_end_is_a_failure_after_half_a_minute() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let lease = fleet.hosts["h1"].lease;
+    announce(&mut fleet, lease);
+    let announced = fleet.cluster.now();
+    fleet.kill("h1");
+    fleet.time_of_death("h1", "fast");
+    assert_within(fleet.cluster.now().since(announced), 30 * SECOND);
+}
+
+/// Only the agent itself may say it, under a request id of its own.
+fn announce(fleet: &mut Fleet, lease: LeaseId) {
+    let (leader, generation) = (fleet.cluster.leader(), Generation(1));
+    let id = RequestId { agent: lease.agent, generation, sequence: 1, lowest: 1 };
+    let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));
+    let answer = fleet.cluster.ask(leader, &agent("h1"), request);
+    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+}
+
+#[test]
+fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let lease = fleet.hosts["h1"].lease;
+    let leader = fleet.cluster.leader();
+    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
+    assert_eq!(fleet.cluster.answer(leader, call), None, "the first one is asked");
+    fleet.run(2 * SECOND);
+    let answer = fleet.cluster.answer(leader, call).expect("it answers").clone();
+    let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
+    assert!(why.starts_with("node h1 is here already") && why.contains("10.0.0.1:8301"), "{why}");
+    assert_eq!(fleet.member("h1").lease(), lease);
+    assert!(fleet.lives("fast"));
+    // The same process registers again at once.
+    let response = fleet.register("h1", process(1, 1));
+    assert!(matches!(response, Response::Applied(_)), "{response:?}");
+}
+
+#[test]
+fn a_second_process_takes_the_place_of_one_that_says_nothing() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("default", "h1", HealthWindow::Default);
+    fleet.run(2 * SECOND);
+    fleet.kill("h1");
+    let leader = fleet.cluster.leader();
+    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
+    let began = fleet.cluster.now();
+    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
+    assert_within(fleet.cluster.now().since(began), SECOND);
+    let answer = fleet.cluster.answer(leader, call).expect("it was just seen").clone();
+    fleet.registered("h1", process(2, 1), &answer);
+    fleet.run(10 * SECOND);
+    assert!(fleet.lives("default"), "the same boot of the same host");
+}
+
+#[test]
+fn two_that_want_the_same_place_do_not_both_have_it() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.kill("h1");
+    let leader = fleet.cluster.leader();
+    let calls =
+        [2, 3].map(|number| fleet.cluster.call(leader, &agent("h1"), registration("h1", process(number, 1))));
+    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, calls[0]).is_some());
+    let answer = fleet.cluster.answer(leader, calls[0]).expect("it waited for a second").clone();
+    fleet.registered("h1", process(2, 1), &answer);
+    fleet.run(5 * SECOND);
+    let answer = fleet.cluster.answer(leader, calls[1]);
+    assert!(matches!(answer, Some(Response::Unavailable(Unavailable::Denied(_)))), "{answer:?}");
+    assert_eq!(fleet.member("h1").incarnation, fleet.hosts["h1"].incarnation);
+}
+
+#[test]
+fn what_a_former_host_left_ends_when_its_windows_are_over() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    for window in HealthWindow::ALL {
+        fleet.session(window.as_str(), "h1", window);
+    }
+    fleet.kill("h1");
+    let leader = fleet.cluster.leader();
+    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 2)));
+    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
+    let answer = fleet.cluster.answer(leader, call).expect("it was just seen").clone();
+    fleet.registered("h1", process(2, 2), &answer);
+    fleet.session("new", "h1", HealthWindow::Fast);
+    let registered = fleet.cluster.now();
+    for window in HealthWindow::ALL {
+        assert!(fleet.lives(window.as_str()));
+        fleet.run_until(20 * SECOND, |fleet| !fleet.lives(window.as_str()));
+        let took = fleet.cluster.now().since(registered);
+        assert!(took + 2 * TICK >= window.duration() && took <= window.duration() + SLACK, "{took:?}");
+    }
+    fleet.run(SECOND);
+    assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
+}
+
+// Upkeep.
+
+#[test]
+fn the_catalog_comes_to_say_what_the_roster_says() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    let critical = |name: &str| {
+        let check = Check {
+            node: name.into(),
+            id: CheckId::from("serfHealth"),
+            name: "Serf Health Status".into(),
+            status: CheckStatus::Critical,
+            notes: String::new(),
+            output: String::new(),
+            service_id: None,
+            service_name: String::new(),
+            service_tags: Vec::new(),
+            kind: String::new(),
+            interval: String::new(),
+            timeout: String::new(),
+            exposed_port: 0,
+            definition: String::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        };
+        let (service, checks) = (None, vec![check]);
+        Command::Register(Registration { node: node(name), skip_node_update: true, service, checks })
+    };
+    for name in ["h1", "stranger"] {
+        let answer = fleet.cluster.command(critical(name));
+        assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+    }
+    fleet.run(65 * SECOND);
+    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    let checks = |name: &str| match state.query(&Query::NodeChecks(name.into())) {
+        (_, Rows::Checks(checks)) => checks,
+        other => panic!("checks were asked for: {other:?}"),
+    };
+    assert_eq!(checks("h1")[0].status, CheckStatus::Passing);
+    assert!(checks("stranger").is_empty(), "no agent speaks for it");
+}
+
+#[test]
+fn a_member_that_has_been_failed_for_long_is_forgotten() {
+    let mut solo = Solo::start();
+    let status = |solo: &Solo| solo.core.state().agents().next().map(|agent| agent.status);
+    // Its agent never renews, and listens nowhere.
+    solo.run(6 * SECOND);
+    assert_eq!(status(&solo), Some(MemberStatus::Failed));
+    solo.run(REAP_FAILED_AFTER - 6 * SECOND);
+    assert_eq!(status(&solo), Some(MemberStatus::Failed));
+    solo.run(6 * SECOND);
+    assert_eq!(status(&solo), None);
+}
+
+#[test]
+fn a_failed_member_on_which_a_session_without_checks_lives_is_not_forgotten() {
+    let mut solo = Solo::start();
+    let session = solo.session("1", Duration::ZERO, Duration::ZERO);
+    solo.run(REAP_FAILED_AFTER + 10 * SECOND);
+    assert!(solo.lives(&session));
+    assert_eq!(solo.core.state().agents().next().map(|agent| agent.status), Some(MemberStatus::Failed));
+}
