@@ -258,7 +258,7 @@ impl Watch {
         lease.mark_changed();
         let mut reading = self.begin_read(index, Duration::ZERO);
         let mut is_fresh = self.events.wants_read();
-        let mut ending: Option<BoxFuture<bool>> = None;
+        let (mut ending, mut is_ended): (Option<BoxFuture<bool>>, bool) = (None, false);
         let mut lingering = self.begin_linger();
         while !self.events.is_over() {
             tokio::select! {
@@ -267,7 +267,7 @@ impl Watch {
                     let pause = self.take_read(began, read, &mut index);
                     (reading, is_fresh) = (self.begin_read(index, pause), self.events.wants_read());
                 }
-                ended = finished(&mut ending) => ending = (!ended).then(|| self.begin_end()),
+                ended = finished(&mut ending) => (ending, is_ended) = (None, ended),
                 () = clock.sleep_until(self.events.wakes_at()) => self.take(Input::Tick),
                 () = &mut lingering => {
                     if !self.events.wants_end() && self.watches.forget(self.session, true) {
@@ -281,7 +281,7 @@ impl Watch {
                 // One that waits for news would find the session only at its end.
                 (reading, is_fresh) = (self.begin_read(index, Duration::ZERO), true);
             }
-            if self.events.wants_end() && ending.is_none() {
+            if self.events.wants_end() && ending.is_none() && !is_ended {
                 ending = Some(self.begin_end());
             }
         }

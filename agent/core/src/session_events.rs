@@ -27,7 +27,9 @@ const UNBOUND: &str = "the session does not depend on this node's health: nothin
 const OVERDUE: &str = "a renewal of this node's lease is overdue";
 /// What is told when no renewal was acknowledged in time.
 const SILENT: &str = "no renewal of this node's lease was acknowledged before the deadline";
-/// What is told while the session is read after that.
+/// What is told before the first acknowledgement.
+const UNHEARD: &str = "no renewal of this node's lease was acknowledged since its agent started";
+/// What is told while the session is read after an interruption.
 const UNCONFIRMED: &str = "this node's lease was interrupted: whether the session lives is being looked at";
 /// What is told when nobody said in time that the session lives.
 const ENDED: &str = "node-silent: no renewal of this node's lease was acknowledged for two windows, \
@@ -282,6 +284,7 @@ impl SessionEvents {
                 (SessionState::Safe, String::new())
             }
             (Some(_), _) => (SessionState::Jeopardy, self.why(OVERDUE)),
+            (None, _) if self.deadline.is_none() => (SessionState::Suspended, self.why(UNHEARD)),
             (None, _) => (SessionState::Suspended, self.why(SILENT)),
         }
     }

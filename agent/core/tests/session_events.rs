@@ -202,6 +202,7 @@ fn an_agent_that_was_just_started_vouches_for_nothing() {
     let mut story =
         Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
     assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, None));
+    assert!(story.reason().contains("since its agent started"), "{}", story.reason());
     story.pass(60 * SECOND);
     assert!(!story.events.wants_end(), "no deadline was told that could have passed");
     story.renewed(story.now);
