@@ -15,10 +15,12 @@ use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
+use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -50,13 +52,16 @@ pub struct AgentOptions {
 /// An agent at work.
 #[derive(Debug)]
 pub struct Agent {
+    node: NodeName,
     upstream: Upstream,
+    checks: Arc<Checks>,
+    has_left: AtomicBool,
     tcp: Vec<SocketAddr>,
     socket: Option<PathBuf>,
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     session_watches: Arc<SessionWatches>,
-    checks: JoinHandle<()>,
+    check_sync: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
 
@@ -107,12 +112,25 @@ impl Agent {
             .with_reload(reload)
             .with_allowed_hosts(config.http.allowed_hosts);
         let (shutdown, stopping) = watch::channel(false);
-        let checks = tokio::spawn(checks.run(stopping.clone()));
+        let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
         let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
-        Ok(Self { upstream, tcp, socket, shutdown, http, session_watches, checks, lives })
+        let (node, has_left) = (node.name, AtomicBool::new(false));
+        Ok(Self {
+            node,
+            upstream,
+            checks,
+            has_left,
+            tcp,
+            socket,
+            shutdown,
+            http,
+            session_watches,
+            check_sync,
+            lives,
+        })
     }
 
     /// Waits until a leader serves and this agent is registered.
@@ -150,19 +168,48 @@ impl Agent {
         self.lives.send_replace(identity.lives().to_vec());
     }
 
+    /// Takes its node out of the cluster: the node is deregistered, and its sessions end. The agent
+    /// is of no use any more then, and is to be stopped.
+    ///
+    /// # Errors
+    /// The agent goes on as before. Unless [`Unavailable::certainly_not_done`], its node may have
+    /// left, and is registered again.
+    pub async fn leave(&self) -> Result<(), Unavailable> {
+        // A check that is written after the node has left would bring the node back.
+        let mut is_silent = self.checks.silence().await;
+        let outcome = self.upstream.leave(&self.node).await;
+        *is_silent = outcome.is_ok();
+        self.has_left.store(outcome.is_ok(), Ordering::Relaxed);
+        match &outcome {
+            Ok(()) => tracing::info!(node = %self.node, "this node left the cluster: stopping"),
+            Err(reason) => tracing::error!(node = %self.node, %reason, "this node cannot leave the cluster"),
+        }
+        outcome
+    }
+
     /// Takes no new requests, and lets those that are under way finish for a while; blocking ones
-    /// are answered at once with what there is.
+    /// are answered at once with what there is. Unless the node has left, the servers are told that
+    /// it comes back.
     pub async fn stop(self) {
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
         // Requests that wait for news would use up the grace, and then be cut.
         self.upstream.hurry();
         self.session_watches.stop();
-        for task in [self.http, self.checks] {
-            if let Err(error) = task.await {
-                tracing::error!("a part of the agent did not end well: {error}");
+        let farewell = async {
+            if !self.has_left.load(Ordering::Relaxed) {
+                self.upstream.announce_restart().await;
             }
-        }
+        };
+        let parts = async {
+            for task in [self.http, self.check_sync] {
+                if let Err(error) = task.await {
+                    tracing::error!("a part of the agent did not end well: {error}");
+                }
+            }
+        };
+        // Side by side: the end waits no longer for servers that say nothing.
+        tokio::join!(farewell, parts);
         // Last: requests under way and the last reports of checks still need the servers.
         self.upstream.close().await;
     }

@@ -40,6 +40,9 @@ pub struct AgentConfig {
     pub advertise: Option<IpAddr>,
     /// How many threads serve applications and the way to the servers. 1 to 256.
     pub threads: usize,
+    /// Whether the node leaves the cluster when the process is told to end by SIGTERM. Otherwise
+    /// the servers are told that it comes back, and keep its sessions for a while.
+    pub leave_on_terminate: bool,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
@@ -146,6 +149,7 @@ impl Default for AgentConfig {
             listen: SocketAddr::from(([0, 0, 0, 0], 8301)),
             advertise: None,
             threads: 1,
+            leave_on_terminate: false,
             node: NodeConfig::default(),
             http: HttpConfig::default(),
             session: SessionConfig::default(),

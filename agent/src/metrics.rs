@@ -123,6 +123,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 5] = [
             "missing_session",
             "session_id_in_use",
             "missing_node",
+            "unknown_member",
             "missing_check",
             "critical_check",
             "queue_full",

@@ -1,19 +1,33 @@
-//! The way to ask this process to reload: its API asks, and whoever runs the process carries the
-//! order out.
+//! The way to ask this process to reload, or to leave the cluster and end: its API asks, and
+//! whoever runs the process carries the order out.
 
+use lockmesh_protocol::rpc::Unavailable;
 use tokio::sync::{mpsc, oneshot};
 
-/// How many reloads may be asked for and not yet begun; more wait for their turn.
+/// How many orders may be given and not yet begun; more wait for their turn.
 const ORDERS: usize = 4;
 
 /// What changed, in words, one thing a line; or why nothing did.
 pub type Outcome = Result<Vec<String>, String>;
 
+/// What this process is asked.
+#[derive(Debug)]
+pub enum Order {
+    /// To read its certificate and its log level again.
+    Reload(ReloadOrder),
+    /// To take its node out of the cluster, and to end.
+    Leave(LeaveOrder),
+}
+
 /// The order to reload, with the one who waits for its outcome, if anybody does.
 #[derive(Debug)]
-pub struct Order(Option<oneshot::Sender<Outcome>>);
+pub struct ReloadOrder(Option<oneshot::Sender<Outcome>>);
 
-/// A way to ask this process to reload. The default leads nowhere.
+/// The order to leave, with the one who waits for its outcome.
+#[derive(Debug)]
+pub struct LeaveOrder(oneshot::Sender<Result<(), Unavailable>>);
+
+/// A way to ask this process. The default leads nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Asking(Option<mpsc::Sender<Order>>);
 
@@ -23,7 +37,7 @@ pub fn channel() -> (Asking, mpsc::Receiver<Order>) {
     (Asking(Some(sender)), orders)
 }
 
-impl Order {
+impl ReloadOrder {
     /// An order whose outcome nobody waits for; the log tells it.
     pub fn of_nobody() -> Self {
         Self(None)
@@ -46,8 +60,16 @@ impl Order {
     }
 }
 
+impl LeaveOrder {
+    /// Says what came of it to whoever waits; the log has it already.
+    pub fn carried_out(self, outcome: Result<(), Unavailable>) {
+        // A caller who is gone has the log.
+        let _ = self.0.send(outcome);
+    }
+}
+
 impl Asking {
-    /// Asks, and waits for the outcome.
+    /// Asks for a reload, and waits for the outcome.
     ///
     /// # Errors
     /// Everything stays as it was, and the words say why: what is read anew is broken, or the
@@ -56,7 +78,20 @@ impl Asking {
         let gone = "this process cannot reload: it is about to stop";
         let (caller, outcome) = oneshot::channel();
         let orders = self.0.as_ref().ok_or(gone)?;
-        orders.send(Order(Some(caller))).await.map_err(|_| gone)?;
+        orders.send(Order::Reload(ReloadOrder(Some(caller)))).await.map_err(|_| gone)?;
         outcome.await.map_err(|_| gone)?
+    }
+
+    /// Asks the process to leave and to end, and waits until it has left.
+    ///
+    /// # Errors
+    /// Nothing stops. Unless [`Unavailable::certainly_not_done`], the node may have left: then the
+    /// agent registers it again. Or the process is about to stop already.
+    pub async fn leave(&self) -> Result<(), Unavailable> {
+        let gone = || Unavailable::Denied("this process cannot leave: it is about to stop".into());
+        let (caller, outcome) = oneshot::channel();
+        let orders = self.0.as_ref().ok_or_else(gone)?;
+        orders.send(Order::Leave(LeaveOrder(caller))).await.map_err(|_| gone())?;
+        outcome.await.map_err(|_| gone())?
     }
 }

@@ -1,9 +1,9 @@
 //! The sessions that guards on this host follow: a task each, which feeds
 //! [`SessionEvents`](lockmesh_agent_core::session_events) and carries out what it wants.
 //!
-//! A session's first follower begins the watch, all others share it, and it goes on for a while after
-//! the last one: guards poll. **Invariant:** what is told of a session comes out of the pure value;
-//! here nothing is decided.
+//! A session's first follower begins the watch, all others share it, and it goes on for a while
+//! after the last one: guards poll. **Invariant:** what is told of a session comes out of the pure
+//! value; here nothing is decided.
 
 use crate::boot_clock::BootClock;
 use crate::http::loss_in_words;
@@ -210,8 +210,8 @@ impl Followed {
         self.told.borrow_and_update().clone()
     }
 
-    /// Waits until something else is told than what was seen last; `false` where nothing will be any
-    /// more.
+    /// Waits until something else is told than what was seen last; `false` where nothing will be
+    /// any more.
     pub(crate) async fn changed(&mut self) -> bool {
         tokio::select! {
             told = self.told.changed() => told.is_ok(),

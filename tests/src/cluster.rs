@@ -51,8 +51,7 @@ impl Cluster {
         let folder =
             tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
         let network = Network::new(seed);
-        let ca = text(&folder.path().join("ca"));
-        lockmesh(&["operator", "tls", "init", "--out", &ca]);
+        make_authority(folder.path());
         let mut cluster = Self { network, members: Vec::new(), folder };
         let ports: Vec<SocketAddr> = (0..SERVERS).map(|_| free_udp_port()).collect();
         let relay =
@@ -76,15 +75,7 @@ impl Cluster {
     }
 
     fn add(&mut self, name: &str, role: &'static str, data: &Path, http: Option<SocketAddr>, rest: &str) {
-        let home = self.folder.path();
-        let (ca, own) = (text(&home.join("ca")), text(&home.join(format!("{name}-tls"))));
-        lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
-        let config = text(&home.join(format!("{name}.toml")));
-        let words = format!(
-            "data_dir = {data:?}\n{rest}\n[node]\nname = \"{name}\"\n[tls]\nca = \"{ca}/ca.pem\"\n\
-             certificate = \"{own}/{role}.pem\"\nkey = \"{own}/{role}-key.pem\"\n"
-        );
-        fs::write(&config, words).expect("the file can be written");
+        let config = write_config(self.folder.path(), name, role, data, rest);
         let (name, data) = (name.to_owned(), data.to_path_buf());
         self.members.push(Member { name, role, config, http, data, process: None, said: String::new() });
     }
@@ -176,7 +167,8 @@ impl Cluster {
     pub fn wait_until_whole(&self) -> Duration {
         let begun = Instant::now();
         let agents = self.members.len() - SERVERS;
-        let newest = (0..agents).map(|number| self.wait_for("an answer", || self.newest_index(number))).max();
+        let newest =
+            (0..agents).map(|number| self.wait_for("an answer", || idle_write(&self.client(number)))).max();
         self.wait_for("three servers that have everything", || {
             let configuration = self.configuration()?;
             let servers = configuration["Servers"].as_array()?;
@@ -186,13 +178,6 @@ impl Cluster {
                 .then_some(())
         });
         begun.elapsed()
-    }
-
-    /// The index of a write that changes nothing.
-    fn newest_index(&self, agent: usize) -> Option<u64> {
-        let path = "/v1/session/destroy/00000000-0000-0000-0000-000000000000";
-        let answer = ask_quickly(&self.client(agent), "PUT", path)?;
-        (answer.status == 200).then(|| answer.header("X-Lockmesh-Index")?.parse().ok())?
     }
 
     #[track_caller]
@@ -258,16 +243,41 @@ fn agent_config(http: SocketAddr, servers: &str) -> String {
     )
 }
 
+/// Makes the authority of the cluster that lives in this folder, as an operator does.
+pub(crate) fn make_authority(home: &Path) {
+    lockmesh(&["operator", "tls", "init", "--out", &text(&home.join("ca"))]);
+}
+
+/// Has the authority issue a member's certificate, and writes the member's configuration; its path.
+pub(crate) fn write_config(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
+    let (ca, own) = (text(&home.join("ca")), text(&home.join(format!("{name}-tls"))));
+    lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
+    let config = text(&home.join(format!("{name}.toml")));
+    let words = format!(
+        "data_dir = {data:?}\n{rest}\n[node]\nname = \"{name}\"\n[tls]\nca = \"{ca}/ca.pem\"\n\
+         certificate = \"{own}/{role}.pem\"\nkey = \"{own}/{role}-key.pem\"\n"
+    );
+    fs::write(&config, words).expect("the file can be written");
+    config
+}
+
 fn lockmesh(arguments: &[&str]) {
     let (code, _, said) = run(arguments);
     assert_eq!(code, 0, "{said}");
 }
 
 /// One request on a connection of its own, which is broken off where it is silent for long.
-fn ask_quickly(client: &Client, method: &str, path: &str) -> Option<Answer> {
+pub(crate) fn ask_quickly(client: &Client, method: &str, path: &str) -> Option<Answer> {
     let mut connection = client.connect().ok()?;
     connection.be_patient_for(Duration::from_secs(10)).ok()?;
     connection.ask(method, path, &[], b"").ok()
+}
+
+/// The index of a write that changes nothing; none where it is not answered.
+pub(crate) fn idle_write(client: &Client) -> Option<u64> {
+    let path = "/v1/session/destroy/00000000-0000-0000-0000-000000000000";
+    let answer = ask_quickly(client, "PUT", path)?;
+    (answer.status == 200).then(|| answer.header("X-Lockmesh-Index")?.parse().ok())?
 }
 
 fn free_udp_port() -> SocketAddr {
@@ -280,6 +290,7 @@ fn free_tcp_port() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-fn text(path: &Path) -> String {
+/// A path as an option has it.
+pub(crate) fn text(path: &Path) -> String {
     path.to_str().expect("a temporary folder's name is text").to_owned()
 }

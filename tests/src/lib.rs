@@ -6,9 +6,10 @@
 //! make a session, take a lock, read an entry), [`figures`] (reads what monitoring reads).
 //! [`history`] records what clients ask and are told, and holds it to what was promised;
 //! [`cluster`] runs three servers and agents with a network between them that obeys, and [`chaos`]
-//! strikes them under a recorded load. [`tidy`] reads the sources instead, and [`fuzz`] plays with
-//! every decoder; [`service`] is a server's QUIC service with a driver that a test commands.
-//! [`hunt`] breaks rules on purpose and says what finds each.
+//! strikes them under a recorded load; [`hosts`] gives each a network of its own, and lets the
+//! holder's host die. [`tidy`] reads the sources instead, and [`fuzz`] plays with every decoder;
+//! [`service`] is a server's QUIC service with a driver that a test commands. [`hunt`] breaks rules
+//! on purpose and says what finds each.
 //!
 //! **Invariant:** a test of the running program never calls Lockmesh's own code to learn what
 //! Lockmesh did. It believes only what a stranger's client would see.
@@ -22,6 +23,7 @@ pub mod figures;
 pub mod fleet;
 pub mod fuzz;
 pub mod history;
+pub mod hosts;
 pub mod http;
 pub mod hunt;
 pub mod kill;

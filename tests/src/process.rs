@@ -43,7 +43,8 @@ impl Process {
         Self::start(binary::lockmesh(), arguments)
     }
 
-    fn start(program: &Path, arguments: &[&str]) -> Self {
+    /// Starts a program with these arguments.
+    pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut watchdog = Command::new("sh");
         watchdog.args(["-c", WATCHDOG, "sh"]).arg(program).args(arguments);
         watchdog.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -58,7 +59,7 @@ impl Process {
             hearing.end();
         });
         Self {
-            name: arguments.join(" "),
+            name: format!("{} {}", program.display(), arguments.join(" ")),
             watchdog,
             number: number.trim().parse().expect("the watchdog tells a number"),
             heard,
@@ -74,9 +75,9 @@ impl Process {
     /// Waits for a line that holds this text, said since the start, and answers it.
     #[track_caller]
     pub fn says(&self, text: &str) -> String {
-        self.heard.wait_for(|line| line.contains(text)).unwrap_or_else(|| {
-            panic!("lockmesh {} did not say {text:?}, but:\n{}", self.name, self.heard.text())
-        })
+        self.heard
+            .wait_for(|line| line.contains(text))
+            .unwrap_or_else(|| panic!("{} did not say {text:?}, but:\n{}", self.name, self.heard.text()))
     }
 
     /// Everything that it has said so far.
@@ -87,7 +88,7 @@ impl Process {
     /// Sends a signal, by its name.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.number)]).status();
-        assert!(sent.expect("sh can be started").success(), "lockmesh {} is gone", self.name);
+        assert!(sent.expect("sh can be started").success(), "{} is gone", self.name);
     }
 
     /// Waits until it ends by itself, or by a signal sent before, and answers its exit code as a
@@ -113,7 +114,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("lockmesh {} said:\n{}", self.name, self.heard.text());
+            eprintln!("{} said:\n{}", self.name, self.heard.text());
         }
         self.kill();
     }

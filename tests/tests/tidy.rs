@@ -96,6 +96,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "server/src/background.rs",
             "protocol/net/src/metrics/process.rs",
             "server/src/store/origin.rs",
+            "tests/src/hosts/belief.rs",
         ],
     ),
     ("rustls", &["protocol/net/src/tls.rs"]),

@@ -5,7 +5,7 @@ use crate::data_folder;
 use crate::error::RunError;
 use crate::pid_file::PidFile;
 use crate::reload::Reloadable;
-use crate::signals::Signals;
+use crate::signals::{Ending, Signals};
 use lockmesh_agent::agent::{Agent, AgentOptions};
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_agent::node::NodeIdentity;
@@ -33,12 +33,18 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     let identity = Identity::load(&config.tls.files())?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let pid_file = config.pid_file.clone();
+    let leave_on_terminate = config.leave_on_terminate;
     let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload })?;
     // Not earlier: a start that is refused must not touch the file of an agent that runs.
     let _pid_file = PidFile::write(pid_file);
     let replace = |identity: &Identity| agent.replace_identity(identity);
     let reload = || reloadable.reload(replace);
-    signals.serve(agent.ready(), || tracing::info!("ready"), reload).await;
+    let leave = async || agent.leave().await;
+    let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;
+    if leave_on_terminate && ending == Ending::Terminated {
+        // It is stopped all the same: the log says why it did not leave.
+        let _ = agent.leave().await;
+    }
     agent.stop().await;
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a
-//! request of its own API.
+//! request of its own API; to leave the cluster and end, by such a request alone.
 
 use crate::error::RunError;
-use lockmesh_agent::reload::{self, Asking, Order, Outcome};
+use lockmesh_agent::reload::{self, Asking, LeaveOrder, Order, Outcome, ReloadOrder};
+use lockmesh_protocol::rpc::Unavailable;
 use std::io::{IsTerminal, stderr};
 use std::pin::pin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -24,9 +25,22 @@ pub struct Signals {
 #[derive(Debug)]
 pub enum Event {
     /// To end.
-    Stop,
+    Stop(Ending),
     /// To reload.
-    Reload(Order),
+    Reload(ReloadOrder),
+    /// To leave, and to end then.
+    Leave(LeaveOrder),
+}
+
+/// Why a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By SIGTERM: whoever runs it stops it.
+    Terminated,
+    /// By SIGINT, or because whoever started it is gone.
+    Interrupted,
+    /// Its node has left the cluster.
+    Left,
 }
 
 impl Signals {
@@ -69,26 +83,34 @@ impl Signals {
     pub async fn next(&mut self) -> Event {
         tokio::select! {
             _ = self.interrupt.recv() => tracing::info!("interrupted: stopping"),
-            _ = self.terminate.recv() => tracing::info!("terminated: stopping"),
+            _ = self.terminate.recv() => {
+                tracing::info!("terminated: stopping");
+                return Event::Stop(Ending::Terminated);
+            }
             // A terminal that is closed says the same as somebody who wants a reload, but is not
             // there any more.
             _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
                 true => {}
-                false => return Event::Reload(Order::of_nobody()),
+                false => return Event::Reload(ReloadOrder::of_nobody()),
             },
             () = closed(&mut self.stdin_end) => tracing::info!("the end of standard input: stopping"),
-            Some(order) = self.orders.recv() => return Event::Reload(order),
+            Some(order) = self.orders.recv() => return match order {
+                Order::Reload(order) => Event::Reload(order),
+                Order::Leave(order) => Event::Leave(order),
+            },
         }
-        Event::Stop
+        Event::Stop(Ending::Interrupted)
     }
 
-    /// Reloads whenever that is asked, until the process shall end; says once when it is ready.
+    /// Reloads whenever that is asked, until the process shall end, by a signal or because `leave`
+    /// succeeded; says once when it is ready.
     pub async fn serve(
         mut self,
         ready: impl Future<Output = ()>,
         say_ready: impl FnOnce(),
         mut reload: impl FnMut() -> Outcome,
-    ) {
+        leave: impl AsyncFn() -> Result<(), Unavailable>,
+    ) -> Ending {
         let mut ready = pin!(ready);
         let mut say_ready = Some(say_ready);
         loop {
@@ -96,11 +118,42 @@ impl Signals {
                 // A future that has ended must not be polled again.
                 () = &mut ready, if say_ready.is_some() => say_ready.take().into_iter().for_each(|say| say()),
                 event = self.next() => match event {
-                    Event::Stop => return,
+                    Event::Stop(ending) => return ending,
                     Event::Reload(order) => order.carried_out(reload()),
+                    Event::Leave(order) => {
+                        if let Some(ending) = self.leave(order, &mut reload, &leave).await {
+                            return ending;
+                        }
+                    }
                 },
             }
         }
+    }
+
+    /// Leaves; why the process ends then, if it does. A signal is obeyed meanwhile.
+    async fn leave(
+        &mut self,
+        order: LeaveOrder,
+        reload: &mut impl FnMut() -> Outcome,
+        leave: &impl AsyncFn() -> Result<(), Unavailable>,
+    ) -> Option<Ending> {
+        let mut leaving = pin!(leave());
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut leaving => break outcome,
+                event = self.next() => match event {
+                    Event::Stop(ending) => return Some(ending),
+                    Event::Reload(order) => order.carried_out(reload()),
+                    Event::Leave(second) => {
+                        let reason = "this node is about to leave already";
+                        second.carried_out(Err(Unavailable::Denied(reason.into())));
+                    }
+                },
+            }
+        };
+        let ending = outcome.is_ok().then_some(Ending::Left);
+        order.carried_out(outcome);
+        ending
     }
 }
 

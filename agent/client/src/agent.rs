@@ -105,8 +105,7 @@ impl Agent<'_> {
     /// [`Error::Refused`] where the agent has no check of that id, as when an earlier attempt took
     /// it away. After any other error try again.
     pub async fn deregister_check(&self, id: &str) -> Result<(), Error> {
-        let target = Target::new("/v1/agent/check/deregister/").name(id);
-        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
+        self.order(Target::new("/v1/agent/check/deregister/").name(id)).await
     }
 
     /// Lets it read its certificate and its log level again; answers what changed, in words. What
@@ -119,6 +118,41 @@ impl Agent<'_> {
         let reply = self.client.write(Verb::Put, Target::new("/v1/agent/reload"), Bytes::new()).await?;
         let changes = reply.header("x-lockmesh-reloaded").unwrap_or("reloaded");
         Ok(changes.split("; ").map(str::to_owned).collect())
+    }
+
+    /// Takes its node out of the cluster: the node's sessions end. Its process ends once this is
+    /// answered.
+    ///
+    /// # Errors
+    /// Nothing stops. [`Error::Refused`] says why; after any other error the node may have left,
+    /// and its agent registers it again unless it ended.
+    pub async fn leave(&self) -> Result<(), Error> {
+        self.order(Target::new("/v1/agent/leave")).await
+    }
+
+    /// Makes another node leave the cluster, however it stands: its sessions end. With `prune` it
+    /// is not shown as one that left either. The agent of a node that lives registers it again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where there is no such member. After any other error it may have left:
+    /// [`Agent::members`] tells.
+    pub async fn force_leave(&self, node: &str, prune: bool) -> Result<(), Error> {
+        let target = Target::new("/v1/agent/force-leave/").name(node);
+        self.order(if prune { target.flag("prune") } else { target }).await
+    }
+
+    /// Lets it look for a server of its cluster at an address, `host` or `host:port`, and ask that
+    /// one when no other is left.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says why the server is none of its cluster. To join again is safe.
+    pub async fn join(&self, address: &str) -> Result<(), Error> {
+        self.order(Target::new("/v1/agent/join/").name(address)).await
+    }
+
+    /// Sends an order that says all in its path.
+    async fn order(&self, target: Target) -> Result<(), Error> {
+        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
     async fn put(&self, target: Target, body: &impl Serialize) -> Result<(), Error> {

@@ -56,13 +56,14 @@ impl SessionKeeper {
         self.driver.state()
     }
 
-    /// Waits until the session stands otherwise than `known`, and tells how: a deadline that moved on
-    /// is no change. Start with [`SessionKeeper::state`], then give back what this told last.
+    /// Waits until the session stands otherwise than `known`, and tells how: a deadline that moved
+    /// on is no change. Start with [`SessionKeeper::state`], then give back what this told last.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         self.driver.changed(known).await
     }
 
-    /// Waits until the session is lost, or suspended, and tells why: see [`crate::LockGuard::lost`].
+    /// Waits until the session is lost, or suspended, and tells why: see
+    /// [`crate::LockGuard::lost`].
     pub async fn lost(&self) -> Loss {
         self.driver.lost().await
     }

@@ -40,8 +40,9 @@
 //! | `clock`, `backoff`, `duration` | time that counts while suspended, waiting out of step, durations in words |
 //!
 //! **Invariants.** A guard believes in its hold no longer than the server has promised to keep its
-//! session, nor longer than its node is surely heard, counted on a clock that runs while the machine sleeps. A plain request is sent once;
-//! only what is known not to have reached the agent is sent again.
+//! session, nor longer than its node is surely heard, counted on a clock that runs while the
+//! machine sleeps. A plain request is sent once; only what is known not to have reached the agent
+//! is sent again.
 
 mod address;
 mod agent;

@@ -53,8 +53,8 @@ pub struct SessionOptions {
     /// Checks of this node that it depends on; `None` for the agent's default, the node's own
     /// health.
     pub node_checks: Option<Vec<String>>,
-    /// How long the node may stay silent, where the session depends on the node's own health; `None`
-    /// for the agent's default.
+    /// How long the node may stay silent, where the session depends on the node's own health;
+    /// `None` for the agent's default.
     pub health_window: Option<HealthWindow>,
 }
 

@@ -130,6 +130,11 @@ impl LeaderTracker {
         self.servers.iter().map(|(slot, _)| slot)
     }
 
+    /// There is a server at this address, as `host:port`: it is never forgotten.
+    pub fn add_server(&mut self, address: &str) {
+        self.servers.add_seed(address);
+    }
+
     /// There is a connection.
     pub fn connected(&mut self, slot: Slot) {
         if self.servers.get(slot).is_some() {

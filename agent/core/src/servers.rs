@@ -4,12 +4,16 @@
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Status;
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// How many servers are taken from the servers' own list.
 const MOST_SERVERS: usize = 16;
+
+/// How many servers are kept that were named while the agent runs; the one that was named first
+/// goes first.
+const MOST_ADDED: usize = 16;
 
 /// An address that is dialled, by a number that is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +24,7 @@ pub struct Slot(pub u32);
 pub struct KnownServer {
     /// What is dialled, as `host:port`.
     pub address: String,
-    /// Whether it was configured, and is therefore never forgotten.
+    /// Whether it was configured, or named since, and is therefore never forgotten.
     pub is_seed: bool,
     /// Who answered there last.
     pub id: Option<ServerId>,
@@ -61,6 +65,8 @@ pub struct KnownServers {
     agent: String,
     servers: BTreeMap<Slot, KnownServer>,
     last_slot: u32,
+    /// The servers that were named since the start, in that order.
+    added: VecDeque<Slot>,
     /// The addresses that the servers have by their own word, as of an applied index of a cluster.
     rows: BTreeMap<ServerId, String>,
     /// The servers of the quorum by the same word, also those whose address is not known.
@@ -75,6 +81,7 @@ impl KnownServers {
             agent: agent.into(),
             servers: BTreeMap::new(),
             last_slot: 0,
+            added: VecDeque::new(),
             rows: BTreeMap::new(),
             members: BTreeSet::new(),
             version: Default::default(),
@@ -84,6 +91,20 @@ impl KnownServers {
             this.server_mut(slot).is_seed = true;
         }
         this
+    }
+
+    /// Knows one more address as if it were configured.
+    pub fn add_seed(&mut self, address: &str) {
+        let slot = self.slot_at(address);
+        if std::mem::replace(&mut self.server_mut(slot).is_seed, true) {
+            return;
+        }
+        self.added.push_back(slot);
+        if self.added.len() > MOST_ADDED
+            && let Some(first) = self.added.pop_front()
+        {
+            self.server_mut(first).is_seed = false;
+        }
     }
 
     /// The server at a slot, where that is known.

@@ -8,9 +8,9 @@
 //!  └────────────────────────┘ that found the session
 //! ```
 //!
-//! It is told of the node's lease and of the session, and says what the guards are told, when it has
-//! to be looked at again, whether the session has to be read, and whether the agent has to end it.
-//! Pure: the time, on the clock that runs on while the host is suspended, is an argument.
+//! It is told of the node's lease and of the session, and says what the guards are told, when it
+//! has to be looked at again, whether the session has to be read, and whether the agent has to end
+//! it. Pure: the time, on the clock that runs on while the host is suspended, is an argument.
 //!
 //! **Invariants.** Deadlines are looked at before anything else that happened. A deadline that was
 //! told is never told later but for an acknowledged renewal. Once it has passed, or the lease has
@@ -121,8 +121,8 @@ pub struct SessionEvents {
 enum Confirmation {
     /// It has, or the lease was never interrupted.
     Confirmed,
-    /// The lease was interrupted at `broken`; a renewal was acknowledged again at `acknowledged`, if
-    /// it was.
+    /// The lease was interrupted at `broken`; a renewal was acknowledged again at `acknowledged`,
+    /// if it was.
     Awaited { broken: Time, acknowledged: Option<Time> },
 }
 

@@ -423,6 +423,23 @@ fn a_server_that_was_removed_is_forgotten() {
 }
 
 #[test]
+fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_without_limit() {
+    let mut tracker = LeaderTracker::new("agent", &seeds()[..1], 7, Time(0));
+    let names: Vec<String> = (0..17).map(|number| format!("later-{number}:1")).collect();
+    names.iter().for_each(|name| tracker.add_server(name));
+    tracker.add_server(&names[16]);
+    let slot_of = |tracker: &LeaderTracker, name: &str| {
+        tracker.slots().find(|slot| tracker.address(*slot) == Some(name))
+    };
+    let first = slot_of(&tracker, &seeds()[0]).expect("it is configured");
+    tracker.connected(first);
+    tracker.heard(first, &status_of(1, Some(1), 1, &[&seeds()[0]]), Time(0));
+    tracker.actions(Time(0));
+    let is_known: Vec<bool> = names.iter().map(|name| slot_of(&tracker, name).is_some()).collect();
+    assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one that was named first goes");
+}
+
+#[test]
 fn servers_that_wait_for_each_other_are_not_one() {
     let mut story = Story::begin();
     for slot in [A, B, C] {

@@ -7,8 +7,9 @@
 //! The list is in memory. A check that an earlier life of this agent left in the catalog is
 //! adopted: it keeps its status and its TTL begins anew, so that sessions which depend on it
 //! survive a restart of the agent, and end if its application is gone. **Invariant:** only checks
-//! whose definition in the catalog carries a TTL are adopted; what others wrote there on this
-//! node's name is never touched.
+//! whose definition in the catalog carries a TTL are adopted, and the one of the node's
+//! maintenance; what others wrote there on this node's name is never touched. Once the node has
+//! left, nothing is written: that would bring it back.
 
 mod sync;
 
@@ -27,6 +28,12 @@ use tokio::time::Instant;
 pub const DEFINITION_TTL: &str = "TTL";
 const KIND: &str = "ttl";
 const EXPIRED: &str = "TTL expired";
+
+/// The check that says that the whole node is in maintenance.
+pub const NODE_MAINTENANCE: &str = "_node_maintenance";
+const MAINTENANCE_KIND: &str = "maintenance";
+const NO_REASON: &str =
+    "Maintenance mode is enabled for this node, but no reason was provided. This is a default message.";
 
 /// How many checks there may be, and how much they may say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +78,9 @@ pub enum CheckError {
     /// There are as many as there may be.
     #[error("this agent has {0} checks, as many as it may have: deregister one, or raise checks.max_checks")]
     TooMany(usize),
+    /// It has no TTL, so nobody reports how it stands.
+    #[error("CheckID {0:?} does not have associated TTL")]
+    NoTtl(CheckId),
 }
 
 /// The checks of this agent.
@@ -84,6 +94,8 @@ pub struct Checks {
     changed: Notify,
     /// The version up to which the catalog knows everything that is urgent.
     told: watch::Sender<u64>,
+    /// Whether the catalog is told nothing any more; held while it is told something.
+    is_silent: tokio::sync::Mutex<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +110,8 @@ struct CheckTable {
 #[derive(Clone, Debug)]
 struct LocalCheck {
     record: Check,
-    ttl: Duration,
+    /// None for the node's maintenance, which stands as long as nobody ends it.
+    ttl: Option<Duration>,
     max_output_bytes: usize,
     /// What the application said last, for the words of an expiry.
     last_report: String,
@@ -114,7 +127,8 @@ impl Checks {
     pub fn new(upstream: Upstream, identity: Identity, limits: CheckLimits) -> Arc<Self> {
         let (told, _) = watch::channel(0);
         let table = Mutex::default();
-        Arc::new(Self { upstream, identity, limits, table, changed: Notify::new(), told })
+        let is_silent = tokio::sync::Mutex::new(false);
+        Arc::new(Self { upstream, identity, limits, table, changed: Notify::new(), told, is_silent })
     }
 
     /// Every check, in order of their ids.
@@ -155,16 +169,18 @@ impl Checks {
     /// An application reports. The TTL begins anew.
     ///
     /// # Errors
-    /// [`CheckError::Unknown`]: nothing was changed. The application registers the check first.
+    /// Nothing was changed. [`CheckError::Unknown`]: the application registers the check first.
+    /// [`CheckError::NoTtl`]: there is nothing to report.
     pub fn report(&self, id: &CheckId, status: CheckStatus, output: &str) -> Result<u64, CheckError> {
         let now = Instant::now();
         let mut table = self.table();
         let version = table.next_version();
         let check = table.checks.get_mut(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;
+        let ttl = check.ttl.ok_or_else(|| CheckError::NoTtl(id.clone()))?;
         let output = truncated(output, check.max_output_bytes);
         // Apart from the record's output, which an expiry replaces.
         check.last_report.clone_from(&output);
-        check.deadline = Some(now + check.ttl);
+        check.deadline = Some(now + ttl);
         check.say(status, output, now, self.limits.update_interval, version);
         drop(table);
         self.changed.notify_one();
@@ -186,6 +202,40 @@ impl Checks {
         Ok(version)
     }
 
+    /// Puts the node into maintenance, for this reason; or out of it, where there is none. One that
+    /// is in maintenance stays so for the first reason. Beyond the limit of checks: an operator
+    /// wants it.
+    pub fn maintain(&self, reason: Option<&str>) -> u64 {
+        let id = CheckId::from(NODE_MAINTENANCE);
+        let mut table = self.table();
+        match (reason, table.checks.contains_key(&id)) {
+            (Some(reason), false) => {
+                table.departed.remove(&id);
+                let mut check = self.maintenance(reason, Instant::now());
+                check.version = table.next_version();
+                tracing::warn!(reason = check.record.notes, "this node is in maintenance");
+                table.checks.insert(id, check);
+            }
+            (None, true) => {
+                table.checks.remove(&id);
+                table.departed.insert(id);
+                table.next_version();
+                tracing::info!("this node is not in maintenance any more");
+            }
+            _ => {}
+        }
+        let version = table.version;
+        drop(table);
+        self.changed.notify_one();
+        version
+    }
+
+    /// Waits until the catalog is told nothing, and sees to it that it is told nothing as long as
+    /// what is returned is held; and after that, where it is set to `true`.
+    pub async fn silence(&self) -> tokio::sync::MutexGuard<'_, bool> {
+        self.is_silent.lock().await
+    }
+
     /// Waits until the catalog knows everything urgent up to a version, but not for long: the
     /// catalog will be told.
     pub async fn told(&self, version: u64, timeout: Duration) {
@@ -198,27 +248,17 @@ impl Checks {
     fn local(&self, new: &NewCheck, now: Instant) -> LocalCheck {
         let definition = serde_json::json!({ DEFINITION_TTL: format_duration(new.ttl) });
         let record = Check {
-            node: self.identity.node.clone(),
-            id: new.id.clone(),
-            name: new.name.clone(),
             status: new.status,
             notes: new.notes.clone(),
-            output: String::new(),
-            service_id: None,
-            service_name: String::new(),
-            service_tags: Vec::new(),
-            kind: KIND.into(),
             interval: "0s".into(),
             timeout: "0s".into(),
-            exposed_port: 0,
             definition: definition.to_string(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
+            ..self.record(new.id.clone(), &new.name, KIND)
         };
         let limit = self.limits.max_output_bytes;
         LocalCheck {
             record,
-            ttl: new.ttl,
+            ttl: Some(new.ttl),
             max_output_bytes: new.max_output_bytes.map_or(limit, |wanted| wanted.min(limit)),
             last_report: String::new(),
             deadline: Some(now + new.ttl),
@@ -227,22 +267,68 @@ impl Checks {
         }
     }
 
+    /// The check that a node in maintenance has: critical, for this reason.
+    fn maintenance(&self, reason: &str, now: Instant) -> LocalCheck {
+        let notes = if reason.is_empty() { NO_REASON } else { reason };
+        let id = CheckId::from(NODE_MAINTENANCE);
+        let record = Check {
+            status: CheckStatus::Critical,
+            notes: notes.into(),
+            ..self.record(id, "Node Maintenance Mode", MAINTENANCE_KIND)
+        };
+        LocalCheck {
+            record,
+            ttl: None,
+            max_output_bytes: self.limits.max_output_bytes,
+            last_report: String::new(),
+            deadline: None,
+            tell_at: Some(now),
+            version: 0,
+        }
+    }
+
+    /// A check of this node about which nothing more is known.
+    fn record(&self, id: CheckId, name: &str, kind: &str) -> Check {
+        Check {
+            node: self.identity.node.clone(),
+            id,
+            name: name.into(),
+            status: CheckStatus::Critical,
+            notes: String::new(),
+            output: String::new(),
+            service_id: None,
+            service_name: String::new(),
+            service_tags: Vec::new(),
+            kind: kind.into(),
+            interval: String::new(),
+            timeout: String::new(),
+            exposed_port: 0,
+            definition: String::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
+
     /// Takes up what an earlier life left in the catalog.
     fn adopt(&self, table: &mut CheckTable, left: &Check, now: Instant) {
+        let ttl = defined_ttl(left);
         // Without a TTL of ours somebody else wrote it, and looks after it.
-        let Some(ttl) = defined_ttl(left) else { return };
+        if ttl.is_none() && !is_maintenance(left) {
+            return;
+        }
         // What was said since this agent started is newer than what was left.
         if table.checks.contains_key(&left.id) || table.departed.contains(&left.id) {
             return;
         }
-        tracing::info!(check = %left.id, ttl = %format_duration(ttl), "taking up a check of this agent's earlier life");
+        let told = ttl.map(format_duration).unwrap_or_default();
+        tracing::info!(check = %left.id, ttl = %told, "taking up a check of this agent's earlier life");
         let check = LocalCheck {
             record: left.clone(),
             ttl,
             max_output_bytes: self.limits.max_output_bytes,
             last_report: left.output.clone(),
             // A whole TTL: the application could not report while no agent ran.
-            deadline: Some(now + ttl),
+            deadline: ttl.map(|ttl| now + ttl),
             // The catalog has it as it stands here.
             tell_at: None,
             version: table.next_version(),
@@ -304,6 +390,10 @@ impl LocalCheck {
         self.record.output = output;
         self.version = version;
     }
+}
+
+fn is_maintenance(check: &Check) -> bool {
+    check.id.as_str() == NODE_MAINTENANCE && check.kind == MAINTENANCE_KIND
 }
 
 /// The TTL that a check of the catalog was registered with by an agent.

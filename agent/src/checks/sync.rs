@@ -55,6 +55,10 @@ impl Checks {
             adopted: false,
         };
         loop {
+            // The node has left: there is nothing to say any more.
+            if *self.is_silent.lock().await {
+                return;
+            }
             let mut step = pin!(self.step(&mut pace));
             let wake_at = tokio::select! {
                 wake_at = &mut step => wake_at,
@@ -106,6 +110,11 @@ impl Checks {
     }
 
     async fn tell_and_compare(&self, pace: &mut Pace, now: Instant) -> Result<(), String> {
+        // Held until all of it is written: whoever wants silence waits for that.
+        let is_silent = self.is_silent.lock().await;
+        if *is_silent {
+            return Ok(());
+        }
         // What is known to have changed does not wait for the whole list.
         self.tell(now).await?;
         if pace.compare_at <= now {

@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// After how long without an event a comment is sent, by which a client sees that the agent is there.
+/// After how long without an event a comment is sent, by which a client sees that the agent is
+/// there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/event-stream");

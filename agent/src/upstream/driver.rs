@@ -20,7 +20,8 @@ use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_net::CallClient;
 use lockmesh_net::random::seed;
 use lockmesh_net::{Endpoint, Identity};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -33,7 +34,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 type Answer = Result<Answered, Unavailable>;
 
-/// How long a server that is invited may take to answer, at each of its addresses.
+/// How long a server that is invited, or joined, may take to answer.
 const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -219,6 +220,12 @@ impl Driver {
         outbox.notices.drain(..).for_each(|notice| self.log(notice));
     }
 
+    /// A connection for calls to the server at an address, whether it is known or not.
+    async fn connect(&self, address: &str) -> Result<CallClient, Unavailable> {
+        let connected = CallClient::connect_to(&self.endpoint, address).await;
+        connected.map_err(|error| Unavailable::Denied(format!("no server is reached at {address}: {error}")))
+    }
+
     fn count(&self, state: &mut ChannelState) {
         let counts = *state.client.counts();
         // Turns that only bring answers count nothing here: then nothing shared is written.
@@ -303,10 +310,7 @@ impl Quorum for Driver {
         servers: Vec<String>,
     ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move {
-            let connected = CallClient::connect_to(&self.endpoint, &address).await;
-            let mut client = connected.map_err(|error| {
-                Unavailable::Denied(format!("no server is reached at {address}: {error}"))
-            })?;
+            let mut client = self.connect(&address).await?;
             // From here on it may have heard: what it makes of it cannot be told without its
             // answer.
             client.call(Request::Invite(servers), INVITE_TIMEOUT).await.map_err(|error| {
@@ -327,6 +331,45 @@ impl Quorum for Driver {
 
     fn lease(&self) -> watch::Receiver<LeaseState> {
         self.lease.subscribe()
+    }
+
+    fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
+        Box::pin(async move {
+            let mut client = self.connect(&address).await?;
+            let answer = client.call(Request::Status, INVITE_TIMEOUT).await;
+            let Ok(Response::Status(status)) = answer else {
+                return Err(Unavailable::Denied(format!("the server at {address} does not say who it is")));
+            };
+            if status.server == ServerId::default() {
+                return Err(Unavailable::Denied(format!("the server at {address} belongs to no quorum yet")));
+            }
+            let state = self.lock();
+            let ours = state.client.cluster_id();
+            if !ours.is_empty() && ours != status.cluster_id {
+                let (theirs, ours) = (status.cluster_id, ours.to_owned());
+                return Err(Unavailable::Denied(format!(
+                    "the server at {address} is of the cluster {theirs}, this agent of {ours}"
+                )));
+            }
+            self.drive(state, Input::AddServer(address));
+            Ok(())
+        })
+    }
+
+    fn registered_lease(&self) -> Option<LeaseId> {
+        self.lock().client.registered_lease()
+    }
+
+    fn begin_leaving(self: Arc<Self>) -> Option<LeaseId> {
+        let state = self.lock();
+        // In one turn with the look: no registration comes between the two.
+        let lease = state.client.registered_lease()?;
+        self.drive(state, Input::Leave);
+        Some(lease)
+    }
+
+    fn stay(self: Arc<Self>, may_have_left: bool) {
+        self.handle(Input::Stay { may_have_left });
     }
 
     fn is_registered(&self) -> bool {

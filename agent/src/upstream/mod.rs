@@ -29,17 +29,23 @@ use lockmesh_agent_core::quorum_client::{
     Answered, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
 };
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
-use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry};
-use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
+use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave};
+use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
 use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
-use lockmesh_protocol::reply::Applied;
+use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+
+/// How long the servers may take to hear that this agent's node leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long they may take to hear that it stops for a moment: the end does not wait for more.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What the way to the quorum needs to know.
 #[derive(Clone, Debug)]
@@ -228,6 +234,63 @@ impl Upstream {
             Response::Done => Ok(()),
             Response::Unavailable(unavailable) => Err(unavailable),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Looks whether a server of this agent's cluster answers at `address`, which is `host:port`;
+    /// the agent knows it from then on.
+    ///
+    /// # Errors
+    /// [`Unavailable::Denied`] says why not. The agent knows the servers that it knew before.
+    pub async fn join(&self, address: &str) -> Result<(), Unavailable> {
+        self.0.clone().join(address.into()).await
+    }
+
+    /// Takes this agent's node out of the cluster: its sessions end. The agent does not register
+    /// again. To drop the future is to leave that so: only a process that ends may.
+    ///
+    /// # Errors
+    /// The node stays. Unless [`Unavailable::certainly_not_done`], it may have left, and its
+    /// sessions may have ended: then the agent registers it again.
+    pub async fn leave(&self, node: &NodeName) -> Result<(), Unavailable> {
+        let Some(lease) = self.0.clone().begin_leaving() else {
+            return Err(Unavailable::NotLeader { leader: None });
+        };
+        let leave = NodeLeave { node: node.clone(), lease: Some(lease), prune: false };
+        let proposal = self.propose(Command::LeaveNode(leave));
+        let applied = tokio::time::timeout(LEAVE_TIMEOUT, proposal).await.unwrap_or_else(|_| {
+            Err(Unavailable::Unknown(format!("the servers did not answer for {} s", LEAVE_TIMEOUT.as_secs())))
+        });
+        let outcome = match applied.map(|applied| applied.reply) {
+            // Of its own lease: only an attempt whose answer was forgotten is refused.
+            Ok(Reply::Refused(refusal)) => Err(Unavailable::Unknown(refusal.to_string())),
+            Ok(_) => Ok(()),
+            Err(unavailable) => Err(unavailable),
+        };
+        if let Err(unavailable) = &outcome {
+            self.0.clone().stay(!unavailable.certainly_not_done());
+        }
+        outcome
+    }
+
+    /// Makes another node leave the cluster. Its agent registers it again, if it runs.
+    ///
+    /// # Errors
+    /// Unless [`Unavailable::certainly_not_done`], the node may have left. To try again is safe,
+    /// but may end what its agent began anew.
+    pub async fn force_leave(&self, node: NodeName, prune: bool) -> Result<Applied, Unavailable> {
+        self.propose(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await
+    }
+
+    /// Says that this agent stops for a moment: the servers wait longer for it, once. Nobody is
+    /// told where they do not answer at once: then they wait as for any other.
+    pub async fn announce_restart(&self) {
+        let Some(lease) = self.0.registered_lease() else { return };
+        let announced = self.propose(Command::AnnounceRestart(lease));
+        match tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await {
+            Ok(Ok(_)) => tracing::info!("the servers keep this node's sessions for a restart"),
+            Ok(Err(reason)) => tracing::warn!(%reason, "cannot announce the restart to the servers"),
+            Err(_) => tracing::warn!("cannot announce the restart: the servers do not answer"),
         }
     }
 

@@ -4,7 +4,7 @@ use super::counters::UpstreamCounters;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -37,6 +37,26 @@ pub trait Quorum: Debug + Send + Sync {
     fn lease(&self) -> watch::Receiver<LeaseState> {
         watch::Sender::default().subscribe()
     }
+
+    /// Looks whether a server of this agent's cluster answers at `address`, and knows it from then
+    /// on; or says why not.
+    fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
+        let reason = Unavailable::Denied(format!("no server is reached at {address}"));
+        Box::pin(std::future::ready(Err(reason)))
+    }
+
+    /// The lease under which this agent is registered now.
+    fn registered_lease(&self) -> Option<LeaseId> {
+        None
+    }
+
+    /// The same; and if there is one, the agent does not register again until it stays.
+    fn begin_leaving(self: Arc<Self>) -> Option<LeaseId> {
+        self.registered_lease()
+    }
+
+    /// The agent's node did not leave, as far as is known; or it may have, and is to come back.
+    fn stay(self: Arc<Self>, _may_have_left: bool) {}
 
     /// Whether the agent has registered since it started.
     fn is_registered(&self) -> bool {

@@ -798,7 +798,10 @@ impl Core {
                 outbox.replies.push((token, Response::Applied(applied)));
             }
             Origin::Timer(subject) => self.timers.decided(&subject),
-            Origin::Verdict(agent) => self.verdict_is_known(now, agent, verdict_of(&proposal.command)),
+            Origin::Verdict(agent) => {
+                let is_one = applied.reply == Reply::Succeeded(true);
+                self.verdict_is_known(now, agent, verdict_of(&proposal.command).filter(|_| is_one));
+            }
             Origin::Nobody => {}
         }
         proposal.command == Command::CorruptionCheck

@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Whether no tick is so late that deadlines may have to move.
-    fn is_running(&self, now: Time) -> bool {
+    pub(crate) fn is_running(&self, now: Time) -> bool {
         self.last_tick.is_some_and(|last| now.since(last) <= TICK + LATE)
     }
 

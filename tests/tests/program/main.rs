@@ -18,6 +18,7 @@ mod dev_servers;
 mod guides;
 mod kill;
 mod kv;
+mod leave;
 mod lock_delay;
 mod locks;
 mod monitoring;

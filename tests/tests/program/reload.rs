@@ -9,32 +9,32 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// An authority in `folder/ca`, and what it issues.
-struct Fleet {
+pub(super) struct Fleet {
     folder: TempDir,
 }
 
 impl Fleet {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let this = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         lockmesh(&["operator", "tls", "init", "--out", &this.at("ca")]);
         this
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn at(&self, name: &str) -> String {
+    pub(super) fn at(&self, name: &str) -> String {
         self.path(name).to_str().expect("a temporary folder's name is text").to_owned()
     }
 
     /// Issues a certificate into `folder/name`.
-    fn issue(&self, name: &str, role: &str, node: &str) {
+    pub(super) fn issue(&self, name: &str, role: &str, node: &str) {
         issue(&self.at("ca"), &self.at(name), role, node);
     }
 
     /// A configuration file for a node whose certificate is in the folder of that name.
-    fn config(&self, role: &str, name: &str, level: &str, rest: &str) -> String {
+    pub(super) fn config(&self, role: &str, name: &str, level: &str, rest: &str) -> String {
         let file = self.at(&format!("{name}.toml"));
         let tls = self.at(name);
         let text = format!(

@@ -34,8 +34,8 @@ pub struct Args {
     /// How long nobody else is elected after the office was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
-    /// How long this host may stay silent before another one is elected: fast (1.5 s), default (5 s)
-    /// or safe (15 s); the agent's default unless told otherwise
+    /// How long this host may stay silent before another one is elected: fast (1.5 s), default (5
+    /// s) or safe (15 s); the agent's default unless told otherwise
     #[arg(long, value_name = "WORD", value_parser = window_parser())]
     window: Option<HealthWindow>,
     /// The key's flags; 0 for an election that others hold with plain requests

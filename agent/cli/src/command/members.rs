@@ -2,11 +2,15 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::output::{Table, print_json};
+use super::instant;
+use super::output::{Table, print_json, warn};
 use lockmesh_client::shape::agent::Member;
 use std::process::ExitCode;
 
-/// List the members that the agent knows
+/// Consul's number for a member that failed.
+const FAILED: u8 = 4;
+
+/// List the members that the agent knows, how they stand and since when
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print every tag of each member
@@ -30,11 +34,20 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         (false, true) => detailed_table(&members).print()?,
         (false, false) => table(&members).print()?,
     }
+    if !args.json {
+        members.iter().filter(|member| member.status == FAILED).for_each(|member| warn(&advice(member)));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
+/// What to do about a member that failed.
+fn advice(member: &Member) -> String {
+    let name = &member.name;
+    format!("{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}")
+}
+
 fn table(members: &[Member]) -> Table {
-    let mut table = Table::new(["Node", "Address", "Status", "Type", "Build", "DC"]);
+    let mut table = Table::new(["Node", "Address", "Status", "Since", "Type", "Build", "DC"]);
     for member in members {
         let tag = |name: &str| member.tags.get(name).cloned().unwrap_or_default();
         let kind = match tag("role").as_str() {
@@ -45,7 +58,8 @@ fn table(members: &[Member]) -> Table {
         };
         // Builds are written `1.21.4:abcdef`; the revision is no news for people.
         let build = tag("build").split(':').next().unwrap_or_default().to_string();
-        table.row([member.name.clone(), address(member), status(member), kind, build, tag("dc")]);
+        let (status, since) = (status(member), instant::utc(member.since_ms));
+        table.row([member.name.clone(), address(member), status, since, kind, build, tag("dc")]);
     }
     table
 }
@@ -61,6 +75,10 @@ fn detailed_table(members: &[Member]) -> Table {
 }
 
 fn address(member: &Member) -> String {
+    // The catalog, which alone knows addresses, has none of those that left.
+    if member.addr.is_empty() {
+        return String::new();
+    }
     match member.addr.contains(':') {
         // An IPv6 address: without brackets its port would look like a part of it.
         true => format!("[{}]:{}", member.addr, member.port),
@@ -69,11 +87,15 @@ fn address(member: &Member) -> String {
 }
 
 fn status(member: &Member) -> String {
+    // Consul's agents have no word of their own.
+    if !member.state.is_empty() {
+        return member.state.clone();
+    }
     match member.status {
         1 => "alive".into(),
         2 => "leaving".into(),
         3 => "left".into(),
-        4 => "failed".into(),
+        FAILED => "failed".into(),
         other => format!("unknown ({other})"),
     }
 }
@@ -93,9 +115,31 @@ mod tests {
             tags: tags.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             ..Member::default()
         };
-        let expected =
-            "Node  Address     Status  Type    Build   DC\nn1    [::1]:8301  alive   server  1.21.4  dc1";
+        let expected = "Node  Address     Status  Since  Type    Build   DC\n\
+                        n1    [::1]:8301  alive   -      server  1.21.4  dc1";
         assert_eq!(table(std::slice::from_ref(&member)).render(), expected);
         assert!(detailed_table(&[member]).render().ends_with("build=1.21.4:abc,dc=dc1,role=consul"));
+    }
+
+    #[test]
+    fn a_member_stands_as_our_agents_say_or_else_as_consuls_do() {
+        let known = |status: u8, state: &str| Member {
+            name: "n1".into(),
+            status,
+            state: state.into(),
+            since_ms: 1_795_250_472_999,
+            ..Member::default()
+        };
+        for (member, word) in [
+            (known(1, "restarting"), "restarting"),
+            (known(4, "failed"), "failed"),
+            (known(3, ""), "left"),
+            (known(9, ""), "unknown (9)"),
+        ] {
+            assert_eq!(status(&member), word);
+        }
+        let shown = table(&[known(4, "failed")]).render();
+        assert!(shown.ends_with("n1    -        failed  2026-11-21 08:41:12Z  -     -      -"), "{shown}");
+        assert!(advice(&known(4, "failed")).ends_with("lockmesh force-leave n1"));
     }
 }

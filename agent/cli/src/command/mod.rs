@@ -12,7 +12,7 @@
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`] | what applications do |
-//! | [`members`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
+//! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
 pub mod agent;
 pub mod bench;
@@ -22,8 +22,11 @@ pub mod context;
 pub mod dev;
 pub mod elect;
 pub mod error;
+pub mod force_leave;
 mod instant;
+pub mod join;
 pub mod kv;
+pub mod leave;
 pub mod lock;
 pub mod locks;
 pub mod members;
@@ -71,6 +74,9 @@ enum Command {
     Kv(Online<kv::Args>),
     Watch(Online<watch::Args>),
     Members(Online<members::Args>),
+    Leave(Online<leave::Args>),
+    ForceLeave(Online<force_leave::Args>),
+    Join(Online<join::Args>),
     Operator(Online<operator::Args>),
     Reload(Online<reload::Args>),
     #[command(hide = true)]
@@ -189,6 +195,9 @@ impl Command {
             Self::Session(online) => session::run(online.args, &online.connection.context()?).await,
             Self::Watch(online) => watch::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
+            Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,
+            Self::ForceLeave(online) => force_leave::run(online.args, &online.connection.context()?).await,
+            Self::Join(online) => join::run(online.args, &online.connection.context()?).await,
             Self::Operator(online) => operator::run(online.args, &online.connection.context()?).await,
             Self::Reload(online) => reload::run(online.args, &online.connection.context()?).await,
             Self::Snapshot(online) => {
@@ -264,6 +273,9 @@ mod tests {
             &["locks", "-losses", "-json"],
             &["dev", "-nodes=5", "-data-dir", "/d"],
             &["dev", "kill", "n4", "-data-dir", "/d", "-timeout=1m", "-json"],
+            &["force-leave", "-prune", "web-3"],
+            &["join", "10.0.0.1"],
+            &["leave"],
         ] {
             let understood = understood(line);
             assert!(understood.is_ok(), "{line:?}: {understood:?}");
@@ -283,6 +295,8 @@ mod tests {
             &["operator", "autopilot", "set-config"],
             &["operator", "autopilot", "set-config", "-max-trailing-logs=0"],
             &["operator", "raft", "remove-peer", "-id=a", "-address=b:1"],
+            &["force-leave"],
+            &["join"],
             &["session", "create", "--no-node-checks", "--node-check", "a"],
             &["dev", "kill", "n4"],
             &["dev", "kill", "-data-dir=/d"],

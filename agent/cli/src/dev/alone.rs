@@ -46,7 +46,8 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
         announce(agent.tcp_addresses(), agent.socket().map(PathBuf::as_path), &monitoring(&server));
         tracing::info!("data is in {}, kept {}", folder.path.display(), folder.kept());
     };
-    signals.serve(agent.ready(), say_ready, reload).await;
+    // The node that leaves is the only one: all of this ends with it.
+    signals.serve(agent.ready(), say_ready, reload, async || agent.leave().await).await;
     // The agent first: requests under way still need the server.
     agent.stop().await;
     server.stop().await;

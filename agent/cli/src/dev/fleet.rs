@@ -59,7 +59,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     let reload = || reload_all(&mut identity, &files, &agent, &children);
     started = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
-        () = signals.serve(agent.ready(), say_ready, reload) => Ok(()),
+        _ = signals.serve(agent.ready(), say_ready, reload, async || agent.leave().await) => Ok(()),
     };
     // While the agent can still ask.
     let leader = agent.leader().await;

@@ -15,6 +15,7 @@ use crate::signals::Signals;
 use lockmesh_agent::node;
 use lockmesh_client::{Address, Client};
 use lockmesh_net::Development;
+use lockmesh_protocol::rpc::Unavailable;
 use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -63,9 +64,11 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
         is_ready.set(true);
         all.announce(&folder, &path);
     };
+    // No agent is in this process, so nobody asks it to.
+    let leave = async || Err(Unavailable::Denied("each node leaves by itself".into()));
     let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
-        () = signals.serve(all.ready(), say_ready, || Ok(reload(&all.children))) => Ok(()),
+        _ = signals.serve(all.ready(), say_ready, || Ok(reload(&all.children)), leave) => Ok(()),
     };
     all.stop().await;
     ended

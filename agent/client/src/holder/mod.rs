@@ -33,9 +33,10 @@
 //! **Invariants.** No hold is believed in after the deadline of its session, which is counted from
 //! the *sending* of the renewal that was acknowledged, nor after the deadline of its node's lease;
 //! deadlines are looked at before any answer is. What was suspended is believed in again only after
-//! a look that began when the agent had vouched for the session anew. A hold ends once, with the first reason that is found. What may have been granted is given
-//! back before it is forgotten, or ends with its session. Nothing here waits, and nothing knows a
-//! clock, IO, a random source or hash order.
+//! a look that began when the agent had vouched for the session anew. A hold ends once, with the
+//! first reason that is found. What may have been granted is given back before it is forgotten, or
+//! ends with its session. Nothing here waits, and nothing knows a clock, IO, a random source or
+//! hash order.
 
 mod attempt;
 mod give_back;

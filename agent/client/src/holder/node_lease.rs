@@ -1,9 +1,9 @@
 //! Until when a session is surely alive as far as its node is concerned: what the agent said of the
 //! node's lease, and what may be believed of it. Pure, the time is an argument.
 //!
-//! **Invariant:** only the agent's word moves the deadline. An agent that is silent, stopped or gone
-//! never does, and once the deadline has passed nothing is believed before the agent vouches for the
-//! session anew.
+//! **Invariant:** only the agent's word moves the deadline. An agent that is silent, stopped or
+//! gone never does, and once the deadline has passed nothing is believed before the agent vouches
+//! for the session anew.
 
 use super::id::HolderRequest;
 use super::moment::Moment;
@@ -120,8 +120,8 @@ impl NodeWatch {
         changes_at.into_iter().chain(self.asks_at).min()
     }
 
-    /// The agent said that the session is alive until a deadline which has not passed yet; whether it
-    /// was suspended or unheard of before.
+    /// The agent said that the session is alive until a deadline which has not passed yet; whether
+    /// it was suspended or unheard of before.
     pub(super) fn told(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
         let was_believed = match self.belief {
             // What was promised earlier still stands.
@@ -133,8 +133,8 @@ impl NodeWatch {
         !was_believed
     }
 
-    /// The agent cannot vouch for the session now. What it promised before stands until its end, but
-    /// a renewal is overdue.
+    /// The agent cannot vouch for the session now. What it promised before stands until its end,
+    /// but a renewal is overdue.
     pub(super) fn told_suspended(&mut self, now: Moment) {
         if let Belief::Until { jeopardy_at, .. } = &mut self.belief {
             *jeopardy_at = (*jeopardy_at).min(now);

@@ -32,8 +32,8 @@ pub enum Request {
     /// Asks whether there is such a session; given up after this long.
     FindSession(String, Duration),
     /// Asks how a session stands as far as its node is concerned, and waits for news behind this
-    /// index; 0 for an answer at once. An agent that does not know of nodes' leases refuses that with
-    /// 404 or 405.
+    /// index; 0 for an answer at once. An agent that does not know of nodes' leases refuses that
+    /// with 404 or 405.
     NodeLease(String, Read),
     /// Ends a session.
     DestroySession(String),

@@ -1,8 +1,8 @@
 //! What the holder of a lock is given.
 //!
 //! A guard learns of a loss from four sides: the lease of its session and that of its node, whose
-//! deadlines it counts itself; the agent's answer to a renewal; and a consistent blocking query on the key, which sees a deletion,
-//! a release and another holder.
+//! deadlines it counts itself; the agent's answer to a renewal; and a consistent blocking query on
+//! the key, which sees a deletion, a release and another holder.
 
 use crate::client::Client;
 use crate::driver::Hold;
@@ -60,8 +60,8 @@ impl LockGuard {
         self.hold.state()
     }
 
-    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on is
-    /// no change. Start with [`LockGuard::state`], then give back what this told last.
+    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on
+    /// is no change. Start with [`LockGuard::state`], then give back what this told last.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         self.hold.changed(known).await
     }

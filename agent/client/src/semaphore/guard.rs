@@ -1,6 +1,6 @@
 //! What the holder of a slot is given. It learns of a loss as the guard of a lock does: from its
-//! session's and its node's lease, from the answers to renewals, and from a consistent blocking query on the
-//! semaphore's prefix.
+//! session's and its node's lease, from the answers to renewals, and from a consistent blocking
+//! query on the semaphore's prefix.
 
 use crate::driver::Hold;
 use crate::error::Error;
@@ -47,8 +47,8 @@ impl SemaphoreGuard {
         self.hold.state()
     }
 
-    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on is
-    /// no change. Start with [`SemaphoreGuard::state`], then give back what this told last.
+    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on
+    /// is no change. Start with [`SemaphoreGuard::state`], then give back what this told last.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         self.hold.changed(known).await
     }

@@ -61,7 +61,7 @@ pub struct Member {
     pub name: String,
     /// Its address.
     pub addr: String,
-    /// Its gossip port; 0 where it does not gossip.
+    /// The port at which it is asked whether it lives; a server's RPC port where it has none.
     pub port: u16,
     /// `role`, `dc`, `id`, …
     #[serde(deserialize_with = "null_as_default")]
@@ -80,6 +80,16 @@ pub struct Member {
     pub delegate_max: u8,
     /// See above.
     pub delegate_cur: u8,
+    /// `alive`, `restarting`, `left` or `failed`; empty where nobody knows more than the status.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Since when: milliseconds since 1970 by the leader's clock; 0 where nobody knows.
+    #[serde(rename = "SinceMs", skip_serializing_if = "is_zero")]
+    pub since_ms: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The body of `PUT /v1/agent/check/register` for the kind of check that runs: a TTL.

@@ -40,6 +40,16 @@ pub enum Input {
     Unsendable(ConnectionId, CallId, String),
     /// Whether so much waits to be sent on a connection that no more calls should.
     Backlog(ConnectionId, bool),
+    /// The agent's node is about to leave: the agent does not register again by itself.
+    Leave,
+    /// The node did not leave after all: the agent goes on, and registers again where it may have
+    /// left.
+    Stay {
+        /// Whether the servers may have it as one that left.
+        may_have_left: bool,
+    },
+    /// There is a server at this address, as `host:port`: it is never forgotten.
+    AddServer(String),
     /// Blocking reads and waits for locks are answered with what there is, now and from now on.
     Hurry,
     /// Everything ends.

@@ -58,6 +58,7 @@ use crate::servers::Slot;
 use links::Link;
 use lock_waits::LockWait;
 use lockmesh_protocol::command::AgentRegistration;
+use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::{CallId, Request};
@@ -242,6 +243,18 @@ impl QuorumClient {
         self.ids.registration()
     }
 
+    /// The lease of the present registration; none while the agent has yet to register, for the
+    /// first time or again.
+    pub fn registered_lease(&self) -> Option<LeaseId> {
+        let registration = self.ids.registration().filter(|_| self.registrar.is_registered)?;
+        Some(registration.lease)
+    }
+
+    /// The cluster whose roster is known; empty before any is.
+    pub fn cluster_id(&self) -> &str {
+        self.tracker.cluster_id()
+    }
+
     /// What was counted.
     pub fn counts(&self) -> &Counts {
         &self.counts
@@ -303,6 +316,9 @@ impl QuorumClient {
             Input::Answers(connection, answers) => self.answers(connection, answers),
             Input::Unsendable(connection, call, reason) => self.unsendable(connection, call, reason),
             Input::Backlog(connection, is_full) => self.notice_backlog(connection, is_full),
+            Input::Leave => self.registrar.is_leaving = true,
+            Input::Stay { may_have_left } => self.stay(may_have_left),
+            Input::AddServer(address) => self.tell(|tracker, _| tracker.add_server(&address)),
             Input::Hurry => self.hurry(),
             Input::Close => self.close(),
             Input::Tick => {}

@@ -29,6 +29,8 @@ pub(super) struct Registrar {
     pub(super) is_registered: bool,
     /// Whether an attempt is under way.
     is_under_way: bool,
+    /// Whether the node leaves: to register again would bring it back.
+    pub(super) is_leaving: bool,
     /// Whether the next attempt has to wait.
     is_pausing: bool,
     backoff: Backoff,
@@ -41,6 +43,7 @@ impl Registrar {
         Self {
             is_registered: false,
             is_under_way: false,
+            is_leaving: false,
             is_pausing: false,
             backoff: Backoff::new(REGISTRATION_BACKOFF, seed),
             log: LogOnChange::default(),
@@ -48,7 +51,7 @@ impl Registrar {
     }
 
     fn is_due(&self) -> bool {
-        !self.is_registered && !self.is_under_way && !self.is_pausing
+        !self.is_registered && !self.is_under_way && !self.is_pausing && !self.is_leaving
     }
 
     pub(super) fn pause_is_over(&mut self) {
@@ -78,6 +81,13 @@ impl QuorumClient {
         if self.ids.registration() == Some(registration) {
             self.registrar.is_registered = false;
         }
+    }
+
+    /// The node does not leave after all.
+    pub(super) fn stay(&mut self, may_have_left: bool) {
+        self.registrar.is_leaving = false;
+        // Under the lease that it has, if that lives; as a member that came back, if not.
+        self.registrar.is_registered &= !may_have_left;
     }
 
     pub(super) fn registration_answered(&mut self, slot: Slot, response: Response) {

@@ -2,6 +2,7 @@
 //! story says.
 
 mod lease;
+mod leaving;
 mod lock_waits;
 mod reads;
 mod requests;
@@ -87,8 +88,13 @@ struct Story {
 impl Story {
     /// Nothing is connected yet.
     fn begin() -> Self {
+        Self::begin_with(&SERVERS)
+    }
+
+    /// The same, where only some of the servers are configured.
+    fn begin_with(servers: &[&str]) -> Self {
         let config = QuorumClientConfig {
-            servers: SERVERS.map(String::from).into(),
+            servers: servers.iter().map(|server| (*server).to_owned()).collect(),
             registration: AgentRegistration::of(node()),
             hold_time: HOLD,
             answer_time: Duration::from_secs(60),

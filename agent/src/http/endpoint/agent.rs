@@ -1,24 +1,18 @@
-//! `/v1/agent/…`, what an agent says of itself, its members and its machine. Its checks are in
-//! their own file.
+//! `/v1/agent/…`, what an agent says of itself and its machine. Its checks and the members of the
+//! cluster are in their own files.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
-use super::super::call::{Call, ReadOptions};
+use super::super::call::Call;
+use super::membership::{DETAILS_TIMEOUT, own_member};
 use crate::node::Identity;
 use http::{Response, StatusCode};
-use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
-use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Check, CheckStatus, Node};
-use lockmesh_protocol::rpc::{ServerStatus, Status};
+use lockmesh_client::shape::agent::{AgentConfig, AgentSelf};
+use lockmesh_protocol::rpc::Status;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const ALIVE: u8 = 1;
-const FAILED: u8 = 4;
-/// How long an agent may ask the quorum for what it shows beside itself.
-const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Clients of the service mesh wait for a certificate here before they go on; there is no mesh, so
 /// it signs nothing.
 const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
@@ -91,128 +85,6 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
         );
     }
     stats
-}
-
-/// Every node that an agent registered, as the catalog knows it, and every server; at least this
-/// node. With `?wan` the servers alone, each with its datacenter's name.
-pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    call.check_place()?;
-    call.refuse_filter()?;
-    let status = seen_by_leader_or_nearest(call).await;
-    let servers = &status.servers;
-    let mut members = registered_members(call, servers).await.unwrap_or_default();
-    let own = call.api.identity.node.folded();
-    // Also before it is registered, and where the catalog cannot be read.
-    if !members.iter().any(|member| member.name.to_lowercase() == own.as_str()) {
-        members.push(own_member(&call.api.identity, servers));
-    }
-    let known: BTreeSet<String> = members.iter().map(|member| member.name.to_lowercase()).collect();
-    let datacenter = &call.api.identity.datacenter;
-    // A server whose machine runs no agent is in no catalog.
-    let strangers = servers.iter().filter(|server| !known.contains(&server.node.to_lowercase()));
-    members.extend(strangers.map(|server| server_member(server, &status, datacenter)));
-    if call.params.non_empty("wan").is_some() {
-        // A port among the tags is what tells servers from the rest.
-        members.retain(|member| member.tags.contains_key("port"));
-        members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
-    }
-    Ok(answer::json(&members, call.layout()))
-}
-
-/// The leader alone knows how the servers are; without one, the nearest server knows at least who
-/// they are.
-async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
-    let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
-    match by_leader {
-        Ok(Ok(status)) => status,
-        _ => call.api.upstream.status().await.unwrap_or_default(),
-    }
-}
-
-/// A server on whose machine no agent runs.
-fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Member {
-    // The leader alone knows how others are: seen by anybody else, nobody is called dead.
-    let is_lost = status.leader == Some(status.server) && !server.healthy;
-    let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
-    let (node, state) = (&server.node, if is_lost { FAILED } else { ALIVE });
-    shaped_member(node, host, &server.node_id, datacenter, state, Some(port.to_owned()))
-}
-
-async fn registered_members(call: &Call<'_>, servers: &[ServerStatus]) -> Result<Vec<Member>, Failure> {
-    // Any server will do: who is there is asked most when there is no leader.
-    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
-    let nodes = call.read(Query::Nodes, options, None).await?;
-    let checks = call.read(Query::ChecksInState(None), options, None).await?;
-    let (Rows::Nodes(nodes), Rows::Checks(checks)) = (&nodes.rows, &checks.rows) else {
-        return Err(super::misfit::wrong_rows());
-    };
-    let member = |node: &Arc<Node>| {
-        // A node without it was written by others: no agent runs there.
-        let health = alive_check(checks, node)?;
-        let status = if health.status == CheckStatus::Critical { FAILED } else { ALIVE };
-        let port = server_port(&call.api.identity, servers, &node.id);
-        Some(shaped_member(node.name.as_str(), &node.address, &node.id, &node.datacenter, status, port))
-    };
-    Ok(nodes.iter().filter_map(member).collect())
-}
-
-fn alive_check<'a>(checks: &'a [Arc<Check>], node: &Node) -> Option<&'a Arc<Check>> {
-    checks.iter().find(|check| check.id.as_str() == "serfHealth" && check.node.folded() == node.name.folded())
-}
-
-fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
-    let port = server_port(identity, servers, &identity.node_id);
-    let address = identity.advertise.to_string();
-    let (name, id, datacenter) = (identity.node.as_str(), &identity.node_id, &identity.datacenter);
-    shaped_member(name, &address, id, datacenter, ALIVE, port)
-}
-
-/// The RPC port of the server on a node, if there is one.
-fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<String> {
-    // The server in this process is known before any quorum knows it.
-    if node_id.eq_ignore_ascii_case(&identity.node_id)
-        && let Some(own) = identity.server_rpc
-    {
-        return Some(own.port().to_string());
-    }
-    let server = servers.iter().find(|server| server.node_id.eq_ignore_ascii_case(node_id))?;
-    server.address.rsplit_once(':').map(|(_, port)| port.to_owned())
-}
-
-fn shaped_member(
-    name: &str,
-    address: &str,
-    id: &str,
-    datacenter: &str,
-    status: u8,
-    server_port: Option<String>,
-) -> Member {
-    let mut tags = BTreeMap::from([
-        ("id".to_owned(), id.to_owned()),
-        ("dc".to_owned(), datacenter.to_owned()),
-        ("role".to_owned(), if server_port.is_some() { "consul" } else { "node" }.to_owned()),
-        ("build".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-        ("vsn".to_owned(), "2".to_owned()),
-    ]);
-    // No port but a server's is open to others: agents call, and are not called.
-    let port = server_port.as_deref().and_then(|port| port.parse().ok()).unwrap_or_default();
-    if let Some(port) = server_port {
-        tags.insert("port".into(), port);
-        tags.insert("raft_vsn".into(), "3".into());
-    }
-    Member {
-        name: name.into(),
-        addr: address.into(),
-        port,
-        tags,
-        status,
-        protocol_min: 1,
-        protocol_max: 5,
-        protocol_cur: 2,
-        delegate_min: 2,
-        delegate_max: 5,
-        delegate_cur: 4,
-    }
 }
 
 pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {

@@ -9,6 +9,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::{clamped, parse};
 use super::super::go::json::{JsonError, Object, first_value};
+use super::super::go::number::parse_bool;
 use super::super::shapes;
 use crate::checks::{CheckError, NewCheck};
 use http::Response;
@@ -194,9 +195,20 @@ pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failur
     written(call, call.api.checks.deregister(&CheckId::from(call.tail))).await
 }
 
+/// The whole node is in maintenance, or not any more.
+pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let word = call.params.value("enable").ok_or_else(|| Failure::bad_request("Missing value for enable"))?;
+    let enable = parse_bool(word)
+        .ok_or_else(|| Failure::bad_request(format!("Invalid value for enable: {word:?}")))?;
+    let reason = call.params.value("reason").unwrap_or_default();
+    written(call, Ok(call.api.checks.maintain(enable.then_some(reason)))).await
+}
+
 async fn written(call: &Call<'_>, outcome: Result<u64, CheckError>) -> Result<Response<Body>, Failure> {
     let version = outcome.map_err(|error| match error {
         CheckError::Unknown(_) => Failure::not_found(error.to_string()),
+        CheckError::NoTtl(_) => Failure::refused(error.to_string()),
         CheckError::TooMany(_) => {
             crate::metrics::LIMITS.with_label_values(&["checks"]).inc();
             Failure::refused(error.to_string())

@@ -14,6 +14,7 @@ mod catalog;
 mod health;
 mod kv;
 mod lockmesh;
+mod membership;
 mod misfit;
 mod monitoring;
 mod operator;
@@ -55,7 +56,11 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::HealthState => health::state(call).await,
         Endpoint::HealthService => health::service(call).await,
         Endpoint::AgentSelf => Box::pin(agent::describe_self(call)).await,
-        Endpoint::AgentMembers => Box::pin(agent::members(call)).await,
+        Endpoint::AgentMembers => Box::pin(membership::members(call)).await,
+        Endpoint::AgentLeave => Box::pin(membership::leave(call)).await,
+        Endpoint::AgentForceLeave => Box::pin(membership::force_leave(call)).await,
+        Endpoint::AgentJoin => Box::pin(membership::join(call)).await,
+        Endpoint::AgentMaintenance => Box::pin(check::maintain(call)).await,
         Endpoint::AgentMetrics => agent::metrics(call),
         Endpoint::AgentHost => agent::host(call),
         Endpoint::AgentVersion => agent::version(call),

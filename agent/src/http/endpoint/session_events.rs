@@ -1,5 +1,5 @@
-//! `/v1/session/events/<id>`: how a session stands, as its guards must see it; once, as soon as there
-//! is news, or as a stream.
+//! `/v1/session/events/<id>`: how a session stands, as its guards must see it; once, as soon as
+//! there is news, or as a stream.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;

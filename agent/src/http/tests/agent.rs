@@ -28,13 +28,7 @@ async fn the_agent_says_who_it_is() {
 #[tokio::test]
 async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
     let stand = Stand::new();
-    stand
-        .put(
-            "/v1/catalog/register",
-            r#"{"Node":"far","Address":"10.0.0.9","Check":{"CheckID":"serfHealth"}}"#,
-        )
-        .await
-        .is(200, "true");
+    stand.registers("far", "f0000000-0000-0000-0000-000000000003");
     let names = |reply: &crate::http::tests::Reply| {
         let members = reply.json();
         members.as_array().unwrap().iter().map(|member| member["Name"].clone()).collect::<Vec<_>>()

@@ -14,6 +14,10 @@ async fn a_method_that_an_endpoint_lacks_is_told_which_it_has() {
         ("PUT", "/v1/operator/raft/peer", "OPTIONS,DELETE"),
         ("GET", "/v1/operator/raft/transfer-leader", "OPTIONS,POST"),
         ("POST", "/v1/txn", "OPTIONS,PUT"),
+        ("GET", "/v1/agent/leave", "OPTIONS,PUT"),
+        ("GET", "/v1/agent/maintenance", "OPTIONS,PUT"),
+        ("POST", "/v1/agent/force-leave/web-3", "OPTIONS,PUT"),
+        ("POST", "/v1/agent/join/s1:8300", "OPTIONS,PUT"),
     ] {
         let refused = stand.call(method, path, "").await;
         refused.is(405, &format!("method {method} not allowed"));
@@ -34,10 +38,7 @@ async fn paths_that_lead_nowhere_say_so() {
     let text = "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
     stand.get("/nonsense").await.is(404, text);
     assert_eq!(stand.get("/").await.status, 200);
-    stand
-        .get("/v1/agent/maintenance")
-        .await
-        .is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
+    stand.get("/v1/agent/monitor").await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod checks;
 mod connections;
 mod conventions;
 mod kv;
+mod membership;
 mod operator;
 mod queue;
 mod session;
@@ -31,7 +32,7 @@ use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::lease::LeaseKey;
+use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
@@ -60,6 +61,8 @@ pub(super) struct Quorum {
     orders: Mutex<Vec<Call>>,
     status: Mutex<Status>,
     lease: watch::Sender<LeaseState>,
+    /// For each attempt to leave that failed, whether the node may have left.
+    stays: Mutex<Vec<bool>>,
 }
 
 impl Quorum {
@@ -236,6 +239,20 @@ impl upstream::Quorum for Quorum {
     fn lease(&self) -> watch::Receiver<LeaseState> {
         self.lease.subscribe()
     }
+
+    fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
+        let reason = Unavailable::Denied(format!("no server is reached at {address}"));
+        Box::pin(std::future::ready(if address == SERVER_ADDRESS { Ok(()) } else { Err(reason) }))
+    }
+
+    fn registered_lease(&self) -> Option<LeaseId> {
+        let (state, _) = &*self.state.lock().unwrap();
+        Some(state.member(&"node-one".into())?.lease())
+    }
+
+    fn stay(self: Arc<Self>, may_have_left: bool) {
+        self.stays.lock().unwrap().push(may_have_left);
+    }
 }
 
 /// Gives a position in a queue up when its waiter goes.
@@ -279,6 +296,7 @@ impl Stand {
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
             lease: watch::channel(LeaseState::default()).0,
+            stays: Mutex::default(),
         });
         quorum.apply(Command::Bootstrap {
             cluster_id: "cluster-one".into(),
@@ -309,11 +327,7 @@ impl Stand {
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Reply {
-        let (head, body) = respond(&self.api, request).await.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let reply = Reply { status: head.status, headers: head.headers, body };
-        reply.tells_its_outcome();
-        reply
+        reply(respond(&self.api, request).await).await
     }
 
     pub(super) async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Reply {
@@ -336,6 +350,14 @@ impl Stand {
         assert_eq!(created.status, 200, "{created:?}");
         created.json()["ID"].as_str().unwrap().to_owned()
     }
+}
+
+async fn reply(response: http::Response<Body>) -> Reply {
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let reply = Reply { status: head.status, headers: head.headers, body };
+    reply.tells_its_outcome();
+    reply
 }
 
 fn identity() -> Identity {

@@ -111,6 +111,10 @@ impl Core {
             }
             MessageKind::CheckNodes if is_of_leader => {
                 if let Some(list) = read::<CheckList>(message) {
+                    // The tick that would notice may come behind this message.
+                    if !self.is_running(now) {
+                        self.judge.juror.was_late(now);
+                    }
                     self.judge.juror.take_list(now, message.term, &list);
                     let reports = self.judge.juror.reports(now, list.number);
                     self.send(from, MessageKind::NodeReports, &reports, outbox);

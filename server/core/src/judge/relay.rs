@@ -104,7 +104,8 @@ impl Core {
 
     /// The same for what a node answered to this juror: the leader must hear it, and nobody waits.
     pub(super) fn relay_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
-        if let Some(leader) = self.engine.leader() {
+        // Before this server serves itself there is nobody to tell, and all windows start then.
+        if let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) {
             self.refuse_those_of_another_leader(now, Some(leader), outbox);
             self.judge.relay.gather(renewal);
         }

@@ -107,11 +107,28 @@ impl Core {
     /// A verdict was applied, or came to nothing: renewals count again.
     pub(crate) fn verdict_is_known(&mut self, now: Time, number: AgentNumber, failure: Option<&NodeFailure>) {
         self.judge.deciding.remove(&number);
-        if let Some(failure) = failure {
-            self.observer.observed.verdicts[failure.window as usize] += 1;
-            // It may have done nothing: what is judged is what the state says.
-            self.judge.follow(now, &self.state, number);
-            self.judge.checks.look_again(number, now);
+        // What is judged further is what the state says by now.
+        self.judge.follow(now, &self.state, number);
+        let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
+        self.judge.checks.look_again(number, now);
+        self.observer.observed.verdicts[*window as usize] += 1;
+        let node = self.state.agent(number).map_or("unknown", |agent| agent.node.as_str());
+        let silent_ms = silent_for.as_millis() as u64;
+        let servers = confirmed_by.iter().map(|id| self.node_of(*id)).collect::<Vec<_>>().join(" ");
+        match window {
+            HealthWindow::Default => {
+                tracing::warn!(%node, silent_ms, %servers, "a node failed: these servers asked it and heard nothing");
+            }
+            window => {
+                let window = window.as_str();
+                tracing::warn!(
+                    %node,
+                    window,
+                    silent_ms,
+                    %servers,
+                    "the sessions of this window ended with a silent node: these servers asked it and heard nothing"
+                );
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use crate::names::session as session_id;
 use crate::solo::{REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::{AgentRegistration, Command, NodeFailure, Registration};
+use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
 use lockmesh_protocol::id::{CheckId, Generation, LogIndex, RequestId, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
@@ -697,34 +697,36 @@ fn what_a_former_host_left_ends_when_its_windows_are_over() {
 
 // Upkeep.
 
+/// Somebody writes into the catalog how a node is.
+fn health(name: &str, status: CheckStatus) -> Command {
+    let check = Check {
+        node: name.into(),
+        id: CheckId::from("serfHealth"),
+        name: "Serf Health Status".into(),
+        status,
+        notes: String::new(),
+        output: String::new(),
+        service_id: None,
+        service_name: String::new(),
+        service_tags: Vec::new(),
+        kind: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+        exposed_port: 0,
+        definition: String::new(),
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    };
+    let (service, checks) = (None, vec![check]);
+    Command::Register(Registration { node: node(name), skip_node_update: true, service, checks })
+}
+
 #[test]
 fn the_catalog_comes_to_say_what_the_roster_says() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
-    let critical = |name: &str| {
-        let check = Check {
-            node: name.into(),
-            id: CheckId::from("serfHealth"),
-            name: "Serf Health Status".into(),
-            status: CheckStatus::Critical,
-            notes: String::new(),
-            output: String::new(),
-            service_id: None,
-            service_name: String::new(),
-            service_tags: Vec::new(),
-            kind: String::new(),
-            interval: String::new(),
-            timeout: String::new(),
-            exposed_port: 0,
-            definition: String::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        };
-        let (service, checks) = (None, vec![check]);
-        Command::Register(Registration { node: node(name), skip_node_update: true, service, checks })
-    };
     for name in ["h1", "stranger"] {
-        let answer = fleet.cluster.command(critical(name));
+        let answer = fleet.cluster.command(health(name, CheckStatus::Critical));
         assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
     }
     fleet.run(65 * SECOND);
@@ -735,6 +737,37 @@ fn the_catalog_comes_to_say_what_the_roster_says() {
     };
     assert_eq!(checks("h1")[0].status, CheckStatus::Passing);
     assert!(checks("stranger").is_empty(), "no agent speaks for it");
+}
+
+#[test]
+fn sessions_on_a_failed_node_that_somebody_called_healthy_end_with_its_silence() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.kill("h1");
+    fleet.run(10 * SECOND);
+    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
+    let answer = fleet.cluster.command(health("h1", CheckStatus::Passing));
+    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let made = fleet.cluster.now();
+    fleet.time_of_death("h1", "fast");
+    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.duration());
+}
+
+#[test]
+fn a_node_that_left_the_catalog_is_given_no_health_by_a_verdict() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.kill("h1");
+    let whole = Deregistration { node: "h1".into(), service: None, check: None };
+    let answer = fleet.cluster.command(Command::Deregister(whole));
+    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+    fleet.run(10 * SECOND);
+    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
+    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    assert_eq!(state.check(), Ok(()));
+    let counts = state.member_counts();
+    assert_eq!((counts.failed, counts.alive), (2, 0), "the cluster's own agent is one of them");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What becomes of the locks of a node that was killed, out of one look at them after the other. It
 //! knows no clock and asks nobody: both are handed in.
 
-use crate::command::locks::why;
 use lockmesh_client::shape::lockmesh::{Lock, Loss};
 use lockmesh_client::shape::session::Session;
 use serde::Serialize;
@@ -91,7 +90,7 @@ impl Follow {
     pub(super) fn explain(&mut self, losses: &[Loss]) {
         for followed in self.locks.iter_mut().filter(|followed| followed.freed_after_ms.is_some()) {
             let loss = losses.iter().find(|loss| loss.session == followed.session);
-            followed.cause = loss.map_or_else(|| "released".into(), why);
+            followed.cause = loss.map_or_else(|| "released".into(), Loss::in_words);
         }
     }
 }

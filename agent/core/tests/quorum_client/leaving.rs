@@ -1,0 +1,55 @@
+//! A node that leaves, and servers that are named while the agent runs.
+
+use super::*;
+
+#[test]
+fn an_agent_that_leaves_does_not_register_again() {
+    let mut story = Story::at_rest();
+    let lease = story.client.registered_lease().expect("it is registered");
+    story.tell(Input::Leave);
+    assert_eq!(story.client.registered_lease(), Some(lease), "it speaks for its node until the end");
+    let token = story.propose("leave");
+    story.apply(&story.only(), 5);
+    assert_eq!(story.heard_applied(token), 5);
+    // The new leader does not know it any more, which makes any other agent register.
+    story.generation = None;
+    story.elect(B);
+    story.kill(A);
+    story.pass(60 * SECOND);
+    assert_eq!((story.registrations, story.client.registered_lease()), (1, None));
+}
+
+#[test]
+fn an_agent_that_stays_registers_again_only_where_it_may_have_left() {
+    let mut story = Story::at_rest();
+    story.tell(Input::Leave);
+    story.tell(Input::Stay { may_have_left: false });
+    story.pass(SECOND);
+    assert_eq!(story.registrations, 1);
+    story.tell(Input::Leave);
+    story.tell(Input::Stay { may_have_left: true });
+    story.pass(SECOND);
+    assert_eq!(story.registrations, 2);
+    assert!(story.client.registered_lease().is_some());
+}
+
+#[test]
+fn an_agent_that_has_yet_to_register_has_no_lease() {
+    let mut story = Story::begin();
+    story.registers = false;
+    story.pass(SECOND);
+    assert_eq!(story.client.registered_lease(), None);
+}
+
+#[test]
+fn a_server_that_was_named_is_dialled_when_the_others_are_gone() {
+    let mut story = Story::begin_with(&[A]);
+    story.down.insert(A);
+    story.pass(5 * SECOND);
+    assert_eq!(story.registrations, 0);
+    story.leader = Some(B);
+    story.tell(Input::AddServer(B.into()));
+    story.pass(5 * SECOND);
+    assert_eq!((story.registrations, story.dials.contains_key(B)), (1, true));
+    assert_eq!(story.client.cluster_id(), "c");
+}

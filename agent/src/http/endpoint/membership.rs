@@ -1,0 +1,298 @@
+//! `/v1/agent/members`, `leave`, `force-leave/…` and `join/…`: who belongs to the cluster, and how
+//! nodes go.
+//!
+//! | status here | in Consul's numbers |
+//! |---|---|
+//! | alive, restarting | 1 |
+//! | left | 3 |
+//! | failed | 4 |
+
+use super::super::answer::{self, Failure};
+use super::super::body::Body;
+use super::super::call::{Call, ReadOptions};
+use crate::node::Identity;
+use http::Response;
+use lockmesh_client::shape::agent::Member;
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::query::{Consistency, Query, Rows};
+use lockmesh_protocol::record::{Agent, MemberStatus, Node};
+use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::rpc::{ServerStatus, Status};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ALIVE: u8 = 1;
+const LEFT: u8 = 3;
+const FAILED: u8 = 4;
+
+/// How long an agent may ask the quorum for what it shows beside itself.
+pub(super) const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where servers are reached, where an address names no port.
+const SERVER_PORT: u16 = 8300;
+
+/// Takes this agent's node out of the cluster; the process ends then, once this is answered.
+pub(super) async fn leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    call.api.reload.leave().await?;
+    Ok(answer::nothing())
+}
+
+/// Makes a node leave, however it stands. The agent of one that lives registers it again.
+pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let named = NodeName::from(call.tail);
+    let node = match call.params.has("wan") {
+        true => {
+            wide_area_node(call.tail, &call.api.identity.datacenter).ok_or(Refusal::UnknownMember(named))?
+        }
+        false => named,
+    };
+    let prune = call.params.has("prune");
+    match call.api.upstream.force_leave(node, prune).await?.reply {
+        Reply::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(answer::nothing()),
+    }
+}
+
+/// In the wide area a member has its datacenter's name behind its own.
+fn wide_area_node(name: &str, datacenter: &str) -> Option<NodeName> {
+    let node = name.strip_suffix(datacenter)?.strip_suffix('.')?;
+    Some(NodeName::from(node))
+}
+
+/// Makes a server known to this agent, which asks it when no other one is left.
+pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    if call.params.non_empty("wan").is_some() {
+        return Err(Failure::refused("Failed to join: there is no wide area: a cluster is one datacenter"));
+    }
+    let address = with_port(call.tail).ok_or_else(|| {
+        Failure::refused(format!("Failed to join {:?}: name a server as host:port", call.tail))
+    })?;
+    call.api.upstream.join(&address).await.map_err(|unavailable| {
+        let words = format!("Failed to join {address}: {unavailable}");
+        Failure::from(unavailable).in_words(words)
+    })?;
+    tracing::info!(server = %address, "joined: this server is asked when no other one is left");
+    Ok(answer::nothing())
+}
+
+/// An address as `host:port`; none where it is none.
+fn with_port(address: &str) -> Option<String> {
+    // An IPv6 address has colons of its own, with brackets or without.
+    if let Ok(ip) = address.trim_start_matches('[').trim_end_matches(']').parse() {
+        return Some(std::net::SocketAddr::new(ip, SERVER_PORT).to_string());
+    }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0)?),
+        None => (address, SERVER_PORT),
+    };
+    let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
+    is_host.then(|| format!("{host}:{port}"))
+}
+
+/// Every node that an agent registered, as the roster knows it, and every server; at least this
+/// node. With `?wan` the servers alone, each with its datacenter's name.
+pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    call.refuse_filter()?;
+    let status = seen_by_leader_or_nearest(call).await;
+    let servers = &status.servers;
+    let mut members = registered_members(call, servers).await.unwrap_or_default();
+    let own = call.api.identity.node.folded();
+    // Also before it is registered, and where the roster cannot be read.
+    members.entry(own).or_insert_with(|| own_member(&call.api.identity, servers));
+    let datacenter = &call.api.identity.datacenter;
+    for server in servers {
+        let folded = NodeName::from(server.node.as_str()).folded();
+        // A server whose machine runs no agent is in no roster of agents.
+        members.entry(folded).or_insert_with(|| server_member(server, &status, datacenter));
+    }
+    let mut members: Vec<Member> = members.into_values().collect();
+    if call.params.non_empty("wan").is_some() {
+        // A port among the tags is what tells servers from the rest.
+        members.retain(|member| member.tags.contains_key("port"));
+        members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
+    }
+    Ok(answer::json(&members, call.layout()))
+}
+
+/// The leader alone knows how the servers are; without one, the nearest server knows at least who
+/// they are.
+async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
+    let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
+    match by_leader {
+        Ok(Ok(status)) => status,
+        _ => call.api.upstream.status().await.unwrap_or_default(),
+    }
+}
+
+/// The members of the roster, each under its node's folded name.
+async fn registered_members(
+    call: &Call<'_>,
+    servers: &[ServerStatus],
+) -> Result<BTreeMap<NodeName, Member>, Failure> {
+    // Any server will do: who is there is asked most when there is no leader.
+    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
+    let agents = call.read(Query::Agents, options, None).await?;
+    let nodes = call.read(Query::Nodes, options, None).await?;
+    let (Rows::Agents(agents), Rows::Nodes(nodes)) = (&agents.rows, &nodes.rows) else {
+        return Err(super::misfit::wrong_rows());
+    };
+    let nodes: BTreeMap<NodeName, &Arc<Node>> = nodes.iter().map(|node| (node.name.folded(), node)).collect();
+    let mut newest: BTreeMap<NodeName, &Arc<Agent>> = BTreeMap::new();
+    for agent in agents {
+        let member = newest.entry(agent.node.folded()).or_insert(agent);
+        // A name may have been another agent's before: it is whose lease began last.
+        if (member.lease_began, member.number) < (agent.lease_began, agent.number) {
+            *member = agent;
+        }
+    }
+    let identity = &call.api.identity;
+    let member = |(folded, agent): (NodeName, &Arc<Agent>)| {
+        let shape = roster_member(agent, nodes.get(&folded).copied(), identity, servers);
+        (folded, shape)
+    };
+    Ok(newest.into_iter().map(member).collect())
+}
+
+/// A member of the roster. One that left is in no catalog any more, which alone knows addresses.
+fn roster_member(
+    agent: &Agent,
+    node: Option<&Arc<Node>>,
+    identity: &Identity,
+    servers: &[ServerStatus],
+) -> Member {
+    let (status, word) = match agent.status {
+        MemberStatus::Alive => (ALIVE, "alive"),
+        MemberStatus::Restarting => (ALIVE, "restarting"),
+        MemberStatus::Left => (LEFT, "left"),
+        MemberStatus::Failed => (FAILED, "failed"),
+    };
+    let described = MemberOf {
+        name: node.map_or(agent.node.as_str(), |node| node.name.as_str()),
+        address: node.map_or("", |node| &node.address),
+        id: node.map_or(&agent.node_id, |node| &node.id),
+        datacenter: node.map_or(&identity.datacenter, |node| &node.datacenter),
+        version: &agent.version,
+    };
+    let shape = described.shape(status, server_port(identity, servers, &agent.node_id));
+    Member {
+        // Where the agent has none of its own, a server's is better than nothing.
+        port: if agent.port == 0 { shape.port } else { agent.port },
+        state: word.into(),
+        since_ms: agent.status_since.0,
+        ..shape
+    }
+}
+
+/// A server on whose machine no agent runs.
+fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Member {
+    // The leader alone knows how others are: seen by anybody else, nobody is called dead.
+    let is_lost = status.leader == Some(status.server) && !server.healthy;
+    let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
+    let described = MemberOf {
+        name: &server.node,
+        address: host,
+        id: &server.node_id,
+        datacenter,
+        version: &server.version,
+    };
+    described.shape(if is_lost { FAILED } else { ALIVE }, Some(port.to_owned()))
+}
+
+/// This agent as it knows itself.
+pub(super) fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
+    let described = MemberOf {
+        name: identity.node.as_str(),
+        address: &identity.advertise.to_string(),
+        id: &identity.node_id,
+        datacenter: &identity.datacenter,
+        version: &identity.version,
+    };
+    described.shape(ALIVE, server_port(identity, servers, &identity.node_id))
+}
+
+/// The RPC port of the server on a node, if there is one.
+fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<String> {
+    // The server in this process is known before any quorum knows it.
+    if node_id.eq_ignore_ascii_case(&identity.node_id)
+        && let Some(own) = identity.server_rpc
+    {
+        return Some(own.port().to_string());
+    }
+    let server = servers.iter().find(|server| server.node_id.eq_ignore_ascii_case(node_id))?;
+    server.address.rsplit_once(':').map(|(_, port)| port.to_owned())
+}
+
+/// What a member is told by.
+struct MemberOf<'a> {
+    name: &'a str,
+    address: &'a str,
+    id: &'a str,
+    datacenter: &'a str,
+    version: &'a str,
+}
+
+impl MemberOf<'_> {
+    fn shape(&self, status: u8, server_port: Option<String>) -> Member {
+        let role = if server_port.is_some() { "consul" } else { "node" };
+        let tags =
+            [("id", self.id), ("dc", self.datacenter), ("role", role), ("build", self.version), ("vsn", "2")];
+        let mut tags: BTreeMap<String, String> =
+            tags.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let port = server_port.as_deref().and_then(|port| port.parse().ok()).unwrap_or_default();
+        if let Some(port) = server_port {
+            tags.insert("port".into(), port);
+            tags.insert("raft_vsn".into(), "3".into());
+        }
+        Member {
+            name: self.name.into(),
+            addr: self.address.into(),
+            port,
+            tags,
+            status,
+            protocol_min: 1,
+            protocol_max: 5,
+            protocol_cur: 2,
+            delegate_min: 2,
+            delegate_max: 5,
+            delegate_cur: 4,
+            ..Member::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_has_the_servers() {
+        for (written, meant) in [
+            ("s1", Some("s1:8300")),
+            ("s1:8400", Some("s1:8400")),
+            ("10.0.0.1", Some("10.0.0.1:8300")),
+            ("::1", Some("[::1]:8300")),
+            ("[::1]", Some("[::1]:8300")),
+            ("[::1]:8400", Some("[::1]:8400")),
+            ("", None),
+            (":8300", None),
+            ("s1:", None),
+            ("s1:0", None),
+            ("s1:http", None),
+            ("s 1", None),
+        ] {
+            assert_eq!(with_port(written).as_deref(), meant, "{written}");
+        }
+    }
+
+    #[test]
+    fn in_the_wide_area_a_node_is_named_with_its_datacenter() {
+        assert_eq!(wide_area_node("a.b.dc1", "dc1"), Some("a.b".into()));
+        assert_eq!(wide_area_node("a", "dc1"), None);
+        assert_eq!(wide_area_node("adc1", "dc1"), None);
+    }
+}

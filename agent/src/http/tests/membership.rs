@@ -1,0 +1,231 @@
+//! Members, and how nodes leave and servers are joined.
+
+use super::{Reply, Stand, identity, own_node};
+use crate::http::Api;
+use crate::reload::{self, Order};
+use lockmesh_protocol::command::{AgentRegistration, Command, NodeFailure};
+use lockmesh_protocol::id::{ServerId, Term};
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::record::{HealthWindow, Node};
+use lockmesh_protocol::rpc::Unavailable;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+impl Stand {
+    /// Another agent registers.
+    pub(super) fn registers(&self, name: &str, id: &str) {
+        let node = Node { name: name.into(), id: id.into(), address: "10.0.0.9".into(), ..own_node() };
+        let registration =
+            AgentRegistration { port: 8301, version: "1.2.4".into(), ..AgentRegistration::of(node) };
+        self.quorum.apply(Command::RegisterAgent(registration));
+    }
+
+    /// The lease of a node's agent.
+    fn lease(&self, name: &str) -> LeaseId {
+        self.quorum.state.lock().unwrap().0.member(&name.into()).unwrap().lease()
+    }
+
+    /// A verdict fails a node.
+    fn fails(&self, name: &str) {
+        self.quorum.apply(Command::FailNode(NodeFailure {
+            lease: self.lease(name),
+            window: HealthWindow::Default,
+            confirmed_by: vec![ServerId(1)],
+            silent_for: Duration::from_secs(5),
+            term: Term(1),
+            base: 0,
+        }));
+    }
+
+    /// The process carries an order to leave out, and says whether it did.
+    async fn ask_to_leave(&self) -> Reply {
+        let (asking, mut orders) = reload::channel();
+        let Api { upstream, limits, checks, .. } = &*self.api;
+        let api = Api::new(upstream.clone(), identity(), limits.clone(), checks.clone()).with_reload(asking);
+        let request = http::Request::builder().method("PUT").uri("/v1/agent/leave");
+        let request = request.body(crate::http::Body::from(bytes::Bytes::new())).unwrap();
+        let process = async {
+            let Some(Order::Leave(order)) = orders.recv().await else { panic!("it was not asked to leave") };
+            order.carried_out(upstream.leave(&"node-one".into()).await);
+        };
+        let (response, ()) = tokio::join!(crate::http::router::respond(&api, request), process);
+        super::reply(response).await
+    }
+}
+
+/// A member by its name.
+async fn member(stand: &Stand, name: &str) -> Value {
+    let members = stand.get("/v1/agent/members").await.json();
+    members.as_array().unwrap().iter().find(|member| member["Name"] == name).cloned().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_member_stands_as_the_roster_says() {
+    let stand = Stand::new();
+    stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
+    let alive = member(&stand, "web-3").await;
+    assert_eq!(
+        (&alive["Status"], &alive["State"], &alive["Port"]),
+        (&json!(1), &json!("alive"), &json!(8301))
+    );
+    assert_eq!((&alive["Addr"], &alive["SinceMs"]), (&json!("10.0.0.9"), &json!(1_000)));
+    assert_eq!((&alive["Tags"]["build"], &alive["Tags"]["role"]), (&json!("1.2.4"), &json!("node")));
+
+    let lease = stand.lease("web-3");
+    stand.quorum.apply(Command::AnnounceRestart(lease));
+    let restarting = member(&stand, "web-3").await;
+    assert_eq!((&restarting["Status"], &restarting["State"]), (&json!(1), &json!("restarting")));
+
+    stand.fails("web-3");
+    let failed = member(&stand, "web-3").await;
+    assert_eq!((&failed["Status"], &failed["State"]), (&json!(4), &json!("failed")));
+
+    stand.put("/v1/agent/force-leave/web-3", "").await.is(200, "");
+    let left = member(&stand, "web-3").await;
+    assert_eq!((&left["Status"], &left["State"], &left["Addr"]), (&json!(3), &json!("left"), &json!("")));
+    stand.get("/v1/catalog/node/web-3").await.is(200, "null");
+
+    stand.put("/v1/agent/force-leave/web-3?prune", "").await.is(200, "");
+    assert_eq!(member(&stand, "web-3").await, Value::Null, "it is forgotten");
+}
+
+#[tokio::test]
+async fn of_two_agents_that_had_a_name_the_newer_one_is_its_member() {
+    let stand = Stand::new();
+    stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
+    stand.put("/v1/agent/force-leave/web-3", "").await.is(200, "");
+    stand.registers("WEB-3", "f0000000-0000-0000-0000-000000000004");
+    assert_eq!(member(&stand, "web-3").await, Value::Null);
+    assert_eq!(member(&stand, "WEB-3").await["State"], "alive");
+}
+
+#[tokio::test]
+async fn a_node_that_is_made_to_leave_takes_its_sessions_along() {
+    let stand = Stand::new();
+    stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
+    let id = stand.session(r#"{"Node":"web-3","NodeChecks":[]}"#).await;
+    stand.put(&format!("/v1/kv/job?acquire={id}"), "").await.is(200, "true");
+    stand.put("/v1/agent/force-leave/Web-3", "").await.is(200, "");
+    stand.get(&format!("/v1/session/info/{id}")).await.is(200, "[]");
+    let losses = stand.get("/v1/lockmesh/losses").await.json();
+    assert_eq!(losses[0]["Cause"], "node-forced-to-leave");
+}
+
+#[tokio::test]
+async fn a_node_that_is_no_member_cannot_be_made_to_leave() {
+    let stand = Stand::new();
+    let words = |name: &str| format!("agent: No node found with name '{name}'");
+    stand.put("/v1/agent/force-leave/web-9", "").await.is(500, &words("web-9"));
+    stand.put("/v1/agent/force-leave/", "").await.is(500, &words(""));
+    stand.put("/v1/agent/force-leave/node-one?wan", "").await.is(500, &words("node-one"));
+    stand.put("/v1/agent/force-leave/node-one?dc=dc2", "").await.is(500, "No path to datacenter");
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    let failed = stand.put("/v1/agent/force-leave/node-one", "").await;
+    failed.is(500, "No cluster leader");
+    failed.failed(500, "not-done");
+    stand.mend();
+    stand.put("/v1/agent/force-leave/node-one.dc1?wan", "").await.is(200, "");
+    assert_eq!(member(&stand, "node-one").await["State"], "left");
+}
+
+#[tokio::test]
+async fn the_agent_s_own_node_leaves_and_its_sessions_end() {
+    let stand = Stand::new();
+    let id = stand.session("{}").await;
+    stand.put(&format!("/v1/kv/job?acquire={id}"), "").await.is(200, "true");
+    stand.ask_to_leave().await.is(200, "");
+    assert_eq!(member(&stand, "node-one").await["Status"], 3);
+    stand.get("/v1/catalog/node/node-one").await.is(200, "null");
+    let losses = stand.get("/v1/lockmesh/losses").await.json();
+    assert_eq!((&losses[0]["Session"], &losses[0]["Cause"]), (&json!(id), &json!("node-left")));
+    assert!(stand.quorum.stays.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_leave_goes_on() {
+    let stand = Stand::new();
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    let failed = stand.ask_to_leave().await;
+    failed.is(500, "No cluster leader");
+    failed.failed(500, "not-done");
+    stand.break_with(Unavailable::Unknown("the leader was lost".into()));
+    stand.ask_to_leave().await.failed(500, "unknown");
+    assert_eq!(*stand.quorum.stays.lock().unwrap(), [false, true], "after the second it may have left");
+    stand.mend();
+    assert_eq!(member(&stand, "node-one").await["State"], "alive");
+    let other = stand.put("/v1/agent/leave?dc=dc2", "").await;
+    other.is(500, "No path to datacenter");
+}
+
+#[tokio::test]
+async fn a_process_that_is_about_to_stop_says_so() {
+    let stand = Stand::new();
+    let refused = stand.put("/v1/agent/leave", "").await;
+    // Nobody runs this one, and carries its orders out.
+    refused.is(500, "this process cannot leave: it is about to stop");
+}
+
+#[tokio::test]
+async fn nothing_is_written_once_the_node_has_left() {
+    let stand = Stand::new();
+    let checks = &stand.api.checks;
+    checks.told(checks.maintain(None), Duration::from_secs(60)).await;
+    let mut is_silent = checks.silence().await;
+    let version = checks.maintain(Some("leaving"));
+    stand.api.upstream.leave(&"node-one".into()).await.unwrap();
+    *is_silent = true;
+    drop(is_silent);
+    // It would be told at once.
+    checks.told(version, Duration::ZERO).await;
+    stand.get("/v1/catalog/node/node-one").await.is(200, "null");
+}
+
+#[tokio::test]
+async fn a_server_is_joined_by_its_address() {
+    let stand = Stand::new();
+    for address in ["127.0.0.1:8300", "127.0.0.1"] {
+        stand.put(&format!("/v1/agent/join/{address}"), "").await.is(200, "");
+    }
+    let failed = stand.put("/v1/agent/join/10.0.0.7", "").await;
+    failed.is(500, "Failed to join 10.0.0.7:8300: no server is reached at 10.0.0.7:8300");
+    failed.failed(500, "refused");
+    let nowhere = stand.put("/v1/agent/join/", "").await;
+    nowhere.is(500, "Failed to join \"\": name a server as host:port");
+    let far = stand.put("/v1/agent/join/127.0.0.1:8300?wan=1", "").await;
+    far.is(500, "Failed to join: there is no wide area: a cluster is one datacenter");
+    stand.put("/v1/agent/join/127.0.0.1:8300?wan=", "").await.is(200, "");
+}
+
+#[tokio::test]
+async fn a_node_is_in_maintenance_until_somebody_ends_it() {
+    let stand = Stand::new();
+    let maintain = async |query: &str| stand.put(&format!("/v1/agent/maintenance{query}"), "").await;
+    maintain("").await.is(400, "Missing value for enable");
+    maintain("?enable=maybe").await.is(400, "Invalid value for enable: \"maybe\"");
+    maintain("?enable=").await.is(400, "Invalid value for enable: \"\"");
+    maintain("?enable=false").await.is(200, "");
+    stand.get("/v1/agent/checks").await.is(200, "{}");
+
+    let lives = stand.session("{}").await;
+    maintain("?enable=true&reason=a%20disk").await.is(200, "");
+    maintain("?enable=1&reason=another").await.is(200, "");
+    let check = stand.get("/v1/agent/checks").await.json()["_node_maintenance"].clone();
+    assert_eq!(
+        (&check["Name"], &check["Status"], &check["Type"], &check["Notes"]),
+        (&json!("Node Maintenance Mode"), &json!("critical"), &json!("maintenance"), &json!("a disk"))
+    );
+    let catalog = stand.get("/v1/health/node/node-one").await.json();
+    assert!(catalog.as_array().unwrap().iter().any(|known| known["CheckID"] == "_node_maintenance"));
+    let no_ttl = "CheckID \"_node_maintenance\" does not have associated TTL";
+    stand.put("/v1/agent/check/pass/_node_maintenance", "").await.is(500, no_ttl);
+    let info = stand.get(&format!("/v1/session/info/{lives}")).await.json();
+    assert_eq!(info.as_array().map(Vec::len), Some(1), "a session that does not list it lives");
+
+    maintain("?enable=false").await.is(200, "");
+    stand.get("/v1/agent/checks").await.is(200, "{}");
+    let catalog = stand.get("/v1/health/node/node-one").await.json();
+    assert_eq!(catalog.as_array().map(Vec::len), Some(1), "{catalog}");
+    maintain("?enable=t").await.is(200, "");
+    let notes = stand.get("/v1/agent/checks").await.json()["_node_maintenance"]["Notes"].clone();
+    assert!(notes.as_str().unwrap().contains("this node, but no reason was provided"), "{notes}");
+}

@@ -1,0 +1,162 @@
+//! Lets the host of a lock's holder die, in network namespaces, and measures who holds the lock
+//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]… [--json]
+//! [--binary PATH]`; `hosts --list` names the faults.
+//!
+//! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` does the loss of a link
+//! beside Consul, whose program `tests/src/hosts/fetch_consul.sh` fetches.
+//!
+//! Needs root. All of it happens in a sandbox of its own, of which nothing is left in whatever way
+//! it ends; where an expectation is broken, its logs stay in `target/hosts/`. Fails then with 1,
+//! and with 2 where nothing could be run.
+
+use lockmesh_tests::binary;
+use lockmesh_tests::hosts::belief::believe;
+use lockmesh_tests::hosts::consul::Comparison;
+use lockmesh_tests::hosts::expectation::Window;
+use lockmesh_tests::hosts::fault::{self, Fault};
+use lockmesh_tests::hosts::{Contest, sandbox, windows};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// How often each failover is measured beside Consul, unless told otherwise.
+const ROUNDS_BESIDE_CONSUL: usize = 5;
+/// How often each fault is done, unless told otherwise.
+const ROUNDS: usize = 10;
+
+#[derive(Default)]
+struct Options {
+    rounds: Option<usize>,
+    faults: Vec<Fault>,
+    windows: Vec<Window>,
+    json: bool,
+    binary: Option<PathBuf>,
+    consul: Option<PathBuf>,
+    is_list: bool,
+    is_inside: bool,
+    witness: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match Options::parse(std::env::args().skip(1)).and_then(|options| options.run()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("hosts: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Options {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self::default();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--rounds" => options.rounds = Some(rounds(&value()?)?),
+                "--fault" => options.faults.push(fault(&value()?)?),
+                "--window" => options.windows.push(window(&value()?)?),
+                "--json" => options.json = true,
+                "--list" => options.is_list = true,
+                "--binary" => options.binary = Some(program(&value()?)?),
+                "--beside-consul" => options.consul = Some(program(&value()?)?),
+                "--believe" => options.witness = Some(value()?.into()),
+                sandbox::INSIDE => options.is_inside = true,
+                other => {
+                    return Err(format!(
+                        "unknown option {other}; see the first lines of tests/src/bin/hosts.rs"
+                    ));
+                }
+            }
+        }
+        match options.consul.is_some() && !options.faults.is_empty() {
+            true => Err("--beside-consul measures the loss of a link alone: leave --fault out".into()),
+            false => Ok(options),
+        }
+    }
+
+    fn run(&self) -> Result<ExitCode, String> {
+        if let Some(record) = &self.witness {
+            believe(record);
+        }
+        if self.is_list {
+            fault::ALL.iter().for_each(|fault| println!("{}", fault.name));
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.is_inside {
+            return self.run_inside();
+        }
+        // Built before the sandbox, which has no network.
+        let program = self.binary.clone().unwrap_or_else(|| binary::lockmesh().to_path_buf());
+        let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        sandbox::enter(&arguments, &[("LOCKMESH_BIN", program.into_os_string())])
+    }
+
+    fn run_inside(&self) -> Result<ExitCode, String> {
+        let windows = windows(&self.windows)?;
+        let folder = sandbox::prepare();
+        let logs = folder.join("logs");
+        fs::create_dir(&logs).expect("the folder can be written to");
+        let is_clean = match &self.consul {
+            Some(consul) => {
+                let rounds = self.rounds.unwrap_or(ROUNDS_BESIDE_CONSUL);
+                let comparison = Comparison::run(consul, &windows, rounds, &folder, &logs);
+                self.print(&comparison);
+                comparison.is_clean()
+            }
+            None => {
+                let faults = if self.faults.is_empty() { &fault::ALL[..] } else { &self.faults };
+                let rounds = self.rounds.unwrap_or(ROUNDS);
+                let report = Contest { faults, windows: &windows, rounds, keep: &logs }.run(&folder);
+                self.print(&report);
+                report.is_clean()
+            }
+        };
+        if is_clean {
+            return Ok(ExitCode::SUCCESS);
+        }
+        eprintln!("the logs of this run lie in {}", keep(&logs).display());
+        Ok(ExitCode::FAILURE)
+    }
+
+    fn print(&self, report: &(impl Serialize + Display)) {
+        match self.json {
+            true => println!("{}", serde_json::to_string(report).expect("a report is JSON")),
+            false => print!("{report}"),
+        }
+    }
+}
+
+/// Copies the logs out of the sandbox, into a folder that no other run has.
+fn keep(logs: &Path) -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
+    fs::create_dir_all(&home).expect("the folder can be made");
+    let kept = tempfile::Builder::new().prefix("run-").tempdir_in(home).expect("it can be written to").keep();
+    for file in fs::read_dir(logs).expect("it was made").flatten() {
+        fs::copy(file.path(), kept.join(file.file_name())).expect("it can be written to");
+    }
+    kept
+}
+
+fn rounds(word: &str) -> Result<usize, String> {
+    let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
+    rounds.ok_or_else(|| format!("--rounds {word}: say a number from 1 to 1000"))
+}
+
+fn fault(word: &str) -> Result<Fault, String> {
+    let found = fault::ALL.into_iter().find(|fault| fault.name == word);
+    found.ok_or_else(|| format!("--fault {word}: there is no such fault; --list names them"))
+}
+
+fn window(word: &str) -> Result<Window, String> {
+    let found = Window::ALL.into_iter().find(|window| window.name() == word);
+    found.ok_or_else(|| format!("--window {word}: say fast, default, safe or ttl"))
+}
+
+/// The whole path of a program that is there.
+fn program(word: &str) -> Result<PathBuf, String> {
+    Path::new(word).canonicalize().map_err(|error| format!("cannot find the program {word}: {error}"))
+}

@@ -1,0 +1,221 @@
+//! The same end of a host beside Consul: the holder's host loses its link, and a waiter on another
+//! host gets the lock, once under Lockmesh and once under Consul, on the same hosts in one run.
+//!
+//! Consul is used as its own people use it: `consul agent` on every host, `consul lock` for those
+//! who wait, and for the holder where its command line can say what is wanted. It has no option for
+//! the lock-delay, so a holder without one is a session of its HTTP API.
+
+use super::belief::{Belief, BootTime, overlaps};
+use super::connect;
+use super::expectation::Window;
+use super::fault::{self, HOLDER};
+use super::guard::{Guard, records};
+use super::members::{AGENTS, Hosts, SERVERS, json, wait_within};
+use super::network::Network;
+use super::report::{median, seconds};
+use super::round::Plan;
+use crate::cluster::{ask_quickly, text};
+use crate::dialect::let_pass;
+use crate::http::{Address, Client};
+use crate::process::Process;
+use serde::Serialize;
+use serde_json::json;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The delays of the holder's session: Consul's own, and none.
+const LOCK_DELAYS: [&str; 2] = ["15s", "0s"];
+/// The longest that anything may take under Consul: a node that was failed is tried again only
+/// twice a minute.
+const TIMEOUT: Duration = Duration::from_secs(180);
+/// How long those who wait are given to begin to, once they have a session: Consul has no queue to
+/// look at.
+const BEGINNING: Duration = Duration::from_secs(1);
+/// The mark of keys that `consul lock` takes; it refuses others.
+const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+/// How long failovers took under one system.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failovers {
+    /// The system, and the window of the session where it has one.
+    pub system: String,
+    /// The lock-delay of the holder's session.
+    pub lock_delay: &'static str,
+    /// Seconds from the loss of the link until a waiter held the lock; none where none did.
+    pub seconds: Vec<Option<f64>>,
+    /// The median of those that ended.
+    pub median_seconds: Option<f64>,
+    /// How many pairs of holders believed at the same moment, as far as holders were witnessed.
+    pub overlaps: usize,
+}
+
+/// All systems side by side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// A row for each system and lock-delay.
+    pub rows: Vec<Failovers>,
+}
+
+impl Comparison {
+    /// Whether every lock passed on, and none of ours had two holders.
+    pub fn is_clean(&self) -> bool {
+        let is_ours = |row: &Failovers| row.system.starts_with("lockmesh");
+        let is_clean = |row: &Failovers| row.overlaps == 0 && row.seconds.iter().all(Option::is_some);
+        self.rows.iter().filter(|row| is_ours(row)).all(is_clean)
+    }
+
+    /// Runs both systems, inside of the sandbox, whose folder is named.
+    pub fn run(consul: &Path, windows: &[Window], rounds: usize, folder: &Path, keep: &Path) -> Self {
+        let mut hosts = Hosts::start(connect(), folder);
+        let mut rows = Vec::new();
+        for window in windows {
+            rows.extend(LOCK_DELAYS.map(|lock_delay| of_lockmesh(&mut hosts, *window, lock_delay, rounds)));
+        }
+        hosts.save_said(keep);
+        let consul = Consul::start(consul, hosts.end(), folder);
+        rows.extend(LOCK_DELAYS.map(|lock_delay| consul.failovers(lock_delay, rounds)));
+        Self { rows }
+    }
+}
+
+fn of_lockmesh(hosts: &mut Hosts, window: Window, lock_delay: &'static str, rounds: usize) -> Failovers {
+    let fault = &fault::LINK_DOWN;
+    let rounds = (1..=rounds).map(|number| {
+        let round = Plan { fault, window, lock_delay, number }.run(hosts);
+        (round.seconds, round.overlaps)
+    });
+    Failovers::new(format!("lockmesh, {window}"), lock_delay, rounds)
+}
+
+impl Failovers {
+    fn new(
+        system: String,
+        lock_delay: &'static str,
+        rounds: impl Iterator<Item = (Option<f64>, usize)>,
+    ) -> Self {
+        let rounds = rounds.inspect(|(taken, _)| {
+            eprintln!("{system}, lock-delay {lock_delay}: {} s", seconds(*taken));
+        });
+        let (seconds, overlaps): (Vec<Option<f64>>, Vec<usize>) = rounds.unzip();
+        let ended: Vec<f64> = seconds.iter().flatten().copied().collect();
+        let (median_seconds, overlaps) = (median(&ended), overlaps.iter().sum());
+        Self { system, lock_delay, seconds, median_seconds, overlaps }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<18} {:<10} {:>8} {:>8}  each", "system", "lock-delay", "median s", "overlaps")?;
+        for row in &self.rows {
+            let each: Vec<String> = row.seconds.iter().map(|taken| seconds(*taken)).collect();
+            let (middle, each) = (seconds(row.median_seconds), each.join(" "));
+            writeln!(f, "{:<18} {:<10} {middle:>8} {:>8}  {each}", row.system, row.lock_delay, row.overlaps)?;
+        }
+        Ok(())
+    }
+}
+
+/// Consul on all hosts. Its processes end with this.
+struct Consul {
+    program: String,
+    network: Network,
+    folder: PathBuf,
+    agents: Vec<Process>,
+}
+
+impl Consul {
+    fn start(program: &Path, network: Network, folder: &Path) -> Self {
+        let folder = folder.join("consul");
+        fs::create_dir(&folder).expect("the folder can be written to");
+        let mut consul = Self { program: text(program), network, folder, agents: Vec::new() };
+        let join = SERVERS.map(|host| format!("-retry-join={}", consul.network.address(host)));
+        for host in SERVERS.into_iter().chain(AGENTS) {
+            let data = format!("-data-dir={}", text(&consul.folder.join(host)));
+            let (bind, node) = (format!("-bind={}", consul.network.address(host)), format!("-node={host}"));
+            let http = format!("addresses {{ http = \"{}\" }}", consul.socket_option(host));
+            let mut words = vec![consul.program.as_str(), "agent", "-log-level=warn", "-retry-interval=1s"];
+            words.extend(["-hcl", &http, &data, &bind, &node]);
+            words.extend(join.iter().map(String::as_str));
+            if SERVERS.contains(&host) {
+                words.extend(["-server", "-bootstrap-expect=3"]);
+            }
+            let agent = Process::start(Path::new("ip"), &[&consul.network.on(host)[..], &words].concat());
+            consul.agents.push(agent);
+        }
+        AGENTS.into_iter().for_each(|host| consul.wait_until_healthy(host));
+        consul
+    }
+
+    fn socket_option(&self, host: &str) -> String {
+        format!("unix://{}", text(&self.folder.join(format!("{host}.sock"))))
+    }
+
+    fn client(&self, host: &str) -> Client {
+        Client { address: Address::Unix(self.folder.join(format!("{host}.sock"))) }
+    }
+
+    /// Waits until a host's agent serves, and the servers hold its node to be healthy.
+    fn wait_until_healthy(&self, host: &str) {
+        let healthy = wait_within(TIMEOUT, || {
+            ask_quickly(&self.client(host), "GET", "/v1/kv/?keys&consistent")
+                .filter(|answer| [200, 404].contains(&answer.status))?;
+            let health = json(&self.client(AGENTS[1]), &format!("/v1/health/node/{host}?consistent"))?;
+            (health.as_array()?.first()?["Status"] == "passing").then_some(())
+        });
+        assert!(healthy.is_some(), "Consul on {host} does not become healthy");
+    }
+
+    fn failovers(&self, lock_delay: &'static str, rounds: usize) -> Failovers {
+        let rounds = (1..=rounds).map(|number| self.failover(lock_delay, number));
+        Failovers::new("consul 1.8.7".into(), lock_delay, rounds)
+    }
+
+    /// One failover: how long it took, and how many beliefs met.
+    fn failover(&self, lock_delay: &str, number: usize) -> (Option<f64>, usize) {
+        let name = format!("consul-{lock_delay}-{number}");
+        let records = records(&self.folder, &name);
+        let guard = |host: &'static str| {
+            let address = format!("-http-addr={}", self.socket_option(host));
+            let command = [&self.program, "lock", &address, "-shell=false", &name];
+            Guard::start(&self.network, host, &command, &records.join(host))
+        };
+        let holder = match lock_delay {
+            "15s" => Some(guard(HOLDER)),
+            _ => {
+                self.hold(&name, lock_delay);
+                None
+            }
+        };
+        if let Some(holder) = &holder {
+            wait_within(TIMEOUT, || holder.belief()).expect("somebody must hold the lock first");
+        }
+        let contenders = [AGENTS[1], AGENTS[2]].map(guard);
+        let all_ask = || {
+            let sessions = json(&self.client(AGENTS[3]), "/v1/session/list?consistent")?;
+            (sessions.as_array()?.len() >= 3).then_some(())
+        };
+        wait_within(TIMEOUT, all_ask).expect("each has a session");
+        let_pass(BEGINNING);
+
+        let struck = BootTime::now();
+        self.network.unplug(HOLDER);
+        let next = || contenders.iter().filter_map(Guard::belief).min_by_key(|belief| belief.first);
+        let next = wait_within(TIMEOUT, next);
+        self.network.plug(HOLDER);
+        let ended = holder.into_iter().chain(contenders).map(|guard| guard.end().0);
+        let beliefs: Vec<Belief> = ended.flatten().collect();
+        self.wait_until_healthy(HOLDER);
+        (next.map(|next| next.first.since(struck)), overlaps(&beliefs))
+    }
+
+    /// Holds the lock as `consul lock` does, with another lock-delay, for a session that lives as
+    /// long as its node.
+    fn hold(&self, name: &str, lock_delay: &str) {
+        let client = self.client(HOLDER);
+        let session = client.session_of(json!({"Name": name, "LockDelay": lock_delay}));
+        let path = format!("/v1/kv/{name}/.lock?acquire={session}&flags={LOCK_FLAGS}");
+        assert!(client.put(&path, "").is_true(), "a new lock is free");
+    }
+}

@@ -1,0 +1,217 @@
+//! The cluster on the hosts: a server on three of them, an agent on five, as an operator runs them.
+
+use super::network::Network;
+use crate::cluster::{ask_quickly, idle_write, make_authority, text, write_config};
+use crate::dialect::let_pass;
+use crate::fleet::freeze;
+use crate::http::{Address, Client};
+use crate::process::Process;
+use crate::{binary, fleet};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The servers' hosts.
+pub const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
+/// The agents' hosts.
+pub const AGENTS: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
+/// Where servers listen.
+const PORT: u16 = 8300;
+/// How long to wait before looking again.
+const GLANCE: Duration = Duration::from_millis(20);
+/// The longest that anything may take after which the cluster must serve.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The hosts with what runs on them.
+pub struct Hosts {
+    /// What connects them.
+    pub network: Network,
+    /// Where their data lie.
+    pub folder: PathBuf,
+    members: Vec<Member>,
+}
+
+/// A server or an agent, in all of its lives.
+struct Member {
+    host: &'static str,
+    role: &'static str,
+    config: String,
+    process: Option<Process>,
+    /// What it said in its earlier lives.
+    said: String,
+}
+
+impl Hosts {
+    /// Makes the hosts' certificates and configurations, and starts everything.
+    pub fn start(network: Network, folder: &Path) -> Self {
+        let folder = folder.join("lockmesh");
+        fs::create_dir(&folder).expect("the folder can be written to");
+        make_authority(&folder);
+        let mut hosts = Self { network, folder, members: Vec::new() };
+        let servers = SERVERS.map(|host| format!("\"{}:{PORT}\"", hosts.network.address(host))).join(", ");
+        for host in SERVERS {
+            let listen = hosts.network.address(host);
+            let rest = format!(
+                "[rpc]\nlisten = \"{listen}:{PORT}\"\n[quorum]\nbootstrap_expect = 3\njoin = [{servers}]\n"
+            );
+            hosts.add(host, "server", &rest);
+        }
+        for host in AGENTS {
+            let (address, socket) = (hosts.network.address(host), hosts.socket(host));
+            let rest = format!(
+                "advertise = \"{address}\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\nsession_ttl_min = \"1s\"\n\
+                 [upstream]\nservers = [{servers}]\n"
+            );
+            hosts.add(host, "agent", &rest);
+        }
+        SERVERS.into_iter().chain(AGENTS).for_each(|host| hosts.begin(host));
+        hosts.wait_until_whole();
+        hosts
+    }
+
+    fn add(&mut self, host: &'static str, role: &'static str, rest: &str) {
+        let config = write_config(&self.folder, host, role, &self.folder.join(host), rest);
+        self.members.push(Member { host, role, config, process: None, said: String::new() });
+    }
+
+    /// Starts the server or agent of a host, which must not run.
+    pub fn begin(&mut self, host: &str) {
+        let place = self.place(host);
+        let member = &self.members[place];
+        assert!(member.process.is_none(), "{host} runs");
+        let command = [binary::lockmesh().to_str().expect("a path is text"), member.role, "--config"];
+        let process = self.run(host, &[&command[..], &[&member.config]].concat());
+        self.members[place].process = Some(process);
+    }
+
+    /// Runs a command on a host.
+    pub fn run(&self, host: &str, command: &[&str]) -> Process {
+        Process::start(Path::new("ip"), &[&self.network.on(host)[..], command].concat())
+    }
+
+    /// SIGKILL to every process of a host at once.
+    pub fn kill_host(&mut self, host: &str) {
+        let numbers = self.network.processes(host).join(" ");
+        // One that has ended since the list was made needs no signal.
+        fleet::shell(&format!("kill -9 {numbers} 2>/dev/null"));
+        self.wait_for_end(host);
+    }
+
+    /// SIGTERM to a host's server or agent; waits until it has ended by itself.
+    pub fn terminate(&mut self, host: &str) {
+        self.process(host).signal("TERM");
+        self.wait_for_end(host);
+    }
+
+    /// Waits for the end of a host's server or agent.
+    pub fn wait_for_end(&mut self, host: &str) {
+        let place = self.place(host);
+        let member = &mut self.members[place];
+        let process = member.process.take().expect("it runs");
+        let code = process.ends();
+        member.said.push_str(&format!("{}\n-- ended with {code} --\n", process.said()));
+    }
+
+    /// SIGSTOP to a host's server or agent; waits until it stands still.
+    pub fn freeze(&self, host: &str) {
+        freeze(&self.process(host).number().to_string());
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self, host: &str) {
+        self.process(host).signal("CONT");
+    }
+
+    fn process(&self, host: &str) -> &Process {
+        self.members[self.place(host)].process.as_ref().expect("it runs")
+    }
+
+    fn place(&self, host: &str) -> usize {
+        let place = self.members.iter().position(|member| member.host == host);
+        place.expect("it is one of the hosts")
+    }
+
+    /// Where a host's agent answers.
+    pub fn socket(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("{host}.sock"))
+    }
+
+    /// The same, as an option of the command line has it.
+    pub fn socket_option(&self, host: &str) -> String {
+        format!("unix://{}", text(&self.socket(host)))
+    }
+
+    /// A client of a host's agent.
+    pub fn client(&self, host: &str) -> Client {
+        Client { address: Address::Unix(self.socket(host)) }
+    }
+
+    /// What a host's agent answers, where it answers well.
+    pub fn json(&self, host: &str, path: &str) -> Option<Value> {
+        json(&self.client(host), path)
+    }
+
+    /// The leader's host, as a host's agent knows it.
+    pub fn leader(&self, host: &str) -> &'static str {
+        self.wait_for("a leader", || {
+            let configuration = self.json(host, "/v1/operator/raft/configuration")?;
+            let leader =
+                configuration["Servers"].as_array()?.iter().find(|server| server["Leader"] == true)?;
+            SERVERS.into_iter().find(|server| leader["Node"] == *server)
+        })
+    }
+
+    /// Waits until every agent that runs has a write answered, and all know every server as a
+    /// voter.
+    pub fn wait_until_whole(&self) {
+        for host in AGENTS {
+            self.wait_for(&format!("an answer on {host}"), || idle_write(&self.client(host)));
+            self.wait_for(&format!("three voters known to {host}"), || {
+                let configuration = self.json(host, "/v1/operator/raft/configuration")?;
+                let servers = configuration["Servers"].as_array()?;
+                (servers.iter().filter(|server| server["Voter"] == true).count() == SERVERS.len())
+                    .then_some(())
+            });
+        }
+    }
+
+    /// Looks again and again until there is something; fails after a long time.
+    #[track_caller]
+    pub fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+        wait_within(TIMEOUT, look).unwrap_or_else(|| panic!("there was not {what}"))
+    }
+
+    /// Ends everything on the hosts, and leaves their network.
+    pub fn end(self) -> Network {
+        self.network
+    }
+
+    /// Writes down all that everybody said, a file each.
+    pub fn save_said(&self, folder: &Path) {
+        for member in &self.members {
+            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
+            let saved =
+                fs::write(folder.join(format!("{}.log", member.host)), format!("{}{now}", member.said));
+            saved.expect("the folder can be written to");
+        }
+    }
+}
+
+/// What an agent answers, where it answers well.
+pub fn json(client: &Client, path: &str) -> Option<Value> {
+    let answer = ask_quickly(client, "GET", path)?;
+    (answer.status == 200).then(|| serde_json::from_slice(&answer.body).ok())?
+}
+
+/// Looks again and again until there is something; none if there was nothing for so long.
+pub fn wait_within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        let found = look();
+        if found.is_some() || begun.elapsed() > limit {
+            return found;
+        }
+        let_pass(GLANCE);
+    }
+}

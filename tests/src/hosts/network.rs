@@ -1,0 +1,84 @@
+//! The network between the hosts: a namespace each, with a cable to one bridge.
+//!
+//! A cable can be pulled, and packets can be dropped in one direction alone.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+/// The bridge.
+const BRIDGE: &str = "cables";
+
+/// The hosts' network. The sandbox that it was made in takes it away.
+#[derive(Debug)]
+pub struct Network {
+    hosts: Vec<&'static str>,
+}
+
+impl Network {
+    /// Connects hosts of these names.
+    pub fn new(hosts: &[&'static str]) -> Self {
+        let network = Self { hosts: hosts.to_vec() };
+        ip(&["link", "add", BRIDGE, "type", "bridge"]);
+        ip(&["link", "set", BRIDGE, "up"]);
+        for host in hosts {
+            let (cable, address) = (cable(host), format!("{}/24", network.address(host)));
+            ip(&["netns", "add", host]);
+            ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth0", "netns", host]);
+            ip(&["link", "set", &cable, "master", BRIDGE, "up"]);
+            ip(&["-n", host, "link", "set", "lo", "up"]);
+            ip(&["-n", host, "address", "add", &address, "dev", "eth0"]);
+            ip(&["-n", host, "link", "set", "eth0", "up"]);
+        }
+        network
+    }
+
+    /// A host's address.
+    pub fn address(&self, host: &str) -> Ipv4Addr {
+        let position = self.hosts.iter().position(|known| *known == host).expect("it is one of the hosts");
+        Ipv4Addr::new(10, 88, 0, u8::try_from(position + 1).expect("the hosts are few"))
+    }
+
+    /// The words before a command that runs on a host.
+    pub fn on<'w>(&self, host: &'w str) -> [&'w str; 3] {
+        ["netns", "exec", host]
+    }
+
+    /// Pulls the host's cable out of the bridge.
+    pub fn unplug(&self, host: &str) {
+        ip(&["link", "set", &cable(host), "down"]);
+    }
+
+    /// Puts it back.
+    pub fn plug(&self, host: &str) {
+        ip(&["link", "set", &cable(host), "up"]);
+    }
+
+    /// Drops whatever one host sends to another. The way back stays open.
+    pub fn cut(&self, from: &str, to: &str) {
+        ip(&["-n", from, "route", "add", "blackhole", &self.address(to).to_string()]);
+    }
+
+    /// Undoes that.
+    pub fn mend(&self, from: &str, to: &str) {
+        ip(&["-n", from, "route", "delete", "blackhole", &self.address(to).to_string()]);
+    }
+
+    /// Every process on a host.
+    pub fn processes(&self, host: &str) -> Vec<String> {
+        ip(&["netns", "pids", host]).split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+/// The bridge's end of a host's cable.
+fn cable(host: &str) -> String {
+    format!("to-{host}")
+}
+
+/// Runs `ip`, and answers what it prints.
+#[track_caller]
+fn ip(arguments: &[&str]) -> String {
+    let done = Command::new("ip").args(arguments).stdin(Stdio::null()).output().expect("ip can be started");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "ip {}: {}", arguments.join(" "), said.trim());
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}

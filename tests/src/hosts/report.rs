@@ -1,0 +1,290 @@
+//! What the rounds showed, as a table for people and as JSON, and what of it breaks an expectation.
+
+use super::expectation::{Expectation, Window};
+use super::fault::Fault;
+use super::round::{FAILED, Round};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// All rounds of one fault and one window.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The fault.
+    pub fault: &'static str,
+    /// The window.
+    pub window: Window,
+    /// What was expected.
+    pub expected: Expectation,
+    /// Seconds to the next holder, in the median; none where the lock never passed on.
+    pub median_seconds: Option<f64>,
+    /// The longest of them.
+    pub worst_seconds: Option<f64>,
+    /// In how many rounds the holder kept the lock.
+    pub kept: usize,
+    /// The shortest time between two beliefs; below 0 they met.
+    pub least_gap_seconds: Option<f64>,
+    /// How many pairs of holders believed at the same moment.
+    pub overlaps: usize,
+    /// Why the holder's sessions ended, as the loss history says.
+    pub causes: BTreeSet<String>,
+    /// What the holder's node was seen to be.
+    pub members: BTreeSet<String>,
+    /// Seconds until it was seen to be failed, in the median of the rounds in which it was.
+    pub failed_seconds: Option<f64>,
+    /// The longest time from the fault's end until the node was alive.
+    pub alive_seconds: Option<f64>,
+    /// Every expectation that was broken, in words.
+    pub broken: Vec<String>,
+    /// The rounds.
+    pub rounds: Vec<Round>,
+}
+
+impl Row {
+    /// Sums up the rounds, of which there is at least one, and judges them.
+    pub fn new(fault: &Fault, window: Window, rounds: Vec<Round>) -> Self {
+        let seconds: Vec<f64> = rounds.iter().filter_map(|round| round.seconds).collect();
+        let gaps = rounds.iter().filter_map(|round| round.gap_seconds);
+        let mut row = Self {
+            fault: fault.name,
+            window,
+            expected: fault.expectation(window),
+            median_seconds: median(&seconds),
+            worst_seconds: seconds.iter().copied().reduce(f64::max),
+            kept: rounds.iter().filter(|round| round.kept).count(),
+            least_gap_seconds: gaps.reduce(f64::min),
+            overlaps: rounds.iter().map(|round| round.overlaps).sum(),
+            causes: rounds.iter().flat_map(|round| &round.losses).map(cause).collect(),
+            members: rounds.iter().flat_map(|round| &round.members).map(|seen| seen.status.clone()).collect(),
+            failed_seconds: median(&rounds.iter().filter_map(failed_after).collect::<Vec<_>>()),
+            alive_seconds: rounds.iter().filter_map(|round| round.alive_seconds).reduce(f64::max),
+            broken: Vec::new(),
+            rounds,
+        };
+        row.broken = row.judge(fault);
+        row
+    }
+
+    fn judge(&self, fault: &Fault) -> Vec<String> {
+        let mut broken: Vec<String> =
+            self.rounds.iter().flat_map(|round| judge(round, fault, self.window)).collect();
+        if let (Expectation::Passes(limit), Some(median)) = (self.expected, self.median_seconds)
+            && median > limit.as_secs_f64()
+        {
+            broken.push(format!(
+                "the next contender held the lock after {median:.2} s in the median, not within {limit:?}"
+            ));
+        }
+        broken
+    }
+}
+
+/// What one round breaks, in words.
+fn judge(round: &Round, fault: &Fault, window: Window) -> Vec<String> {
+    let number = round.number;
+    let mut broken = Vec::new();
+    if round.overlaps > 0 {
+        broken.push(format!("round {number}: two holders believed at the same moment"));
+    }
+    if round.alive_seconds.is_none() {
+        broken.push(format!("round {number}: the holder's node was not alive a minute after the fault"));
+    }
+    match fault.expectation(window) {
+        Expectation::Kept if !round.kept => {
+            broken.push(format!("round {number}: the holder lost a lock that it had to keep"));
+        }
+        Expectation::Kept if round.members.iter().any(|seen| seen.status == FAILED) => {
+            broken.push(format!("round {number}: a node that was there was called failed"));
+        }
+        Expectation::Passes(_) if round.seconds.is_none() => {
+            broken.push(format!("round {number}: no contender was given the lock"));
+        }
+        Expectation::Passes(_) => {
+            let causes = fault.causes(window);
+            let is_told = |loss: &Value| causes.iter().any(|cause| loss["Cause"] == *cause);
+            if !round.losses.iter().any(is_told) {
+                let causes = causes.join(" or ");
+                broken.push(format!("round {number}: the loss history does not say {causes}"));
+            }
+        }
+        Expectation::Kept | Expectation::Either => {}
+    }
+    broken
+}
+
+/// Seconds until the first contender's agent called the holder's node failed.
+fn failed_after(round: &Round) -> Option<f64> {
+    round.members.iter().find(|seen| seen.status == FAILED).map(|seen| seen.seconds)
+}
+
+/// The one in the middle, or between the two there.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        1 => Some(values[middle]),
+        _ => Some(f64::midpoint(*values.get(middle.checked_sub(1)?)?, values[middle])),
+    }
+}
+
+/// A loss's cause; of a node that failed also the window, and the servers that confirmed it.
+fn cause(loss: &Value) -> String {
+    let servers = loss["ConfirmedBy"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let servers: Vec<&str> = servers.collect();
+    let mut words = vec![loss["Cause"].as_str().unwrap_or("unnamed").to_owned()];
+    words.extend(loss["HealthWindow"].as_str().filter(|window| !window.is_empty()).map(str::to_owned));
+    words.extend((!servers.is_empty()).then(|| format!("by {}", servers.join("+"))));
+    words.join(" ")
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// A row for each fault and window.
+    pub rows: Vec<Row>,
+    /// What was not done, and why.
+    pub skipped: Vec<String>,
+}
+
+impl Report {
+    /// Whether everything was as expected.
+    pub fn is_clean(&self) -> bool {
+        self.rows.iter().all(|row| row.broken.is_empty())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<18} {:<8} {:<9} {:>8} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8}  members; losses",
+            "fault",
+            "window",
+            "expected",
+            "median s",
+            "worst s",
+            "kept",
+            "gap ms",
+            "overlaps",
+            "failed s",
+            "alive s"
+        )?;
+        for row in &self.rows {
+            writeln!(
+                f,
+                "{:<18} {:<8} {:<9} {:>8} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8}  {}; {}",
+                row.fault,
+                row.window.name(),
+                expected(row.expected),
+                seconds(row.median_seconds),
+                seconds(row.worst_seconds),
+                format!("{}/{}", row.kept, row.rounds.len()),
+                row.least_gap_seconds.map_or("-".into(), |gap| format!("{:.0}", gap * 1e3)),
+                row.overlaps,
+                seconds(row.failed_seconds),
+                seconds(row.alive_seconds),
+                list(&row.members),
+                list(&row.causes),
+            )?;
+        }
+        self.skipped.iter().try_for_each(|line| writeln!(f, "skipped: {line}"))?;
+        for row in &self.rows {
+            row.broken
+                .iter()
+                .try_for_each(|line| writeln!(f, "BROKEN: {}, {}: {line}", row.fault, row.window))?;
+        }
+        Ok(())
+    }
+}
+
+fn expected(expected: Expectation) -> String {
+    match expected {
+        Expectation::Kept => "kept".into(),
+        Expectation::Passes(limit) => format!("<= {limit:?}"),
+        Expectation::Either => "either".into(),
+    }
+}
+
+/// Seconds for people.
+pub fn seconds(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.2}"))
+}
+
+fn list(words: &BTreeSet<String>) -> String {
+    match words.is_empty() {
+        true => "-".into(),
+        false => words.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault;
+    use super::super::round::Seen;
+    use super::*;
+    use serde_json::json;
+
+    fn fault(name: &str) -> &'static Fault {
+        fault::ALL.iter().find(|fault| fault.name == name).expect("there is such a fault")
+    }
+
+    fn round(fault: &Fault, seconds: Option<f64>) -> Round {
+        let loss = json!({"Cause": "node-failed", "Node": "n1", "ConfirmedBy": ["s1", "s2"], "HealthWindow": "fast"});
+        Round {
+            fault: fault.name,
+            window: Window::Fast,
+            number: 1,
+            seconds,
+            kept: seconds.is_none(),
+            gap_seconds: seconds.map(|_| 0.25),
+            overlaps: 0,
+            losses: seconds.map(|_| loss).into_iter().collect(),
+            members: Vec::new(),
+            alive_seconds: Some(0.5),
+            said: String::new(),
+        }
+    }
+
+    fn broken(name: &str, rounds: Vec<Round>) -> String {
+        Row::new(fault(name), Window::Fast, rounds).broken.join("; ")
+    }
+
+    #[test]
+    fn the_median_lies_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
+    }
+
+    #[test]
+    fn what_is_as_expected_breaks_nothing() {
+        let gone = fault("host-killed");
+        let row = Row::new(gone, Window::Fast, [2.5, 2.0, 9.0].map(|s| round(gone, Some(s))).into());
+        assert_eq!(row.broken, [] as [String; 0], "one slow round is not the median");
+        assert_eq!((row.median_seconds, row.worst_seconds, row.kept), (Some(2.5), Some(9.0), 0));
+        assert_eq!(row.causes.iter().collect::<Vec<_>>(), ["node-failed fast by s1+s2"]);
+        let stopped = fault("leader-stopped");
+        assert_eq!(broken("leader-stopped", vec![round(stopped, None)]), "");
+    }
+
+    #[test]
+    fn whatever_is_not_as_expected_is_told() {
+        let gone = fault("host-killed");
+        assert!(broken("host-killed", vec![round(gone, None)]).contains("no contender was given the lock"));
+        assert!(broken("host-killed", vec![round(gone, Some(3.1))]).contains("not within 3s"));
+        let unexplained = Round { losses: Vec::new(), ..round(gone, Some(1.0)) };
+        assert!(broken("host-killed", vec![unexplained]).contains("does not say node-failed"));
+        let shared = Round { overlaps: 1, ..round(gone, Some(1.0)) };
+        assert!(broken("host-killed", vec![shared]).contains("at the same moment"));
+        let dark = Round { alive_seconds: None, ..round(gone, Some(1.0)) };
+        assert!(broken("host-killed", vec![dark]).contains("not alive"));
+        let stopped = fault("leader-stopped");
+        assert!(broken("leader-stopped", vec![round(stopped, Some(2.0))]).contains("had to keep"));
+        let slandered = Seen { seconds: 1.0, status: FAILED.into() };
+        let slandered = Round { members: vec![slandered], ..round(stopped, None) };
+        assert!(broken("leader-stopped", vec![slandered]).contains("called failed"));
+    }
+}

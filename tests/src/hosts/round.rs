@@ -1,0 +1,284 @@
+//! One round: a holder, two contenders, one fault, and what became of the lock.
+
+use super::belief::{Belief, BootTime, overlaps};
+use super::expectation::{Expectation, Window};
+use super::fault::{Fault, HOLDER};
+use super::guard::{Guard, records};
+use super::members::{AGENTS, Hosts, TIMEOUT, json, wait_within};
+use crate::binary;
+use crate::cluster::{idle_write, text};
+use crate::dialect::let_pass;
+use crate::http::Client;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Those who wait for the lock.
+const CONTENDERS: [&str; 2] = [AGENTS[1], AGENTS[2]];
+/// Whom everything is asked: the first contender's agent.
+const WITNESS: &str = CONTENDERS[0];
+/// The longest that is waited for the next holder, whatever is expected.
+const LONGEST: Duration = Duration::from_secs(45);
+/// How long is looked, beyond a window, whether a lock that must be kept is lost after all.
+const AFTERMATH: Duration = Duration::from_secs(3);
+/// A holder that wrote nothing down for so long believes nothing any more; generous, for loaded
+/// machines.
+const SILENCE: f64 = 1.0;
+/// How long the next holder is left alone, so that a belief that it may not share shows.
+const SHARED: Duration = Duration::from_millis(200);
+/// How often the witness is asked for its members.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A member that serves.
+const ALIVE: &str = "alive";
+/// A member of whom a majority of the servers has heard nothing.
+pub const FAILED: &str = "failed";
+
+/// What to do in a round.
+#[derive(Clone, Copy)]
+pub struct Plan<'p> {
+    /// What happens.
+    pub fault: &'p Fault,
+    /// The holder's session.
+    pub window: Window,
+    /// The lock-delay of that session.
+    pub lock_delay: &'p str,
+    /// Which of the rounds of this kind it is.
+    pub number: usize,
+}
+
+/// What became of the lock.
+#[derive(Clone, Debug, Serialize)]
+pub struct Round {
+    /// The fault.
+    pub fault: &'static str,
+    /// The holder's session.
+    pub window: Window,
+    /// Which of the rounds of this kind it is.
+    pub number: usize,
+    /// From the fault to the next holder's first moment; none where the lock did not pass on.
+    pub seconds: Option<f64>,
+    /// Whether the holder believed in it at the end, and nobody else ever did.
+    pub kept: bool,
+    /// From the holder's last moment to the next holder's first.
+    pub gap_seconds: Option<f64>,
+    /// How many pairs of holders believed at the same moment.
+    pub overlaps: usize,
+    /// What the loss history says about the holder's session.
+    pub losses: Vec<Value>,
+    /// What the first contender's agent said about the holder's node, and when.
+    pub members: Vec<Seen>,
+    /// From the fault's end until the holder's agent took writes, and its node was alive again;
+    /// none where that did not happen.
+    pub alive_seconds: Option<f64>,
+    /// What the guards said.
+    #[serde(skip)]
+    pub said: String,
+}
+
+/// A member's status, from when it was first seen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Seen {
+    /// Seconds since the fault.
+    pub seconds: f64,
+    /// The status.
+    pub status: String,
+}
+
+impl Plan<'_> {
+    /// Runs the round. Afterwards everything is whole again.
+    pub fn run(&self, hosts: &mut Hosts) -> Round {
+        let stage = self.prepare(hosts);
+        let watch = MembersWatch::start(hosts.client(WITNESS));
+        let struck = BootTime::now();
+        let mended = self.strike(hosts, &stage);
+        let has_passed = stage.next().is_some();
+        let kept = !has_passed
+            && stage.holder.belief().is_some_and(|belief| BootTime::now().since(belief.last) < SILENCE);
+        let losses = losses(hosts, &stage.name);
+        let alive = wait_within(TIMEOUT, || {
+            (watch.is_alive() && idle_write(&hosts.client(HOLDER)).is_some()).then_some(())
+        });
+        let members = watch.end();
+        let alive_seconds = alive.map(|()| alive_after(&members, mended));
+        let members = members.into_iter().map(|(at, status)| Seen { seconds: at.since(struck), status });
+        let members = members.collect();
+        let (beliefs, said) = stage.end();
+        hosts.wait_until_whole();
+        let next = beliefs[1..].iter().flatten().min_by_key(|belief| belief.first).filter(|_| has_passed);
+        let gap = next.zip(beliefs[0].as_ref()).map(|(next, own)| next.first.since(own.last));
+        Round {
+            fault: self.fault.name,
+            window: self.window,
+            number: self.number,
+            seconds: next.map(|next| next.first.since(struck)),
+            kept,
+            gap_seconds: gap,
+            overlaps: overlaps(&beliefs.into_iter().flatten().collect::<Vec<_>>()),
+            losses,
+            members,
+            alive_seconds,
+            said,
+        }
+    }
+
+    /// Has the lock held on one host and waited for on two others.
+    fn prepare(&self, hosts: &Hosts) -> Stage {
+        let name = format!("{}-{}-{}-{}", self.fault.name, self.window, self.lock_delay, self.number);
+        let folder = records(&hosts.folder, &name);
+        let holder = self.guard(hosts, HOLDER, &name, &folder);
+        hosts.wait_for("a holder", || holder.belief());
+        let contenders = CONTENDERS.map(|host| self.guard(hosts, host, &name, &folder));
+        hosts.wait_for("two that wait for the lock", || (waiters(hosts, &name)? == 2).then_some(()));
+        Stage { name, leader: hosts.leader(WITNESS), holder, contenders }
+    }
+
+    fn guard(&self, hosts: &Hosts, host: &'static str, name: &str, folder: &Path) -> Guard {
+        let (program, address) = (text(binary::lockmesh()), hosts.socket_option(host));
+        let mut command = vec![&program, "lock", "--http-addr", &address, "--verbose", "--name", name];
+        command.extend(["--ttl", self.window.ttl(), "--lock-delay", self.lock_delay]);
+        command.extend(self.window.class().into_iter().flat_map(|class| ["--window", class]));
+        command.extend([name, "--"]);
+        Guard::start(&hosts.network, host, &command, &folder.join(host))
+    }
+
+    /// Does the fault, holds it and undoes it, until it is known what became of the lock; when it
+    /// was undone.
+    fn strike(&self, hosts: &mut Hosts, stage: &Stage) -> BootTime {
+        let (fault, leader) = (self.fault, stage.leader);
+        fault.deed.strike(hosts, leader);
+        match fault.length {
+            Some(length) => let_pass(length),
+            None => drop(wait_within(LONGEST, || stage.next())),
+        }
+        let_pass(SHARED);
+        fault.deed.mend(hosts, leader);
+        let mended = BootTime::now();
+        let limit = match fault.expectation(self.window) {
+            Expectation::Passes(_) => LONGEST,
+            Expectation::Kept | Expectation::Either => self.window.length() + AFTERMATH,
+        };
+        if fault.length.is_some() {
+            wait_within(limit, || stage.next());
+        }
+        mended
+    }
+}
+
+/// Those who take part in a round.
+struct Stage {
+    /// What the lock is called, and its holder's session.
+    name: String,
+    leader: &'static str,
+    holder: Guard,
+    contenders: [Guard; 2],
+}
+
+impl Stage {
+    /// The belief of the first contender that had one.
+    fn next(&self) -> Option<Belief> {
+        self.contenders.iter().filter_map(Guard::belief).min_by_key(|belief| belief.first)
+    }
+
+    /// Ends all of them, the holder first: all beliefs, the holder's first, and what they said.
+    fn end(self) -> ([Option<Belief>; 3], String) {
+        let [one, other] = self.contenders;
+        let ended = [self.holder, one, other].map(Guard::end);
+        let said = ended.iter().map(|(_, said)| said.as_str()).collect();
+        (ended.map(|(belief, _)| belief), said)
+    }
+}
+
+/// How many sessions wait for a lock.
+fn waiters(hosts: &Hosts, name: &str) -> Option<u64> {
+    let locks = hosts.json(WITNESS, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
+    locks.as_array()?.first()?["Waiters"].as_u64()
+}
+
+/// What the loss history says about the holder's session, which has the lock's name as all others
+/// of the round have.
+fn losses(hosts: &Hosts, name: &str) -> Vec<Value> {
+    let losses = hosts.json(WITNESS, "/v1/lockmesh/losses").unwrap_or_default();
+    let losses = losses.as_array().cloned().unwrap_or_default();
+    losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == HOLDER).collect()
+}
+
+/// From a moment until the node was alive, and stayed so.
+fn alive_after(members: &[(BootTime, String)], mended: BootTime) -> f64 {
+    let last = members.last().filter(|(_, status)| status == ALIVE);
+    last.map_or(0.0, |(at, _)| at.since(mended).max(0.0))
+}
+
+/// Asks the first contender's agent again and again what it says about the holder's node.
+struct MembersWatch {
+    seen: Arc<Mutex<Vec<(BootTime, String)>>>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl MembersWatch {
+    fn start(client: Client) -> Self {
+        let (seen, is_over) =
+            (Arc::<Mutex<Vec<(BootTime, String)>>>::default(), Arc::<AtomicBool>::default());
+        let (writing, ending) = (Arc::clone(&seen), Arc::clone(&is_over));
+        let thread = thread::spawn(move || {
+            while !ending.load(Ordering::Relaxed) {
+                if let Some(status) = status(&client) {
+                    let mut seen = writing.lock().expect("nobody panics with it");
+                    if seen.last().is_none_or(|(_, last)| *last != status) {
+                        seen.push((BootTime::now(), status));
+                    }
+                }
+                let_pass(WATCH_INTERVAL);
+            }
+        });
+        Self { seen, is_over, thread }
+    }
+
+    fn is_alive(&self) -> bool {
+        let seen = self.seen.lock().expect("nobody panics with it");
+        seen.last().is_some_and(|(_, status)| status == ALIVE)
+    }
+
+    /// Every status that was seen, from when on.
+    fn end(self) -> Vec<(BootTime, String)> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the watch does not panic");
+        std::mem::take(&mut self.seen.lock().expect("nobody panics with it"))
+    }
+}
+
+/// The holder's node as an agent lists it; none where there is no list.
+fn status(client: &Client) -> Option<String> {
+    let members = json(client, "/v1/agent/members")?;
+    let member = members.as_array()?.iter().find(|member| member["Name"] == HOLDER);
+    let Some(member) = member else { return Some("unlisted".into()) };
+    // The word says more than Consul's number does.
+    let state = member["State"].as_str().filter(|state| !state.is_empty());
+    let status = state.map(str::to_owned).unwrap_or_else(|| match member["Status"].as_u64() {
+        Some(1) => ALIVE.into(),
+        Some(3) => "left".into(),
+        Some(4) => FAILED.into(),
+        other => format!("status {other:?}"),
+    });
+    Some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_alive_again_from_its_last_change_on() {
+        let seen = |list: &[(u64, &str)]| -> Vec<(BootTime, String)> {
+            list.iter().map(|(at, status)| (BootTime(at * 1_000_000_000), (*status).to_owned())).collect()
+        };
+        let mended = BootTime(10_000_000_000);
+        assert_eq!(alive_after(&seen(&[(1, ALIVE)]), mended), 0.0, "it never was anything else");
+        assert_eq!(alive_after(&seen(&[(1, ALIVE), (4, FAILED), (12, ALIVE)]), mended), 2.0);
+    }
+}

@@ -1,0 +1,146 @@
+//! Assertions 61 and 66: agents as processes of their own that leave, are made to leave, or stop
+//! for a moment, and what becomes of their sessions.
+
+use super::reload::Fleet;
+use lockmesh_tests::fleet::wait_until;
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::{Process, run};
+use serde_json::{Value, json};
+
+/// One server, and the agents of two nodes.
+struct Nodes {
+    fleet: Fleet,
+    address: String,
+    server: Process,
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let fleet = Fleet::new();
+        fleet.issue("s1", "server", "s1");
+        let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
+        let server = Process::lockmesh(&["server", "--config", &config]);
+        let listens = server.says("the server listens");
+        let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
+        ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
+        Self { fleet, address, server: server }
+    }
+
+    /// The agent of a node, once it serves.
+    fn agent(&self, name: &str, settings: &[&str]) -> Process {
+        let socket = self.fleet.at(&format!("{name}.sock"));
+        let rest = format!(
+            "[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
+            self.address
+        );
+        let config = self.fleet.config("agent", name, "info", &rest);
+        let process = Process::lockmesh(&[&["agent", "--config", &config], settings].concat());
+        process.says(" ready");
+        process
+    }
+
+    fn client(&self, name: &str) -> Client {
+        Client { address: Address::Unix(self.fleet.path(&format!("{name}.sock"))) }
+    }
+
+    /// A command of `lockmesh` against a node's agent.
+    fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
+        let address = format!("unix://{}", self.fleet.at(&format!("{name}.sock")));
+        run(&[words, &["--http-addr", &address]].concat())
+    }
+
+    /// A node as the agent of another one knows it.
+    fn member(&self, name: &str, by: &str) -> Value {
+        let members = self.client(by).get("/v1/agent/members").expect(200).json();
+        let members = members.as_array().expect("members").clone();
+        members.into_iter().find(|member| member["Name"] == name).unwrap_or_default()
+    }
+}
+
+#[test]
+fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_not() {
+    let nodes = Nodes::new();
+    let (first, second) = (nodes.agent("web-1", &[]), nodes.agent("web-2", &[]));
+    let session = nodes.client("web-1").session_of(json!({"LockDelay": "0s"}));
+    assert!(nodes.client("web-1").acquire("job", &session));
+    assert_eq!(nodes.member("web-1", "web-2")["State"], "alive");
+
+    first.signal("TERM");
+    assert_eq!(first.ends(), 0);
+    first.says("the servers keep this node's sessions for a restart");
+    let stopped = nodes.member("web-1", "web-2");
+    assert_eq!((&stopped["State"], &stopped["Status"]), (&json!("restarting"), &json!(1)));
+    let other = nodes.client("web-2");
+    assert!(other.session_info(&session).is_some());
+    let first = nodes.agent("web-1", &[]);
+    assert_eq!(nodes.member("web-1", "web-2")["State"], "alive");
+    assert!(other.session_info(&session).is_some());
+    assert_eq!(other.holder("job").as_deref(), Some(session.as_str()));
+
+    let left = nodes.client("web-1").put("/v1/agent/leave", "").expect(200);
+    assert!(left.body.is_empty(), "{left:?}");
+    assert_eq!(first.ends(), 0);
+    assert_eq!((other.session_info(&session), other.holder("job")), (None, None));
+    let member = nodes.member("web-1", "web-2");
+    assert_eq!((&member["State"], &member["Status"]), (&json!("left"), &json!(3)));
+    other.get("/v1/catalog/node/web-1").expect_text(200, "null");
+    let losses = other.get("/v1/lockmesh/losses").expect(200).json();
+    assert_eq!((&losses[0]["Session"], &losses[0]["Cause"]), (&json!(session), &json!("node-left")));
+    let (code, table, _) = nodes.command("web-2", &["members"]);
+    let row = table.lines().find(|line| line.starts_with("web-1")).unwrap_or_default();
+    assert!(code == 0 && row.contains(" left "), "{table}");
+
+    let again = nodes.agent("web-1", &[]);
+    assert_eq!(nodes.member("web-1", "web-2")["State"], "alive", "one that left may come back");
+    for agent in [again, second] {
+        agent.signal("TERM");
+        assert_eq!(agent.ends(), 0);
+    }
+}
+
+#[test]
+fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_configured() {
+    let nodes = Nodes::new();
+    let _first = nodes.agent("web-1", &[]);
+    let second = nodes.agent("web-2", &["--set", "leave_on_terminate=true"]);
+    let words = "agent: No node found with name 'web-9'";
+    nodes.client("web-1").put("/v1/agent/force-leave/web-9", "").expect_text(500, words);
+    let (code, _, said) = nodes.command("web-1", &["force-leave", "web-9"]);
+    assert!(code == 1 && said.contains(words), "{code} {said}");
+    nodes.client("web-1").put("/v1/agent/join/127.0.0.1:1", "").expect_text(500, "Failed to join");
+    let (code, _, said) = nodes.command("web-1", &["join", &nodes.address]);
+    assert_eq!(code, 0, "{said}");
+
+    let session = nodes.client("web-2").session();
+    second.signal("TERM");
+    assert_eq!(second.ends(), 0);
+    second.says("this node left the cluster");
+    assert_eq!(nodes.member("web-2", "web-1")["State"], "left");
+    assert_eq!(nodes.client("web-1").session_info(&session), None);
+    let (code, said, _) = nodes.command("web-1", &["force-leave", "--prune", "web-2"]);
+    assert!(code == 0 && said.contains("web-2 left the cluster and is forgotten"), "{code} {said}");
+    assert_eq!(nodes.member("web-2", "web-1"), Value::Null);
+}
+
+#[test]
+fn an_agent_that_cannot_reach_the_servers_does_not_leave_and_ends_all_the_same() {
+    let mut nodes = Nodes::new();
+    let agent = nodes.agent("web-1", &["--set", "upstream.hold_timeout=0s"]);
+    nodes.server.kill();
+    let client = nodes.client("web-1");
+    wait_until(|| client.put("/v1/agent/leave", "").text() == "No cluster leader");
+    assert!(client.get("/v1/agent/self").expect(200).json().is_object(), "nothing stops");
+    agent.signal("TERM");
+    assert_eq!(agent.ends(), 0);
+}
+
+#[test]
+fn dev_ends_with_its_only_node() {
+    let dev = Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--node", "node-one"]);
+    let ready = dev.says("ready http=");
+    let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).expect("it says where");
+    let (code, said, _) = run(&["leave", "--http-addr", http]);
+    assert_eq!((code, said.as_str()), (0, "the node left the cluster; its agent ends\n"));
+    assert_eq!(dev.ends(), 0);
+    dev.says("this node left the cluster: stopping");
+}
