@@ -9,8 +9,8 @@
 //!
 //! It decides which server leads and which is home, who is dialled and when again, under which id a
 //! command goes and whether it may go once more, which reads share one upstream request, how long a
-//! lock is waited for, when the agent registers and renews its node's lease. The shell has the clock
-//! and the sockets: it tells what happened, carries out what comes back, and calls
+//! lock is waited for, when the agent registers and renews its node's lease. The shell has the
+//! clock and the sockets: it tells what happened, carries out what comes back, and calls
 //! [`QuorumClient::handle`] again when [`QuorumClient::wakes_at`] says. The simulator drives the
 //! same value.
 //!

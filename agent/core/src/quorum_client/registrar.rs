@@ -62,8 +62,7 @@ impl Registrar {
 impl QuorumClient {
     /// Registers, where that is needed and there is a leader; whether it did.
     pub(super) fn register_if_due(&mut self) -> bool {
-        let is_due = self.registrar.is_due() && !self.renewals.has_left();
-        let Some(slot) = self.leader.filter(|_| is_due) else { return false };
+        let Some(slot) = self.leader.filter(|_| self.registrar.is_due()) else { return false };
         let Some(connection) = self.links.get(&slot).and_then(|link| link.connection()) else { return false };
         self.registrar.is_under_way = true;
         let (kind, scope) = (CallKind::Registration, RetryScope::Leader);

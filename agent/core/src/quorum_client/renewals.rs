@@ -22,7 +22,7 @@ use crate::lease::LeaseState;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
-use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::record::{HealthWindow, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -52,8 +52,6 @@ pub(super) struct Renewals {
     state: LeaseState,
     /// The newest lease, which may have ended.
     lease: Option<KeptLease>,
-    /// Whether this agent left the cluster: then it has no lease, and wants none.
-    has_left: bool,
     backoff: Backoff,
 }
 
@@ -143,17 +141,12 @@ impl KeptLease {
 impl Renewals {
     pub(super) fn new(seed: u64) -> Self {
         let backoff = Backoff::new(RENEWAL_BACKOFF, seed);
-        Self { state: LeaseState::default(), lease: None, has_left: false, backoff }
+        Self { state: LeaseState::default(), lease: None, backoff }
     }
 
     /// What guards may believe.
     pub(super) fn state(&self) -> &LeaseState {
         &self.state
-    }
-
-    /// Whether this agent left the cluster by its own will.
-    pub(super) fn has_left(&self) -> bool {
-        self.has_left
     }
 
     /// The servers registered this agent. A registration of the same incarnation keeps its lease.
@@ -174,7 +167,7 @@ impl Renewals {
 
     /// The lease that is to be renewed.
     fn living(&self) -> Option<&KeptLease> {
-        self.lease.as_ref().filter(|_| self.state.ended.is_none() && !self.has_left)
+        self.lease.as_ref().filter(|_| self.state.ended.is_none())
     }
 
     fn living_mut(&mut self, id: LeaseId) -> Option<&mut KeptLease> {
@@ -288,38 +281,30 @@ impl QuorumClient {
             return;
         }
         self.renewals.state.ended = Some(why);
-        self.outbox.notices.push(Notice::LeaseLost(why));
-        // Whoever leaves hears so by a renewal, too, which may be answered first.
-        if !self.requests.values().any(|pending| is_leave_of(pending.request(), id))
-            && let Some(registration) = self.ids.registration()
-        {
+        // Whoever leaves hears of it by a renewal, too.
+        if !(self.registrar.is_leaving && why == LeaseEnd::Left) {
+            self.outbox.notices.push(Notice::LeaseLost(why));
+        }
+        if let Some(registration) = self.ids.registration() {
             self.forgotten(registration);
         }
     }
 
-    /// A request is over: what was done by it may change how the lease is kept.
+    /// A request is over: a session that was created by it may want the lease to be renewed more
+    /// often.
     pub(super) fn notice_outcome(&mut self, request: &Request, result: &Result<Response, Unavailable>) {
-        let Request::Propose(_, command) = request else { return };
-        match (command, result) {
-            (
-                Command::CreateSession(new),
-                Ok(Response::Applied(Applied { reply: Reply::Session(_), .. })),
-            ) => {
-                self.session_created(new);
+        let Request::Propose(_, Command::CreateSession(new)) = request else { return };
+        let may_be_there = match result {
+            Ok(response) => {
+                matches!(response, Response::Applied(Applied { reply: Reply::Session(_), .. }))
             }
-            (Command::CreateSession(new), Err(reason)) if !reason.certainly_not_done() => {
-                self.session_created(new);
-            }
-            (Command::LeaveNode(_), Ok(Response::Applied(Applied { reply: Reply::Done, .. })))
-                if self.renewals.lease.as_ref().is_some_and(|lease| is_leave_of(request, lease.id)) =>
-            {
-                self.renewals.has_left = true;
-            }
-            _ => {}
+            Err(reason) => !reason.certainly_not_done(),
+        };
+        if may_be_there {
+            self.session_created(new);
         }
     }
 
-    /// There is a session, or may be, that may want the lease to be renewed more often.
     fn session_created(&mut self, new: &SessionSpec) {
         let is_of_this_node = new.node.folded() == self.config.registration.node.name.folded();
         if !is_of_this_node || new.all_checks().all(|check| check.as_str() != SERF_HEALTH) {
@@ -343,9 +328,4 @@ impl QuorumClient {
         };
         self.outbox.answers.push((token, answer));
     }
-}
-
-/// Whether this is how the agent of a lease leaves the cluster.
-fn is_leave_of(request: &Request, id: LeaseId) -> bool {
-    matches!(request, Request::Propose(_, Command::LeaveNode(NodeLeave { lease: Some(lease), .. })) if *lease == id)
 }

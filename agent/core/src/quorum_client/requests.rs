@@ -85,10 +85,6 @@ pub(super) struct PendingRequest {
 }
 
 impl PendingRequest {
-    pub(super) fn request(&self) -> &Request {
-        &self.request
-    }
-
     fn is_command(&self) -> bool {
         matches!(self.request, Request::Propose(..))
     }

@@ -2,7 +2,6 @@
 
 use super::*;
 use lockmesh_agent_core::lease::margin;
-use lockmesh_protocol::command::NodeLeave;
 use lockmesh_protocol::lease::{Challenge, LeaseEnd};
 
 /// A third of the default window.
@@ -395,25 +394,21 @@ fn a_challenge_of_another_lease_or_before_there_is_one_is_not_answered_with_a_re
 fn an_agent_that_leaves_does_not_come_back_by_itself() {
     let mut story = Story::just_renewed();
     let lease = story.lease_id();
-    let leave = NodeLeave { node: "web-1".into(), lease: Some(lease), prune: false };
     story.acknowledges = false;
+    story.notices.clear();
     let (_, asked) = story.until_renewed();
-    story.call(LocalCall::Propose(Command::LeaveNode(leave)));
+    story.tell(Input::Leave);
+    let token = story.propose("leave");
+    let leaving = story.only();
     // The renewal's answer may come before the command's.
     story.answer(&asked, Response::LeaseEnded(lease, LeaseEnd::Left));
     assert_eq!(story.client.lease().ended, Some(LeaseEnd::Left));
-    let leaving = story.only();
-    story.apply_leave(&leaving);
+    story.apply(&leaving, 9);
+    assert_eq!(story.heard_applied(token), 9);
     story.pass(10 * SECOND);
     assert_eq!((story.registrations, story.asked.len()), (1, 0));
-    story.renewals.clear();
     assert_eq!(story.renewals_in(10 * SECOND), 0);
-}
-
-impl Story {
-    fn apply_leave(&mut self, asked: &Asked) {
-        self.answer(asked, applied(9, Reply::Done));
-    }
+    assert_eq!(story.notices, [], "it was meant");
 }
 
 #[test]
