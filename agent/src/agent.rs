@@ -1,7 +1,7 @@
 //! The one file that starts what an agent consists of, and stops it in the reverse order.
 
 use crate::checks::{CheckLimits, Checks};
-use crate::config::{AgentConfig, CheckConfig, HttpConfig};
+use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
 use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
@@ -9,6 +9,7 @@ use crate::listener::Listener;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
+use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
@@ -54,6 +55,7 @@ pub struct Agent {
     socket: Option<PathBuf>,
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
+    session_watches: Arc<SessionWatches>,
     checks: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
@@ -100,16 +102,17 @@ impl Agent {
             server_rpc: server,
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
-        let limits = limits(&config.http);
+        let limits = limits(&config.http, &config.session);
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
             .with_reload(reload)
             .with_allowed_hosts(config.http.allowed_hosts);
         let (shutdown, stopping) = watch::channel(false);
         let checks = tokio::spawn(checks.run(stopping.clone()));
+        let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
-        Ok(Self { upstream, tcp, socket, shutdown, http, checks, lives })
+        Ok(Self { upstream, tcp, socket, shutdown, http, session_watches, checks, lives })
     }
 
     /// Waits until a leader serves and this agent is registered.
@@ -154,6 +157,7 @@ impl Agent {
         let _ = self.shutdown.send(true);
         // Requests that wait for news would use up the grace, and then be cut.
         self.upstream.hurry();
+        self.session_watches.stop();
         for task in [self.http, self.checks] {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent did not end well: {error}");
@@ -188,8 +192,10 @@ fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<En
     endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
 }
 
-fn limits(config: &HttpConfig) -> HttpLimits {
+fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
     HttpLimits {
+        default_health_window: session.default_health_window.0,
+        max_watched_sessions: session.max_watched,
         kv_max_value_size: config.max_value_bytes,
         txn_max_req_len: config.max_transaction_bytes,
         txn_max_operations: config.max_transaction_operations,

@@ -6,12 +6,13 @@
 
 mod value;
 
-pub use value::FileMode;
+pub use value::{FileMode, WindowWord};
 
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
+use lockmesh_protocol::record::HealthWindow;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub struct AgentConfig {
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
     pub http: HttpConfig,
+    /// What sessions are like whose creators do not say, and how many are followed.
+    pub session: SessionConfig,
     /// How the agent reaches the quorum.
     pub upstream: UpstreamConfig,
     /// Who it is towards the servers.
@@ -96,6 +99,16 @@ pub struct HttpConfig {
     pub max_connections_per_address: usize,
 }
 
+/// Sessions that are created through this agent, and those that guards follow here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionConfig {
+    /// How long the node of a session may stay silent, where its creator does not say.
+    pub default_health_window: WindowWord,
+    /// The most sessions that guards follow here at a time. 1 to 1,000,000.
+    pub max_watched: usize,
+}
+
 /// How the agent reaches the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -135,6 +148,7 @@ impl Default for AgentConfig {
             threads: 1,
             node: NodeConfig::default(),
             http: HttpConfig::default(),
+            session: SessionConfig::default(),
             upstream: UpstreamConfig::default(),
             tls: TlsConfig::of_role("agent"),
             checks: CheckConfig::default(),
@@ -157,6 +171,7 @@ impl AgentConfig {
         self.check_listen()?;
         self.node.check()?;
         self.http.check()?;
+        check_range("session.max_watched", self.session.max_watched as u64, 1, 1_000_000)?;
         self.upstream.check()?;
         self.tls.check()?;
         let second = Duration::from_secs(1);
@@ -219,6 +234,12 @@ impl Default for HttpConfig {
             max_connections: 65_536,
             max_connections_per_address: 200,
         }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { default_health_window: WindowWord(HealthWindow::Default), max_watched: 16_384 }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The agent as a library: local HTTP API, health checks, upstream to the quorum.
 
 pub mod agent;
+mod boot_clock;
 pub mod checks;
 mod clock;
 pub mod config;
@@ -11,4 +12,5 @@ pub mod listener;
 pub mod metrics;
 pub mod node;
 pub mod reload;
+pub mod session_watches;
 pub mod upstream;

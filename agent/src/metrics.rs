@@ -83,6 +83,17 @@ pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     registered(IntCounter::new("lockmesh_check_expiries_total", help))
 });
 
+/// Sessions that guards follow at this agent.
+pub static WATCHED_SESSIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    registered(IntGauge::new("lockmesh_agent_watched_sessions", "Sessions that guards follow at this agent"))
+});
+
+/// Changes of how followed sessions stand, by what they became.
+pub static SESSION_STATES: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "Changes of how followed sessions stand, by what they became";
+    counters("lockmesh_agent_session_state_changes_total", help, &["state"])
+});
+
 /// When the agent's certificate, or the authority behind it, ends.
 pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
     let help = "When the agent's certificate, or the authority behind it, ends";
@@ -104,7 +115,7 @@ const GROUPS: [&str; 11] = [
 
 /// Series that are there before anything happened: alerts on their growth would miss the first time
 /// otherwise.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 5] = [
     (
         &REFUSALS,
         &[
@@ -150,9 +161,11 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 4] = [
             "snapshot_size",
             "txn_operations",
             "value_size",
+            "watched_sessions",
         ],
     ),
     (&CHECK_SYNCS, &["ok", "failed"]),
+    (&SESSION_STATES, &["safe", "jeopardy", "suspended", "lost"]),
 ];
 
 /// Statuses under which every endpoint has a series from the start; others come with their first
@@ -193,6 +206,7 @@ static SHOWN: LazyLock<()> = LazyLock::new(|| {
     LazyLock::force(&CHECK_EXPIRIES);
     LazyLock::force(&CERTIFICATE_EXPIRY);
     LazyLock::force(&REFUSED_CONNECTIONS);
+    LazyLock::force(&WATCHED_SESSIONS);
     process::show();
 });
 

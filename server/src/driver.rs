@@ -18,6 +18,7 @@ mod figures;
 use crate::background::yield_to_others;
 use crate::backup::{Backups, Question};
 use crate::bootstrap::{Record, announce};
+use crate::challenger::Challenger;
 use crate::config::StorageConfig;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, Outgoing};
 use crate::health::Health;
@@ -79,6 +80,7 @@ pub(crate) struct Driver {
     connections: Connections,
     unwritten: Unwritten<DirtyRows>,
     backups: Backups,
+    challenger: Challenger,
     started: Instant,
     peers: Arc<Peers>,
     /// What the data folder says of the quorum.
@@ -126,6 +128,7 @@ impl Driver {
             connections: Connections::default(),
             unwritten: Unwritten::default(),
             backups: Backups::default(),
+            challenger: Challenger::new(Arc::clone(&peers)),
             started: Instant::now(),
             peers,
             record,
@@ -203,6 +206,7 @@ impl Driver {
             DriverEvent::SetBack(by, known) => Event::SetBack(by, known),
             DriverEvent::Version(server, version) => Event::Version(server, version),
             DriverEvent::Unreachable(server) => Event::Unreachable(server),
+            DriverEvent::Challenged { challenge, answer } => Event::Challenged { challenge, answer },
             DriverEvent::Removed => Event::Removed,
             DriverEvent::ReaderClosed => Event::ReaderClosed,
             // The bootstrap loop's own news that came too late.
@@ -334,6 +338,7 @@ impl Driver {
         if let Some(fetch) = self.actions.fetch.take() {
             self.fetch(fetch);
         }
+        self.challenger.ask_all(self.actions.challenges.drain(..));
     }
 
     /// Hands over to the store, in order; false when it has ended.

@@ -16,6 +16,7 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -64,6 +65,13 @@ pub enum DriverEvent {
     Unreachable(ServerId),
     /// A checkpoint was fetched from another server; none if it could not be.
     SnapshotFetched(Option<Box<Fetched>>),
+    /// An agent was asked whether it lives.
+    Challenged {
+        /// What it was asked.
+        challenge: Challenge,
+        /// What it said; none where it said nothing in time, or was not reached.
+        answer: Option<Renewal>,
+    },
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.

@@ -7,6 +7,7 @@
 //! | [`event_queue`] | the bounded way into the driver, and the way of its answers back |
 //! | `driver` | the one loop around the server's pure values |
 //! | [`peers`] | the other servers, and the way of messages to them |
+//! | `challenger` | asks agents whether they live |
 //! | [`bootstrap`] | how servers become a quorum, and how one that comes later is taken in |
 //! | `start` | what a member of a quorum begins with |
 //! | [`store`] | log and checkpoint on disk |
@@ -26,6 +27,7 @@
 mod background;
 mod backup;
 pub mod bootstrap;
+mod challenger;
 pub mod config;
 mod driver;
 pub mod event_queue;

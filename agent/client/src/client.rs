@@ -88,10 +88,10 @@ impl Client {
         self.clock
     }
 
-    /// A client whose deadlines follow tokio's clock.
+    /// A client whose deadlines follow tokio's clock, counted from this instant.
     #[cfg(test)]
-    pub(crate) fn virtual_time(address: Address) -> Self {
-        Self::over(Pool::new(address), Clock::Virtual(tokio::time::Instant::now()))
+    pub(crate) fn virtual_time(address: Address, start: tokio::time::Instant) -> Self {
+        Self::over(Pool::new(address), Clock::Virtual(start))
     }
 
     #[cfg(test)]

@@ -6,11 +6,13 @@
 use crate::client::{Client, Tidying};
 use crate::error::Error;
 use crate::holder::{
-    Event, Grant, HoldId, Holder, HolderRequest, Input, Notice, Outbox, Request, Response, SessionUse, Wanted,
+    Event, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, NodeLeaseState,
+    Notice, Outbox, Request, Response, SessionUse, Wanted,
 };
 use crate::loss::Loss;
 use crate::read::Read;
 use crate::session_options::SessionOptions;
+use crate::shape::session::SessionEvent;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -122,9 +124,19 @@ impl Driver {
         self.shared.state().holder.session_remaining(now)
     }
 
-    /// Waits until the session is lost.
+    /// Waits until the session is lost, or suspended.
     pub(crate) async fn lost(&self) -> Loss {
-        self.shared.when(|holder| holder.session_loss().cloned()).await
+        self.shared.when(|holder, now| holder.session_state(now).reason_to_stop()).await
+    }
+
+    pub(crate) fn state(&self) -> GuardState {
+        let now = self.shared.client.clock().now();
+        self.shared.state().holder.session_state(now)
+    }
+
+    /// Waits until the session stands otherwise than this.
+    pub(crate) async fn changed(&self, known: &GuardState) -> GuardState {
+        self.shared.when(|holder, now| unlike(known, holder.session_state(now))).await
     }
 }
 
@@ -144,9 +156,19 @@ impl Hold {
         !self.remaining().is_zero()
     }
 
-    /// Waits until the hold is lost.
+    /// Waits until the hold is lost, or suspended.
     pub(crate) async fn lost(&self) -> Loss {
-        self.driver.shared.when(|holder| holder.loss(self.id).cloned()).await
+        self.driver.shared.when(|holder, now| holder.reason_to_stop(self.id, now)).await
+    }
+
+    pub(crate) fn state(&self) -> GuardState {
+        let now = self.driver.shared.client.clock().now();
+        self.driver.shared.state().holder.state(self.id, now)
+    }
+
+    /// Waits until the hold stands otherwise than this.
+    pub(crate) async fn changed(&self, known: &GuardState) -> GuardState {
+        self.driver.shared.when(|holder, now| unlike(known, holder.state(self.id, now))).await
     }
 
     /// What is written with the lock when it is given back is something else by now.
@@ -201,11 +223,11 @@ impl HoldersShared {
     }
 
     /// Waits until the holder knows something.
-    async fn when<T>(&self, known: impl Fn(&Holder) -> Option<T>) -> T {
+    async fn when<T>(&self, known: impl Fn(&Holder, Moment) -> Option<T>) -> T {
         // Before the first look, so that no change falls in between.
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(known) = known(&self.state().holder) {
+            if let Some(known) = known(&self.state().holder, self.client.clock().now()) {
                 return known;
             }
             // The sender is ours, so the channel cannot close.
@@ -230,6 +252,10 @@ impl HoldersState {
             Event::Lost(..) | Event::SessionLost(_) => {}
         }
     }
+}
+
+fn unlike(known: &GuardState, state: GuardState) -> Option<GuardState> {
+    (!state.is_like(known)).then_some(state)
 }
 
 /// Ticks whenever the holder wants it, until there is nothing left to do.
@@ -276,6 +302,10 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             let found = sessions.info_within(&session, &Read::default(), limit).await?;
             Ok(Response::Found(found.value.is_some()))
         }
+        Request::NodeLease(session, read) => {
+            let answer = sessions.events(&session, &read).await?;
+            node_lease(client, answer.value).map(Response::NodeLease)
+        }
         Request::DestroySession(session) => sessions.destroy(&session).await.map(|()| Response::Done),
         Request::Get(key, read) => {
             let answer = kv.get(&key, &read).await?;
@@ -302,11 +332,36 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
     }
 }
 
+/// What the agent's words mean on this host's clock.
+fn node_lease(client: &Client, event: SessionEvent) -> Result<NodeLease, Error> {
+    let moment = |nanoseconds| Moment::default() + Duration::from_nanos(nanoseconds);
+    // Both see one clock, unless the agent is on another host or in another time namespace: then
+    // its deadline says nothing here, and must not promise more than what was left of it.
+    let latest = client.clock().now() + Duration::from_millis(event.remaining_ms + 1);
+    let state = match (event.state.as_str(), event.deadline) {
+        ("safe", 0) => NodeLeaseState::Unbound,
+        ("safe" | "jeopardy", deadline) => NodeLeaseState::Until {
+            deadline: moment(deadline).min(latest),
+            jeopardy_at: moment(event.jeopardy_at).min(latest),
+        },
+        ("suspended", _) => NodeLeaseState::Suspended,
+        ("lost", _) => NodeLeaseState::Lost(event.reason),
+        (other, _) => return Err(client.garbled(format!("{other:?} is no state of a session"))),
+    };
+    Ok(NodeLease { state, index: event.index })
+}
+
 fn log(notice: Notice) {
     match notice {
         Notice::RenewalFailed(error) => debug!(error, "a renewal failed; trying again"),
         Notice::DeadlinePassed(session) => {
             warn!(session, "no renewal was acknowledged before the deadline: the session is lost");
+        }
+        Notice::Suspended(session) => {
+            warn!(session, "this node's lease was not renewed before the deadline: the session is suspended");
+        }
+        Notice::Resumed(session) => {
+            warn!(session, "this node's lease is renewed again: what the session holds is looked at");
         }
         Notice::TryingAgain(name, error) => debug!(name, error, "that failed; trying again"),
         Notice::NotGivenBack(name, error) => {

@@ -33,6 +33,8 @@ pub(crate) enum Fault {
 /// A fake agent; stops when dropped.
 pub(crate) struct Fake {
     folder: TempDir,
+    /// The moment that its clients' clocks count from.
+    started: Instant,
     world: Arc<World>,
     server: JoinHandle<()>,
 }
@@ -40,6 +42,7 @@ pub(crate) struct Fake {
 struct World {
     state: Mutex<FakeState>,
     index: watch::Sender<u64>,
+    started: Instant,
 }
 
 #[derive(Default)]
@@ -51,6 +54,9 @@ struct FakeState {
     fence: u64,
     /// Whether it takes no notice of `wait`, as Consul's agent.
     has_no_queues: bool,
+    /// Until when sessions are alive as far as the node is concerned, and an index that grows; none
+    /// for an agent that keeps no node lease.
+    node_lease: Option<(Instant, u64)>,
     delays: BTreeMap<String, Instant>,
     /// Faults by the part of the target that they strike, with how often still.
     faults: Vec<(&'static str, Fault, usize)>,
@@ -84,9 +90,10 @@ impl Fake {
         let listener =
             UnixListener::bind(folder.path().join("agent.sock")).expect("a socket in a fresh folder");
         let state = Mutex::new(FakeState { index: 1, ..FakeState::default() });
-        let world = Arc::new(World { state, index: watch::Sender::new(1) });
+        let started = Instant::now();
+        let world = Arc::new(World { state, index: watch::Sender::new(1), started });
         let server = tokio::spawn(serve(listener, Arc::clone(&world)));
-        Self { folder, world, server }
+        Self { folder, started, world, server }
     }
 
     /// From now on nobody can wait in a queue, as with Consul's agent.
@@ -95,7 +102,16 @@ impl Fake {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::virtual_time(Address::Unix(self.folder.path().join("agent.sock")))
+        Client::virtual_time(Address::Unix(self.folder.path().join("agent.sock")), self.started)
+    }
+
+    /// From now on it keeps a node lease: a renewal was acknowledged that promises this much.
+    pub(crate) fn renew_node_lease(&self, promise: Duration) {
+        self.world.change(|state| {
+            let (_, number) = state.node_lease.unwrap_or((Instant::now(), 0));
+            state.node_lease = Some((Instant::now() + promise, number + 1));
+            true
+        });
     }
 
     /// Lets the next `times` requests fail whose target contains `part`.
@@ -270,7 +286,29 @@ impl World {
                     false => words(404, "Session id not found"),
                 }
             }
+            "/v1/session/events" => self.session_events(id, request).await,
             _ => words(404, "Invalid URL path"),
+        }
+    }
+
+    /// How a session stands; behind an index, as soon as there is news.
+    async fn session_events(&self, id: &str, request: &FakeRequest) -> FakeResponse {
+        let asked: u64 = request.query.get("index").map_or(0, |text| text.parse().expect("an index"));
+        let mut news = self.index.subscribe();
+        loop {
+            let event = self.state.lock().expect("no test panics").session_event(id, self.started);
+            match event {
+                None => {
+                    let body = "Invalid URL path".into();
+                    return FakeResponse { status: 404, headers: String::new(), body };
+                }
+                Some((index, body)) if index != asked => {
+                    return FakeResponse { status: 200, headers: String::new(), body };
+                }
+                Some(_) => {
+                    let _ = news.changed().await;
+                }
+            }
         }
     }
 
@@ -375,6 +413,27 @@ impl FakeState {
         let is_alive = self.sessions.iter().any(|known| known == session);
         (waits && is_alive && until > now && !self.has_no_queues)
             .then(|| delay.map_or(until, |delay| delay.min(until)))
+    }
+
+    /// What stands, with its index; `None` where there is no node lease.
+    fn session_event(&self, session: &str, started: Instant) -> Option<(u64, String)> {
+        let (deadline, number) = self.node_lease?;
+        let is_there = self.sessions.iter().any(|known| known == session);
+        let nanoseconds = |at: Instant| at.duration_since(started).as_nanos() as u64;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let state = match (is_there, remaining.is_zero()) {
+            (false, _) => "lost",
+            (true, true) => "suspended",
+            (true, false) => "safe",
+        };
+        // A session that is gone is news behind whatever was told before.
+        let index = if is_there { number } else { u64::MAX };
+        let event = serde_json::json!({
+            "Session": session, "State": state, "Deadline": nanoseconds(deadline),
+            "JeopardyAt": nanoseconds(deadline - remaining / 2), "RemainingMS": remaining.as_millis() as u64,
+            "Reason": if is_there { "" } else { "destroyed" }, "Index": index,
+        });
+        Some((index, event.to_string()))
     }
 
     fn end_session(&mut self, session: &str, delay: Duration) -> bool {

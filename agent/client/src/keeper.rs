@@ -7,7 +7,7 @@
 use crate::client::Client;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::holder::SessionUse;
+use crate::holder::{GuardState, SessionUse};
 use crate::loss::Loss;
 use crate::session_options::SessionOptions;
 use std::sync::Arc;
@@ -25,8 +25,9 @@ impl SessionKeeper {
     /// Creates a session and keeps it.
     ///
     /// # Errors
-    /// [`Error::Settings`] for a TTL that is none. Whatever creating it says; a session that may
-    /// have been created all the same ends with its TTL.
+    /// [`Error::Settings`] for a TTL that is none. [`Error::SessionLost`] where the agent did not
+    /// say in time until when the session can be believed in. Whatever creating it says; a session
+    /// that may have been created all the same ends with its TTL.
     pub async fn create(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         options.check()?;
         let driver = Driver::start(client, options.clone(), SessionUse::Shared);
@@ -50,7 +51,18 @@ impl SessionKeeper {
         !self.remaining().is_zero()
     }
 
-    /// Waits until the session is lost, and tells why. At once, when it is lost already.
+    /// How the session stands now.
+    pub fn state(&self) -> GuardState {
+        self.driver.state()
+    }
+
+    /// Waits until the session stands otherwise than `known`, and tells how: a deadline that moved on
+    /// is no change. Start with [`SessionKeeper::state`], then give back what this told last.
+    pub async fn changed(&self, known: &GuardState) -> GuardState {
+        self.driver.changed(known).await
+    }
+
+    /// Waits until the session is lost, or suspended, and tells why: see [`crate::LockGuard::lost`].
     pub async fn lost(&self) -> Loss {
         self.driver.lost().await
     }

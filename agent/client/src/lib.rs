@@ -40,7 +40,7 @@
 //! | `clock`, `backoff`, `duration` | time that counts while suspended, waiting out of step, durations in words |
 //!
 //! **Invariants.** A guard believes in its hold no longer than the server has promised to keep its
-//! session, counted on a clock that runs while the machine sleeps. A plain request is sent once;
+//! session, nor longer than its node is surely heard, counted on a clock that runs while the machine sleeps. A plain request is sent once;
 //! only what is known not to have reached the agent is sent again.
 
 mod address;
@@ -81,7 +81,7 @@ pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};
 pub use error::Error;
-pub use holder::SEMAPHORE_FLAGS;
+pub use holder::{GuardState, SEMAPHORE_FLAGS};
 pub use keeper::SessionKeeper;
 pub use kv::Kv;
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
@@ -90,6 +90,6 @@ pub use operator::Operator;
 pub use read::{Consistency, Read};
 pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use session::Sessions;
-pub use session_options::{DEFAULT_TTL, SessionOptions};
+pub use session_options::{DEFAULT_TTL, HealthWindow, SessionOptions};
 pub use settings::Settings;
 pub use txn::{Outcome, Txn};

@@ -8,6 +8,14 @@ pub enum Loss {
     /// lives.
     #[error("no renewal of the session was acknowledged before its deadline")]
     Deadline,
+    /// The agent told of no acknowledged renewal of its node's lease in time, so nobody can promise
+    /// any longer that the session lives. Told of a hold also while it is suspended, which may pass:
+    /// whoever would rather wait follows the guard's state.
+    #[error("no renewal of this node's lease was heard of before its deadline")]
+    NodeDeadline,
+    /// The session has ended, as the agent says, for this reason.
+    #[error("the session has ended: {0}")]
+    Ended(String),
     /// The cluster says that the session is no more: destroyed, or ended by a health check.
     #[error("the session was ended from outside or by a health check")]
     SessionGone,

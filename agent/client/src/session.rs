@@ -4,7 +4,7 @@ use crate::client::{Answer, CALL_TIMEOUT, Client, Target, accept};
 use crate::connection::Verb;
 use crate::error::Error;
 use crate::read::Read;
-use crate::shape::session::{Created, NewSession, Session};
+use crate::shape::session::{Created, NewSession, Session, SessionEvent};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -84,6 +84,16 @@ impl Sessions<'_> {
         let target = Target::new("/v1/session/info/").name(id).read(read).within(limit);
         let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
+    }
+
+    /// How a session of this host's node stands; with an index, as soon as there is news. A keeper
+    /// and a guard follow this by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with 404 or 405 from an agent that keeps no node lease, such as Consul's;
+    /// with 400 for a session of another node. Nothing was changed, whatever the error.
+    pub async fn events(&self, id: &str, read: &Read) -> Result<Answer<SessionEvent>, Error> {
+        self.client.read(Target::new("/v1/session/events/").name(id).read(read)).await
     }
 
     /// All sessions, ascending by id.

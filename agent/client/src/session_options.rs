@@ -12,6 +12,31 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 /// The shortest TTL that any agent can be told to allow, and the longest.
 const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 
+/// How long the node of a session may stay silent before the session ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthWindow {
+    /// 1.5 s: for locks that must pass on at once.
+    Fast,
+    /// 5 s.
+    Default,
+    /// 15 s: for holders that would rather wait than fail over in vain.
+    Safe,
+}
+
+impl HealthWindow {
+    /// All, the shortest first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
+
+    /// The word that the agent understands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Default => "default",
+            Self::Safe => "safe",
+        }
+    }
+}
+
 /// What kind of session to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -28,6 +53,9 @@ pub struct SessionOptions {
     /// Checks of this node that it depends on; `None` for the agent's default, the node's own
     /// health.
     pub node_checks: Option<Vec<String>>,
+    /// How long the node may stay silent, where the session depends on the node's own health; `None`
+    /// for the agent's default.
+    pub health_window: Option<HealthWindow>,
 }
 
 impl Default for SessionOptions {
@@ -38,6 +66,7 @@ impl Default for SessionOptions {
             lock_delay: None,
             delete_keys: false,
             node_checks: None,
+            health_window: None,
         }
     }
 }
@@ -71,6 +100,7 @@ impl SessionOptions {
             lock_delay: self.lock_delay.map(lock_delay_text),
             behavior: Some(if self.delete_keys { "delete" } else { "release" }.into()),
             node_checks: self.node_checks.clone(),
+            health_window: self.health_window.map(|window| window.as_str().into()),
             ..NewSession::default()
         }
     }

@@ -7,6 +7,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`lease`] | the node lease: when it is renewed, and until when guards may believe |
+//! | [`session_events`] | how a session of this node stands, as its guards are told |
 //! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
 //! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
 //! | [`servers`] | the servers, configured and heard of |
@@ -19,3 +20,4 @@ pub mod lease;
 pub mod quorum_client;
 pub mod request_ids;
 pub mod servers;
+pub mod session_events;

@@ -1,5 +1,6 @@
 //! How single values stand in a file.
 
+use lockmesh_protocol::record::HealthWindow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 
@@ -26,5 +27,24 @@ impl<'de> Deserialize<'de> for FileMode {
             Ok(mode) if mode <= 0o777 => Ok(Self(mode)),
             _ => Err(D::Error::custom(format!("{text:?} is not a file mode such as \"0660\""))),
         }
+    }
+}
+
+/// A window, written as `"fast"`, `"default"` or `"safe"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowWord(pub HealthWindow);
+
+impl Serialize for WindowWord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for WindowWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let window = HealthWindow::parse(&text);
+        let unknown = || D::Error::custom(format!("{text:?} is no window: fast, default and safe are known"));
+        window.map(Self).ok_or_else(unknown)
     }
 }

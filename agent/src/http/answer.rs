@@ -221,6 +221,12 @@ pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: Met
     response
 }
 
+/// The index of what is not read from the state.
+pub(super) fn with_index(mut response: Response<Body>, index: u64) -> Response<Body> {
+    response.headers_mut().insert(INDEX, index.into());
+    response
+}
+
 /// Where a read has no index of its own, only what is known of the leader.
 pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Response<Body> {
     write_contact(response.headers_mut(), answer.known_leader, answer.last_contact);

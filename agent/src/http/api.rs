@@ -3,8 +3,8 @@
 use crate::checks::Checks;
 use crate::node::Identity;
 use crate::reload::Asking;
+use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
-
 use lockmesh_protocol::record::HealthWindow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +29,8 @@ pub struct HttpLimits {
     pub default_query_time: Duration,
     /// How long the node of a session may stay silent, where its creator does not say.
     pub default_health_window: HealthWindow,
+    /// The most sessions that are followed at a time.
+    pub max_watched_sessions: usize,
     /// How long a blocking query, or an acquire for a lock, waits at most.
     pub max_query_time: Duration,
     /// How long a request's head may take to arrive.
@@ -59,6 +61,7 @@ impl Default for HttpLimits {
             session_ttl_min: Duration::from_secs(10),
             default_query_time: Duration::from_secs(300),
             default_health_window: HealthWindow::Default,
+            max_watched_sessions: 16_384,
             max_query_time: Duration::from_secs(600),
             header_read_timeout: Duration::from_secs(10),
             body_read_timeout: Duration::from_secs(30),
@@ -82,6 +85,8 @@ pub struct Api {
     pub limits: HttpLimits,
     /// This agent's own checks.
     pub checks: Arc<Checks>,
+    /// The sessions that guards follow.
+    pub session_watches: Arc<SessionWatches>,
     /// How to ask this process to reload.
     pub reload: Asking,
     /// The names, besides its own, by which requests over TCP may call this host.
@@ -92,11 +97,14 @@ pub struct Api {
 impl Api {
     /// Puts the parts together. Nothing runs yet: see [`crate::http::serve`] and [`Checks::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
+        let most = limits.max_watched_sessions;
+        let session_watches = SessionWatches::new(upstream.clone(), identity.node.clone(), most);
         Self {
             upstream,
             identity,
             limits,
             checks,
+            session_watches,
             reload: Asking::default(),
             allowed_hosts: Vec::new(),
             token_seen: AtomicBool::new(false),

@@ -1,5 +1,5 @@
-//! What a request brings and a response carries: bytes that are there, bytes that still arrive, or
-//! a file.
+//! What a request brings and a response carries: bytes that are there, bytes that still arrive,
+//! pieces that are made one after the other, or a file.
 
 use super::file_body::FileBody;
 use bytes::Bytes;
@@ -7,6 +7,7 @@ use hyper::body::{Body as Stream, Frame, Incoming, SizeHint};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tokio::sync::mpsc;
 
 /// The body of a request or a response.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub struct Body(Kind);
 enum Kind {
     Whole(Bytes),
     Arriving(Incoming),
+    Pieces(mpsc::Receiver<Bytes>),
     File(Box<FileBody>),
 }
 
@@ -28,6 +30,11 @@ impl Body {
     /// What a client is about to send.
     pub(super) fn arriving(incoming: Incoming) -> Self {
         Self(Kind::Arriving(incoming))
+    }
+
+    /// What is still to be made, until the sender is gone.
+    pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>) -> Self {
+        Self(Kind::Pieces(pieces))
     }
 
     /// The rest of a file.
@@ -57,6 +64,9 @@ impl Stream for Body {
             Kind::Arriving(incoming) => Pin::new(incoming)
                 .poll_frame(context)
                 .map(|frame| frame.map(|frame| frame.map_err(io::Error::other))),
+            Kind::Pieces(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+            }
             Kind::File(file) => Pin::new(file.as_mut()).poll_frame(context),
         }
     }
@@ -65,6 +75,7 @@ impl Stream for Body {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_empty(),
             Kind::Arriving(incoming) => incoming.is_end_stream(),
+            Kind::Pieces(_) => false,
             Kind::File(file) => file.is_end_stream(),
         }
     }
@@ -73,6 +84,7 @@ impl Stream for Body {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Arriving(incoming) => incoming.size_hint(),
+            Kind::Pieces(_) => SizeHint::default(),
             Kind::File(file) => file.size_hint(),
         }
     }

@@ -24,6 +24,7 @@
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
 //! | [`archive`] | the file that a backup is |
+//! | `event_stream` | a response that goes on, one event after the other |
 //! | `file_body` | a response that is read from a file |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
@@ -44,6 +45,7 @@ pub mod serve;
 mod answer;
 mod body;
 mod call;
+mod event_stream;
 mod file_body;
 mod guard;
 mod host;
@@ -53,6 +55,7 @@ pub use api::{Api, HttpLimits};
 pub use body::Body;
 pub use listener::{ListenError, Listeners, UnixSocket};
 pub use serve::serve;
+pub(crate) use shapes::loss_in_words;
 
 #[cfg(test)]
 mod tests;

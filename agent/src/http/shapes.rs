@@ -1,10 +1,15 @@
 //! From the state's records to the JSON that clients see. Renders only: it never looks anything up.
 
 use super::go::duration::format_duration;
+use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
+use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
+use lockmesh_protocol::record::{
+    Behavior, Check, Entry, HealthWindow, Loss, LossCause, Node, Service, Session,
+};
 use lockmesh_protocol::reply::TxnResult;
+use lockmesh_protocol::time::Time;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -36,8 +41,32 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
         node_checks: spec.node_checks.iter().map(ToString::to_string).collect(),
         service_checks: spec.service_checks.as_ref().map(|list| list.iter().map(service_check).collect()),
         checks: spec.checks.iter().map(ToString::to_string).collect(),
+        // Consul has no such field: what is as Consul's sessions are looks like one of them.
+        health_window: match spec.health_window {
+            HealthWindow::Default => String::new(),
+            window => window.as_str().into(),
+        },
         create_index: create_index.0,
         modify_index: create_index.0,
+    }
+}
+
+/// What guards are told of a session, at this time.
+pub(super) fn session_event(
+    session: SessionId,
+    event: &SessionEvent,
+    now: Time,
+) -> shape::session::SessionEvent {
+    let nanoseconds = |time: Option<Time>| time.unwrap_or_default().0.saturating_mul(1_000);
+    let remaining = event.deadline.map(|deadline| deadline.since(now)).unwrap_or_default();
+    shape::session::SessionEvent {
+        session: session.to_string(),
+        state: event.state.as_str().into(),
+        deadline: nanoseconds(event.deadline),
+        jeopardy_at: nanoseconds(event.jeopardy_at),
+        remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+        reason: event.reason.clone(),
+        index: event.index,
     }
 }
 
@@ -196,6 +225,11 @@ pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
     }
 }
 
+/// Why a session was lost, in words.
+pub(crate) fn loss_in_words(known: &Loss) -> String {
+    loss(known).in_words()
+}
+
 pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
     let (cause, check) = match &loss.cause {
         LossCause::Destroyed => ("destroyed", None),
@@ -209,6 +243,14 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::NodeForcedToLeave => ("node-forced-to-leave", None),
         LossCause::NodeReaped => ("node-reaped", None),
     };
+    let (health_window, confirmed_by, silent_for) = match &loss.cause {
+        LossCause::NodeFailed { window, confirmed_by, silent_for } => (
+            window.as_str().into(),
+            confirmed_by.iter().map(ToString::to_string).collect(),
+            format_duration(*silent_for),
+        ),
+        _ => Default::default(),
+    };
     let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {
         key: key.to_string(),
         fence,
@@ -221,6 +263,9 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         node: loss.node.to_string(),
         cause: cause.into(),
         check_id: check.map(ToString::to_string).unwrap_or_default(),
+        health_window,
+        confirmed_by,
+        silent_for,
         keys: loss.keys.iter().map(|(key, fence)| lost(key, fence.0)).collect(),
         key_count: loss.key_count,
     }

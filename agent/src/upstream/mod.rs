@@ -288,6 +288,11 @@ impl Upstream {
         self.0.not_ready()
     }
 
+    /// How the lease of this agent's node stands, on `CLOCK_BOOTTIME`, and every change of it.
+    pub fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.0.lease()
+    }
+
     /// What was counted, where anything is.
     pub fn counters(&self) -> Option<&UpstreamCounters> {
         self.0.counters()

@@ -48,6 +48,11 @@ pub trait Quorum: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// How the lease of this agent's node stands.
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        watch::channel(LeaseState::default()).1
+    }
+
     /// What was counted, where anything is.
     fn counters(&self) -> Option<&UpstreamCounters> {
         None

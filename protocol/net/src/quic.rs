@@ -380,6 +380,11 @@ impl Connection {
         }
     }
 
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
     /// Waits for the connection's end and says why it came.
     pub async fn closed(&self) -> String {
         self.connection.closed().await.to_string()

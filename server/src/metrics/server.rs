@@ -99,6 +99,9 @@ pub(crate) struct Counts {
     writes: [IntCounter; OUTCOMES.len()],
     pub(crate) reads: IntCounter,
     pub(crate) leader_changes: IntCounter,
+    pub(crate) challenges: IntCounter,
+    pub(crate) challenges_unanswered: IntCounter,
+    pub(crate) challenges_unsent: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
     pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
     pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
@@ -188,6 +191,15 @@ impl Counts {
             leader_changes: counter(
                 "leader_changes_total",
                 "Leaders that this server saw after the first one",
+            ),
+            challenges: counter("challenges_total", "Agents that were asked whether they live, each time"),
+            challenges_unanswered: counter(
+                "challenges_unanswered_total",
+                "Challenges to which the agent said nothing in time",
+            ),
+            challenges_unsent: counter(
+                "challenges_unsent_total",
+                "Challenges that were not sent because too many were under way",
             ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),

@@ -17,7 +17,7 @@ use super::stage::{Event, Stage};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
-    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Outbox, Response,
+    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Outbox, Request, Response,
     SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::{Error, SessionOptions};
@@ -551,6 +551,9 @@ impl Guard {
                 acts.push(Act::Cancel(number, request));
             }
         }
+        let is_answered = |what: &Request| matches!(what, Request::NodeLease(..));
+        let (answered, requests): (Vec<_>, Vec<_>) =
+            requests.into_iter().partition(|(_, what)| is_answered(what));
         for (request, what) in requests {
             seat.under_way.insert(request, guard_calls::kind(&what));
             let limit = guard_calls::limit(&what);
@@ -558,6 +561,10 @@ impl Guard {
             let call = guard_calls::local_call(&mut self.draw, node, what);
             acts.push(Act::Call(number, request, call));
             stage.after(limit, Event::Guard(self.agent, self.number, GuardEvent::Tired(number, request)));
+        }
+        for (request, _) in answered {
+            let unknown = Err(guard_calls::tells_no_node_lease());
+            self.tell(stage, number, Input::Answered(request, unknown), acts);
         }
         self.plan_to_wake(stage, number);
         for event in events {

@@ -65,6 +65,8 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
         Request::FindSession(session, _) => {
             return read(Query::Session(id_of(&session)), Read::default());
         }
+        // Agents are played without their HTTP: see `tells_no_node_lease`.
+        Request::NodeLease(..) => unreachable!("answered before it becomes a call"),
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
         Request::List(prefix, how) => return read(Query::Entries(prefix.into()), how),
         Request::Acquire(write, session, Some(wait)) => {
@@ -174,6 +176,11 @@ fn unavailable(reason: &Unavailable) -> Error {
     } else {
         Error::UnknownOutcome { status: 500, text }
     }
+}
+
+/// What an agent answers that tells nothing of its node's lease: the TTL alone bounds sessions.
+pub fn tells_no_node_lease() -> Error {
+    Error::Refused { status: 404, text: "no such endpoint".into() }
 }
 
 /// The connection broke, or the time ran out.

@@ -3,10 +3,10 @@
 use super::context::Context;
 use super::error::CliError;
 use super::lock::child::{Program, Signals};
-use super::lock::held::{self, Ended, Held};
-use super::lock::{duration, ttl};
+use super::lock::held::{self, Ended, Held, OnJeopardy};
+use super::lock::{duration, ttl, window_parser};
 use super::output::{print_line, printable};
-use lockmesh_client::{Client, Election, LOCK_FLAGS, Leader, Observer, SessionOptions};
+use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, SessionOptions};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,6 +34,10 @@ pub struct Args {
     /// How long nobody else is elected after the office was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
+    /// How long this host may stay silent before another one is elected: fast (1.5 s), default (5 s)
+    /// or safe (15 s); the agent's default unless told otherwise
+    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    window: Option<HealthWindow>,
     /// The key's flags; 0 for an election that others hold with plain requests
     #[arg(long, value_name = "NUMBER", default_value_t = LOCK_FLAGS, hide_default_value = true)]
     flags: u64,
@@ -86,6 +90,7 @@ impl Args {
         let session = SessionOptions {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
+            health_window: self.window,
             ..SessionOptions::named(format!("lockmesh elect at '{}'", self.name))
         };
         Election::new(client, self.name.trim_start_matches('/'))
@@ -127,7 +132,7 @@ async fn campaign(
         } else {
             let program =
                 Program { words: words.to_vec(), pass_stdin: false, environment: held.environment() };
-            held::run(&held, &program, signals).await.map(|ended| match ended {
+            held::run(&held, &program, OnJeopardy::Ignore, signals).await.map(|ended| match ended {
                 Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
                 Ended::Lost(_) => None,
             })

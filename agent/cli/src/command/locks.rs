@@ -82,19 +82,11 @@ fn loss_table(losses: &[Loss]) -> Table {
             loss.session_name.clone(),
             loss.node.clone(),
             loss.session.clone(),
-            why(loss),
+            loss.in_words(),
             lost_keys(loss),
         ]);
     }
     table
-}
-
-/// A loss's cause for people.
-pub(super) fn why(loss: &Loss) -> String {
-    match loss.check_id.as_str() {
-        "" => loss.cause.clone(),
-        check => format!("{} ({check})", loss.cause),
-    }
 }
 
 /// The first keys with their fences, and how many more there were.
@@ -144,6 +136,16 @@ mod tests {
         };
         let text = loss_table(std::slice::from_ref(&loss)).render();
         assert!(text.ends_with("check-critical (web)  a/1#1 a/2#2 a/3#3 a/4#4 and 66 more"), "{text}");
+        let failed = Loss {
+            cause: "node-failed".into(),
+            health_window: "default".into(),
+            confirmed_by: vec!["s1".into(), "s3".into()],
+            silent_for: "5.1s".into(),
+            ..Loss::default()
+        };
+        let text = loss_table(std::slice::from_ref(&failed)).render();
+        let why = "node-failed (silent for 5.1s; window default; confirmed by s1, s3)";
+        assert!(text.contains(why), "{text}");
         assert_eq!(of_prefix(vec![loss.clone()], "a/").len(), 1);
         assert_eq!(of_prefix(vec![loss.clone()], "b").len(), 0);
         assert_eq!(of_prefix(vec![Loss::default(), loss], "").len(), 2);

@@ -3,9 +3,10 @@
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
+use super::lock::window_parser;
 use super::output::{Table, print_json, print_line};
-use lockmesh_client::Client;
 use lockmesh_client::shape::session::{NewSession, ServiceCheck, Session};
+use lockmesh_client::{Client, HealthWindow};
 use lockmesh_protocol::duration;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -83,6 +84,10 @@ struct CreateArgs {
     /// A check of the node that it rests on; may be given again [default: serfHealth]
     #[arg(long = "node-check", value_name = "ID")]
     node_checks: Vec<String>,
+    /// How long its node may stay silent, where it rests on serfHealth: fast (1.5 s), default (5 s)
+    /// or safe (15 s) [default: the agent's own]
+    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    window: Option<HealthWindow>,
     /// A check of a service that it rests on; may be given again
     #[arg(long = "service-check", value_name = "ID")]
     service_checks: Vec<String>,
@@ -147,6 +152,7 @@ fn new_session(args: CreateArgs) -> NewSession {
         node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
         checks: None,
+        health_window: args.window.map(|window| window.as_str().into()),
     }
 }
 
@@ -170,7 +176,7 @@ fn print_session(session: Option<Session>, id: &str, json: bool) -> Result<(), C
 }
 
 fn table(sessions: &[Session]) -> Table {
-    let mut table = Table::new(["ID", "Name", "Node", "TTL", "Behavior", "LockDelay", "Checks"]);
+    let mut table = Table::new(["ID", "Name", "Node", "TTL", "Behavior", "LockDelay", "Checks", "Window"]);
     for session in sessions {
         table.row([
             session.id.clone(),
@@ -180,6 +186,7 @@ fn table(sessions: &[Session]) -> Table {
             session.behavior.clone(),
             lock_delay(session),
             checks(session),
+            window(session),
         ]);
     }
     table
@@ -194,6 +201,7 @@ fn details(session: &Session) -> Table {
         ("Behavior", session.behavior.clone()),
         ("LockDelay", lock_delay(session)),
         ("Checks", checks(session)),
+        ("Window", window(session)),
         ("CreateIndex", session.create_index.to_string()),
     ] {
         table.row([name.into(), value]);
@@ -211,6 +219,16 @@ fn checks(session: &Session) -> String {
     all.map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
+/// How long its node may stay silent; empty where that does not end it.
+fn window(session: &Session) -> String {
+    let is_bound = checks(session).split(',').any(|check| check == "serfHealth");
+    match session.health_window.as_str() {
+        _ if !is_bound => String::new(),
+        "" => HealthWindow::Default.as_str().into(),
+        word => word.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +239,8 @@ mod tests {
         let none = new_session(CreateArgs { no_node_checks: true, ..CreateArgs::default() });
         assert_eq!(none.node_checks, Some(vec![]));
         let some = new_session(CreateArgs { service_checks: vec!["web".into()], ..CreateArgs::default() });
+        let fast = new_session(CreateArgs { window: Some(HealthWindow::Fast), ..CreateArgs::default() });
+        assert_eq!(fast.health_window.as_deref(), Some("fast"));
         assert_eq!(some.service_checks.map(|checks| checks[0].id.clone()), Some("web".into()));
     }
 
@@ -235,8 +255,8 @@ mod tests {
             service_checks: Some(vec![ServiceCheck { id: "web".into(), ..ServiceCheck::default() }]),
             ..Session::default()
         };
-        let expected = "ID  Name  Node  TTL  Behavior  LockDelay  Checks\n\
-                        s1  -     n1    -    release   15s        serfHealth,web";
+        let expected = "ID  Name  Node  TTL  Behavior  LockDelay  Checks          Window\n\
+                        s1  -     n1    -    release   15s        serfHealth,web  default";
         assert_eq!(table(&[session]).render(), expected);
     }
 }

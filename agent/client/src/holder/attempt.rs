@@ -15,6 +15,7 @@ use super::{Hold, HoldId, HoldStage, Holder, SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::entry::Acquired;
 use crate::error::Error;
+use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
@@ -155,7 +156,22 @@ impl Holder {
         match self.usable_session() {
             Usable::Alive(session) => self.go_on_with(hold, session),
             Usable::Coming => hold.attempt().step = AttemptStep::AwaitingSession,
+            Usable::Suspended if hold.attempt().wait_limit == WaitLimit::Once => {
+                self.turn_failed(hold, Error::SessionLost(Loss::NodeDeadline));
+            }
+            Usable::Suspended => self.await_resumption(hold),
             Usable::Lost(loss) => self.turn_failed(hold, Error::SessionLost(loss)),
+        }
+    }
+
+    /// Goes on when the session can be believed in again, unless the wait limit is over before.
+    fn await_resumption(&mut self, hold: &mut Hold) {
+        let attempt = hold.attempt();
+        attempt.step = AttemptStep::AwaitingSession;
+        match attempt.wait_limit {
+            WaitLimit::Until(limit) if limit <= self.now => self.give_up(hold, Ok(())),
+            WaitLimit::Until(limit) => hold.wakes_at = Some(limit),
+            WaitLimit::Endless | WaitLimit::Once => {}
         }
     }
 
@@ -165,12 +181,10 @@ impl Holder {
         self.holds.values().any(gives_back)
     }
 
-    pub(super) fn session_came(&mut self, hold: &mut Hold, result: Result<String, Error>) {
-        match result {
-            // Its creation may have taken longer than its whole TTL.
-            Ok(_) => self.begin_turn(hold),
-            Err(error) => self.turn_failed(hold, error),
-        }
+    /// The session that it waits for could not be created, or was lost before it could be used.
+    pub(super) fn session_failed(&mut self, hold: &mut Hold, error: Error) {
+        hold.wakes_at = None;
+        self.turn_failed(hold, error);
     }
 
     fn go_on_with(&mut self, hold: &mut Hold, session: String) {
@@ -356,7 +370,8 @@ impl Holder {
         // silence.
         let is_hopeless = !attempt.is_prepared || attempt.wait_limit == WaitLimit::Once;
         // A shared session is its keeper's, and others may hold under it.
-        let is_replaced = error.is_invalid_session() && self.session_use == SessionUse::OneHold;
+        let is_replaced = (error.is_invalid_session() || matches!(error, Error::SessionLost(_)))
+            && self.session_use == SessionUse::OneHold;
         if is_hopeless || !(is_replaced || error.is_transient()) {
             return self.give_up(hold, Err(error));
         }

@@ -86,15 +86,16 @@ impl Holder {
     /// Gives back what is or was held. From here on it is believed in no more.
     pub(super) fn give_back(&mut self, hold: &mut Hold) {
         self.cancel(hold.request.take());
-        let was_held = hold.loss.is_none()
-            && matches!(&hold.stage, HoldStage::Held(watch) if !watch.has_verdict())
-            && self.is_alive(&hold.session);
+        let HoldStage::Held(watch) = &hold.stage else { return };
+        // What is only suspended may be held still, and is given back like what is held.
+        let may_be_held = hold.loss.is_none() && !watch.has_verdict() && self.is_kept(&hold.session);
+        let was_held = may_be_held && watch.is_confirmed() && self.is_alive(&hold.session);
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
         match &hold.goal {
             // A release names the session only: under a shared one it would end a hold that was
             // acquired since. A slot's name on the list may keep others out and is taken off in any
             // case.
-            Goal::Lock(_) if !was_held => self.end_with(hold, Ok(false)),
+            Goal::Lock(_) if !may_be_held => self.end_with(hold, Ok(false)),
             Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
         }
     }
@@ -129,7 +130,7 @@ impl Holder {
 
     /// A pause is over.
     pub(super) fn give_back_again(&mut self, hold: &mut Hold) {
-        if self.is_alive(&hold.session) {
+        if self.is_kept(&hold.session) {
             return self.give_back_now(hold);
         }
         // Too late for another try.

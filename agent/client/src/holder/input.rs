@@ -3,6 +3,7 @@
 use super::goal::Goal;
 use super::id::{HoldId, HolderRequest};
 use super::moment::Moment;
+use super::node_lease::NodeLease;
 use crate::entry::Acquired;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -73,6 +74,8 @@ pub enum Response {
     Created(String),
     /// Whether the session that was renewed or asked for is there.
     Found(bool),
+    /// What the agent says of the session and of its node's lease.
+    NodeLease(NodeLease),
     /// The entries there are, and the index to wait behind; 0 where the agent gives none.
     Entries(Vec<Entry>, u64),
     /// What became of the attempt to take a lock.
@@ -92,6 +95,11 @@ impl Response {
     pub(super) fn found(self) -> bool {
         let Self::Found(found) = self else { unreachable!("no answer about a session: {self:?}") };
         found
+    }
+
+    pub(super) fn node_lease(self) -> NodeLease {
+        let Self::NodeLease(told) = self else { unreachable!("no answer about a node's lease: {self:?}") };
+        told
     }
 
     pub(super) fn entries(self) -> (Vec<Entry>, u64) {

@@ -31,6 +31,7 @@ pub(crate) enum Step {
 pub(crate) struct Lease {
     ttl: Duration,
     deadline: Moment,
+    jeopardy_at: Moment,
     renew_at: Moment,
     backoff: Backoff,
 }
@@ -40,8 +41,8 @@ impl Lease {
     /// holders out of step.
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
         let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
-        let mut lease =
-            Self { ttl, deadline: sent, renew_at: sent, backoff: Backoff::new(retry, LONGEST_RETRY) };
+        let backoff = Backoff::new(retry, LONGEST_RETRY);
+        let mut lease = Self { ttl, deadline: sent, jeopardy_at: sent, renew_at: sent, backoff };
         lease.renewed(sent, spread);
         lease
     }
@@ -49,6 +50,11 @@ impl Lease {
     /// The moment from which nobody can promise that the session lives.
     pub(crate) fn deadline(&self) -> Moment {
         self.deadline
+    }
+
+    /// From when on a renewal is overdue: it was due well before half of the TTL was over.
+    pub(crate) fn jeopardy_at(&self) -> Moment {
+        self.jeopardy_at
     }
 
     /// What to do now. The deadline is looked at before anything else.
@@ -69,6 +75,7 @@ impl Lease {
         let margin = (self.ttl / 20).max(LEAST_MARGIN);
         // An acknowledgement of an earlier renewal takes nothing back.
         self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
+        self.jeopardy_at = self.jeopardy_at.max(sent + (self.ttl / 2).saturating_sub(margin));
         // Between 30 % and 37 % of the TTL.
         self.renew_at = sent + self.ttl.mul_f64(0.30 + 0.07 * spread);
         self.backoff.succeeded();

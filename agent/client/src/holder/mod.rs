@@ -6,6 +6,7 @@
 //!                 └────────── pause ◀────────────┘                  watch: look again and again ──▶ Event::Lost
 //! lease: renew ─▶ acknowledged ─▶ deadline, counted from the sending     │
 //!    └ deadline passed, session gone ─▶ every hold is lost          Release, Drop ──▶ give back ──▶ Event::Released
+//! node lease: the agent tells a deadline ─▶ passed: every hold is suspended ─▶ told anew ─▶ look ─▶ held again, or lost
 //! ```
 //!
 //! It decides when a session is renewed and until when it is believed, how a lock or a slot is
@@ -21,6 +22,8 @@
 //! | `mod.rs` | the turn: one input, and all that follows from it |
 //! | `goal.rs`, `slots.rs` | what can be held, and all that differs between a lock and a slot; the list of a semaphore's holders |
 //! | `lease.rs` | when to renew and when to stop believing |
+//! | `node_lease.rs` | what the agent says of the node's lease, and until when that can be believed |
+//! | `state.rs` | how something that is held stands |
 //! | `session.rs` | the session: created, renewed, lost, destroyed |
 //! | `attempt.rs` | how something is acquired |
 //! | `watch.rs` | how a loss is found while the session lives |
@@ -28,8 +31,9 @@
 //! | `moment.rs` | a point in time of the clock that deadlines rest on |
 //!
 //! **Invariants.** No hold is believed in after the deadline of its session, which is counted from
-//! the *sending* of the renewal that was acknowledged; the deadline is looked at before any answer
-//! is. A hold ends once, with the first reason that is found. What may have been granted is given
+//! the *sending* of the renewal that was acknowledged, nor after the deadline of its node's lease;
+//! deadlines are looked at before any answer is. What was suspended is believed in again only after
+//! a look that began when the agent had vouched for the session anew. A hold ends once, with the first reason that is found. What may have been granted is given
 //! back before it is forgotten, or ends with its session. Nothing here waits, and nothing knows a
 //! clock, IO, a random source or hash order.
 
@@ -40,16 +44,20 @@ mod id;
 mod input;
 mod lease;
 mod moment;
+mod node_lease;
 mod outbox;
 mod session;
 mod slots;
+mod state;
 mod watch;
 
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
 pub use id::{HoldId, HolderRequest};
 pub use input::{Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
+pub use node_lease::{NodeLease, NodeLeaseState};
 pub use outbox::{Event, Grant, Notice, Outbox, Request, Write};
+pub use state::GuardState;
 
 use crate::backoff::Jitter;
 use crate::error::Error;
@@ -97,6 +105,7 @@ pub struct Holder {
 enum RequestPurpose {
     Creation { sent: Moment },
     Renewal { sent: Moment },
+    NodeLease,
     Ending(EndingId),
     Hold(HoldId),
 }
@@ -164,12 +173,39 @@ impl Holder {
         self.session.loss()
     }
 
+    /// How the session stands now.
+    pub fn session_state(&self, now: Moment) -> GuardState {
+        self.session.state(now)
+    }
+
+    /// How something that is or was held stands now.
+    pub fn state(&self, id: HoldId, now: Moment) -> GuardState {
+        match self.holds.get(&id) {
+            Some(Hold { loss: Some(loss), .. }) => GuardState::Lost(loss.clone()),
+            Some(Hold { stage: HoldStage::Held(watch), .. }) if watch.is_confirmed() => {
+                self.session.state(now)
+            }
+            Some(Hold { stage: HoldStage::Held(_), .. }) => GuardState::Suspended,
+            _ => GuardState::Lost(Loss::Closed),
+        }
+    }
+
+    /// Why whoever has acquired something, and does not wait for better news, has to stop.
+    pub fn reason_to_stop(&self, id: HoldId, now: Moment) -> Option<Loss> {
+        match &self.holds.get(&id)?.stage {
+            // Why it is gone is asked for.
+            HoldStage::Held(watch) if watch.has_verdict() => self.loss(id).cloned(),
+            HoldStage::Held(_) => self.state(id, now).reason_to_stop(),
+            _ => self.loss(id).cloned(),
+        }
+    }
+
     /// How long something is surely held from `now` on, unless somebody ends it on purpose or a
     /// health check does.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {
         let believed = self.holds.get(&id).is_some_and(|hold| match &hold.stage {
             // A look that found it gone counts at once, though its reason is still asked for.
-            HoldStage::Held(watch) => hold.loss.is_none() && !watch.has_verdict(),
+            HoldStage::Held(watch) => hold.loss.is_none() && watch.is_confirmed(),
             _ => false,
         });
         if believed { self.session.remaining(now) } else { Duration::ZERO }
@@ -241,6 +277,7 @@ impl Holder {
                 self.session_created(sent, result.map(Response::created));
             }
             Some(RequestPurpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
+            Some(RequestPurpose::NodeLease) => self.node_lease_told(result.map(Response::node_lease)),
             Some(RequestPurpose::Ending(ending)) => self.ending_answered(ending, result.map(|_| ())),
             Some(RequestPurpose::Hold(id)) => self.with_hold(id, |holder, hold| {
                 hold.request = None;
@@ -276,7 +313,7 @@ impl Holder {
             self.destroy_again(ending);
             return true;
         }
-        self.look_at_deadline() || self.renew_if_due() || self.end_if_abandoned()
+        self.look_at_deadline() || self.renew_if_due() || self.ask_for_node_lease() || self.end_if_abandoned()
     }
 
     /// Lets something happen to a hold, which is forgotten once it is over.

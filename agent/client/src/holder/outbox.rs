@@ -31,6 +31,10 @@ pub enum Request {
     Renew(String, Duration),
     /// Asks whether there is such a session; given up after this long.
     FindSession(String, Duration),
+    /// Asks how a session stands as far as its node is concerned, and waits for news behind this
+    /// index; 0 for an answer at once. An agent that does not know of nodes' leases refuses that with
+    /// 404 or 405.
+    NodeLease(String, Read),
     /// Ends a session.
     DestroySession(String),
     /// Reads one key.
@@ -91,6 +95,10 @@ pub enum Notice {
     RenewalFailed(String),
     /// No renewal of this session was acknowledged before its deadline.
     DeadlinePassed(String),
+    /// Nothing was heard of the lease of this session's node before its deadline: it is suspended.
+    Suspended(String),
+    /// This session, which was suspended, can be believed in again.
+    Resumed(String),
     /// Something about this key or prefix failed, for this reason; it is tried again.
     TryingAgain(String, String),
     /// What was or may have been granted of this key or prefix could not be given back, for this

@@ -1,12 +1,15 @@
-//! The session of a holder: created, renewed, lost, destroyed.
+//! The session of a holder: created, renewed, suspended and resumed, lost, destroyed.
 
 use super::lease::{Lease, Step};
 use super::moment::Moment;
+use super::node_lease::{Belief, NodeLease, NodeLeaseState, NodeWatch};
 use super::outbox::{Event, Notice, Request};
-use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse};
+use super::state::GuardState;
+use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::read::Read;
 use std::time::Duration;
 
 /// How often a session's end is tried to be told to the agent before it is left to its TTL, where
@@ -26,7 +29,22 @@ struct Kept {
     id: String,
     lease: Lease,
     renewal: Option<HolderRequest>,
+    node: NodeWatch,
     loss: Option<Loss>,
+    /// Whether somebody waits to be told that it is kept.
+    is_awaited: bool,
+}
+
+impl Kept {
+    fn new(id: String, lease: Lease, now: Moment, is_awaited: bool) -> Self {
+        Self { id, lease, renewal: None, node: NodeWatch::new(now), loss: None, is_awaited }
+    }
+
+    /// Until when it can be believed in; `None` for not at all.
+    fn deadline(&self) -> Option<Moment> {
+        let believed = self.node.limit(self.lease.deadline());
+        believed.filter(|_| self.loss.is_none())
+    }
 }
 
 /// The end of a session, until the agent was told.
@@ -57,8 +75,10 @@ pub(super) enum Then {
 pub(super) enum Usable {
     /// This one.
     Alive(String),
-    /// One that is being created.
+    /// One that is being created, or of which the agent has not said yet that it lives.
     Coming,
+    /// One that cannot be believed in at present, and may be again.
+    Suspended,
     /// None any more.
     Lost(Loss),
 }
@@ -73,20 +93,40 @@ impl Session {
     }
 
     pub(super) fn remaining(&self, now: Moment) -> Duration {
-        match &self.kept {
-            Some(Kept { loss: None, lease, .. }) => lease.deadline().since(now),
-            _ => Duration::ZERO,
+        let deadline = self.kept.as_ref().and_then(Kept::deadline);
+        deadline.map_or(Duration::ZERO, |deadline| deadline.since(now))
+    }
+
+    pub(super) fn state(&self, now: Moment) -> GuardState {
+        let Some(kept) = &self.kept else { return GuardState::Lost(Loss::Closed) };
+        match (&kept.loss, kept.deadline()) {
+            (Some(loss), _) => GuardState::Lost(loss.clone()),
+            // Before anybody has looked.
+            (None, _) if now >= kept.lease.deadline() => GuardState::Lost(Loss::Deadline),
+            (None, None) => GuardState::Suspended,
+            (None, Some(deadline)) => {
+                GuardState::until(deadline, kept.node.jeopardy_at(kept.lease.jeopardy_at()), now)
+            }
         }
+    }
+
+    /// Whether the agent tells how the session stands as far as its node is concerned.
+    pub(super) fn is_followed(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.loss.is_none() && kept.node.is_followed())
     }
 
     pub(super) fn wakes_at(&self, now: Moment) -> Option<Moment> {
         let kept = self.kept.as_ref().filter(|kept| kept.loss.is_none())?;
-        match (kept.renewal, kept.lease.step(now)) {
-            (None, Step::Sleep(until)) => Some(until),
-            (None, Step::Renew(_)) => Some(now),
+        let renews_at = match (kept.renewal, kept.lease.step(now)) {
+            (None, Step::Sleep(until)) => until,
+            (None, Step::Renew(_)) => now,
             // With a renewal under way there is only its answer to wait for, or the deadline.
-            (Some(_), _) | (None, Step::Lost) => Some(kept.lease.deadline()),
-        }
+            (Some(_), _) | (None, Step::Lost) => kept.lease.deadline(),
+        };
+        // Nothing is done then, but those who wait for another state must look again.
+        let jeopardy_at = kept.node.jeopardy_at(kept.lease.jeopardy_at());
+        let changes_at = Some(jeopardy_at).filter(|at| *at > now);
+        [Some(renews_at), kept.node.wakes_at(), changes_at].into_iter().flatten().min()
     }
 }
 
@@ -99,20 +139,37 @@ impl Holder {
 
     pub(super) fn session_created(&mut self, sent: Moment, result: Result<String, Error>) {
         self.session.creation = None;
-        let result = result.inspect(|id| {
+        let result = result.map(|id| {
             let lease = Lease::new(self.options.ttl, sent, self.jitter.fraction());
-            self.session.kept = Some(Kept { id: id.clone(), lease, renewal: None, loss: None });
+            let is_awaited = self.session_use == SessionUse::Shared;
+            self.session.kept = Some(Kept::new(id, lease, self.now, is_awaited));
         });
         // It may have taken longer than the whole TTL.
-        self.look_at_deadline();
-        match self.session_use {
-            SessionUse::Shared => self.outbox.events.push(Event::Kept(result)),
-            SessionUse::OneHold => {
-                let waiting = self.holds.values().find(|hold| hold.awaits_session()).map(|hold| hold.id);
-                if let Some(id) = waiting {
-                    self.with_hold(id, |holder, hold| holder.session_came(hold, result));
+        if self.look_at_deadline() {
+            return;
+        }
+        match (self.session_use, result) {
+            // Told once the agent has said until when it can be believed in.
+            (SessionUse::Shared, Ok(())) => {}
+            (SessionUse::Shared, Err(error)) => self.outbox.events.push(Event::Kept(Err(error))),
+            (SessionUse::OneHold, Ok(())) => self.go_on_with_session(),
+            (SessionUse::OneHold, Err(error)) => {
+                if let Some(id) = self.awaiting_session().first().copied() {
+                    self.with_hold(id, |holder, hold| holder.session_failed(hold, error));
                 }
             }
+        }
+    }
+
+    /// Those that wait for a session, or for the agent's word that it lives.
+    fn awaiting_session(&self) -> Vec<HoldId> {
+        self.holds.values().filter(|hold| hold.awaits_session()).map(|hold| hold.id).collect()
+    }
+
+    /// Whoever waits for a session looks again whether there is one to be had.
+    fn go_on_with_session(&mut self) {
+        for id in self.awaiting_session() {
+            self.with_hold(id, Self::begin_turn);
         }
     }
 
@@ -120,8 +177,12 @@ impl Holder {
     pub(super) fn usable_session(&mut self) -> Usable {
         match &self.session.kept {
             Some(kept) if !self.session.remaining(self.now).is_zero() => Usable::Alive(kept.id.clone()),
-            Some(Kept { loss, .. }) if self.session_use == SessionUse::Shared => {
-                Usable::Lost(loss.clone().unwrap_or(Loss::Deadline))
+            Some(Kept { loss: None, node, .. }) => match node.belief {
+                Belief::Unheard(_) => Usable::Coming,
+                _ => Usable::Suspended,
+            },
+            Some(Kept { loss: Some(loss), .. }) if self.session_use == SessionUse::Shared => {
+                Usable::Lost(loss.clone())
             }
             _ => {
                 self.create_session();
@@ -135,18 +196,129 @@ impl Holder {
         self.session.id() == Some(session) && !self.session.remaining(self.now).is_zero()
     }
 
-    /// Whether the deadline has passed since somebody looked.
+    /// Whether this is the present session and is not lost, though perhaps suspended.
+    pub(super) fn is_kept(&self, session: &str) -> bool {
+        self.session.id() == Some(session) && self.session.loss().is_none()
+    }
+
+    /// Whether a deadline has passed since somebody looked.
     pub(super) fn look_at_deadline(&mut self) -> bool {
         let Some(kept) = self.session.kept.as_ref().filter(|kept| kept.loss.is_none()) else { return false };
-        if kept.lease.step(self.now) != Step::Lost {
+        if kept.lease.step(self.now) == Step::Lost {
+            self.outbox.notices.push(Notice::DeadlinePassed(kept.id.clone()));
+            self.lose_and_destroy(Loss::Deadline);
+            if self.session_use == SessionUse::OneHold {
+                self.go_on_with_session();
+            }
+        } else if kept.node.is_unheard(self.now) {
+            self.lose_and_destroy(Loss::NodeDeadline);
+        } else if kept.node.is_overdue(self.now) {
+            self.suspend();
+        } else {
             return false;
         }
-        let id = kept.id.clone();
-        self.outbox.notices.push(Notice::DeadlinePassed(id.clone()));
-        self.lose_session(Loss::Deadline);
-        // Whoever waits for what it held need not wait for the server to notice, too.
-        self.destroy(id, DESTROY_TRIES, Then::Nothing);
         true
+    }
+
+    /// Whoever waits for what it held need not wait for the server to notice, too.
+    fn lose_and_destroy(&mut self, loss: Loss) {
+        let Some(id) = self.session.id().map(str::to_owned) else { return };
+        if self.lose_session(loss) {
+            self.destroy(id, DESTROY_TRIES, Then::Nothing);
+        }
+    }
+
+    /// Nothing is believed any more, but it may come back: the servers may have heard from the node
+    /// all the same.
+    fn suspend(&mut self) {
+        let Some(kept) = &mut self.session.kept else { return };
+        kept.node.belief = Belief::Suspended;
+        self.outbox.notices.push(Notice::Suspended(kept.id.clone()));
+        self.holds.values_mut().for_each(Hold::suspend);
+    }
+
+    /// The agent vouches for the session anew. Each hold is looked at before it is believed in.
+    fn resume(&mut self) {
+        let Some(kept) = &mut self.session.kept else { return };
+        if std::mem::take(&mut kept.is_awaited) {
+            self.outbox.events.push(Event::Kept(Ok(kept.id.clone())));
+        }
+        let suspended = self.holds.values().filter(|hold| hold.is_suspended());
+        let suspended: Vec<HoldId> = suspended.map(|hold| hold.id).collect();
+        for id in suspended {
+            self.with_hold(id, Self::confirm_hold);
+        }
+        self.go_on_with_session();
+    }
+
+    /// Asks the agent how the session stands as far as its node is concerned, if that is due.
+    pub(super) fn ask_for_node_lease(&mut self) -> bool {
+        let now = self.now;
+        let Some(kept) = self.session.kept.as_mut().filter(|kept| kept.loss.is_none()) else { return false };
+        if kept.node.request.is_some() || kept.node.asks_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        kept.node.asks_at = None;
+        let read = Read::default().newer_than(kept.node.index, WATCH_TIMEOUT);
+        let request = Request::NodeLease(kept.id.clone(), read);
+        let number = self.send(RequestPurpose::NodeLease, request);
+        if let Some(kept) = &mut self.session.kept {
+            kept.node.request = Some(number);
+        }
+        true
+    }
+
+    /// What the agent says of the session. Deadlines were looked at before.
+    pub(super) fn node_lease_told(&mut self, result: Result<NodeLease, Error>) {
+        let now = self.now;
+        let Some(kept) = &mut self.session.kept else { return };
+        kept.node.request = None;
+        let NodeLease { state, index } = match result {
+            Ok(told) => told,
+            Err(error) => return self.node_lease_unknown(&error),
+        };
+        kept.node.answered(now, index);
+        match state {
+            NodeLeaseState::Lost(reason) => {
+                self.lose_session(Loss::Ended(reason));
+            }
+            NodeLeaseState::Unbound => self.without_node_lease(),
+            NodeLeaseState::Until { deadline, jeopardy_at } if deadline > now => {
+                if kept.node.belief == Belief::Suspended {
+                    self.outbox.notices.push(Notice::Resumed(kept.id.clone()));
+                }
+                if kept.node.told(deadline, jeopardy_at) {
+                    self.resume();
+                }
+            }
+            NodeLeaseState::Until { .. } | NodeLeaseState::Suspended => kept.node.told_suspended(now),
+        }
+    }
+
+    fn node_lease_unknown(&mut self, error: &Error) {
+        let Some(kept) = &mut self.session.kept else { return };
+        let is_first = matches!(kept.node.belief, Belief::Unheard(_));
+        let is_unknown = matches!(error, Error::Refused { status: 404 | 405, .. });
+        if is_first && is_unknown {
+            // An agent that keeps no node lease, such as Consul's.
+            return self.without_node_lease();
+        }
+        if is_first && !error.is_transient() {
+            return self.lose_and_destroy(Loss::Unwatched(error.to_string()));
+        }
+        // What was promised stands until its end, and nobody but the agent makes it longer.
+        kept.node.failed(self.now, &mut self.jitter);
+        self.outbox.notices.push(Notice::TryingAgain(kept.id.clone(), error.to_string()));
+    }
+
+    /// Only the TTL bounds the session: nobody has to be asked any more.
+    fn without_node_lease(&mut self) {
+        let Some(kept) = &mut self.session.kept else { return };
+        // A deadline that was heard once is not taken back by an agent that does not know of it.
+        if matches!(kept.node.belief, Belief::Unheard(_)) {
+            (kept.node.belief, kept.node.asks_at) = (Belief::Unbound, None);
+            self.resume();
+        }
     }
 
     pub(super) fn renew_if_due(&mut self) -> bool {
@@ -183,8 +355,13 @@ impl Holder {
     fn lose_session(&mut self, loss: Loss) -> bool {
         let Some(kept) = self.session.kept.as_mut().filter(|kept| kept.loss.is_none()) else { return false };
         kept.loss = Some(loss.clone());
-        let renewal = kept.renewal.take();
-        self.cancel(renewal);
+        kept.node.asks_at = None;
+        let under_way = [kept.renewal.take(), kept.node.request.take()];
+        let is_awaited = std::mem::take(&mut kept.is_awaited);
+        under_way.into_iter().for_each(|request| self.cancel(request));
+        if is_awaited {
+            self.outbox.events.push(Event::Kept(Err(Error::SessionLost(loss.clone()))));
+        }
         self.outbox.events.push(Event::SessionLost(loss.clone()));
         // What is being acquired goes on with another session, or fails with its next turn; what is
         // being given back ends with this one.
@@ -192,6 +369,12 @@ impl Holder {
         let held: Vec<HoldId> = self.holds.values().filter(is_held).map(|hold| hold.id).collect();
         for id in held {
             self.with_hold(id, |holder, hold| holder.lose_hold(hold, loss.clone()));
+        }
+        // One that was too old when it came is replaced.
+        let is_replaced = loss == Loss::Deadline && self.session_use == SessionUse::OneHold;
+        let failed = if is_replaced { Vec::new() } else { self.awaiting_session() };
+        for id in failed {
+            self.with_hold(id, |holder, hold| holder.session_failed(hold, Error::SessionLost(loss.clone())));
         }
         true
     }

@@ -4,10 +4,12 @@
 //! another holder. From the moment of such a look on the hold is believed in no more, also while it
 //! is asked whether the session's end was the reason.
 
+use super::goal::Goal;
 use super::input::Response;
 use super::outbox::{Event, Request};
 use super::{Hold, HoldStage, Holder, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::read::Read;
@@ -28,20 +30,29 @@ pub(super) struct Watch {
     /// Looks that failed, one after the other.
     failures: u32,
     backoff: Backoff,
-    /// What a look found, while it is asked whether the session ended.
+    /// What a look found, while it is asked whether the session ended, and why.
     verdict: Option<Loss>,
+    /// How often the lock had been granted, as the first look showed.
+    lock_index: Option<u64>,
+    /// Whether the session was suspended since the last look that showed it held.
+    is_suspended: bool,
 }
 
 impl Default for Watch {
     fn default() -> Self {
         let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-        Self { index: 0, failures: 0, backoff, verdict: None }
+        Self { index: 0, failures: 0, backoff, verdict: None, lock_index: None, is_suspended: false }
     }
 }
 
 impl Watch {
     pub(super) fn has_verdict(&self) -> bool {
         self.verdict.is_some()
+    }
+
+    /// Whether no look found it gone, and one showed it held since its session was suspended.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.verdict.is_none() && !self.is_suspended
     }
 }
 
@@ -52,10 +63,45 @@ impl Hold {
             other => unreachable!("only what is held is watched: {other:?}"),
         }
     }
+
+    /// Whether the lock was granted anew since the first look: what was held before is lost, though
+    /// the same session may hold it.
+    fn regranted(&mut self, entries: &[Entry]) -> Option<Loss> {
+        let (Goal::Lock(_), Some(entry)) = (&self.goal, entries.first()) else { return None };
+        let watch = self.watch();
+        let first = *watch.lock_index.get_or_insert(entry.lock_index);
+        (watch.is_suspended && first != entry.lock_index).then_some(Loss::Released)
+    }
+
+    /// Its session is believed in no more, and may be again.
+    pub(super) fn suspend(&mut self) {
+        if let HoldStage::Held(watch) = &mut self.stage {
+            watch.is_suspended = true;
+        }
+    }
+
+    /// Whether it must be looked at before it is believed in again.
+    pub(super) fn is_suspended(&self) -> bool {
+        matches!(&self.stage, HoldStage::Held(watch) if watch.is_suspended && self.loss.is_none())
+    }
 }
 
 impl Holder {
+    /// Looks anew: an answer that was on its way when the session was suspended confirms nothing.
+    pub(super) fn confirm_hold(&mut self, hold: &mut Hold) {
+        let watch = hold.watch();
+        if watch.verdict.is_none() {
+            watch.index = 0;
+            self.cancel(hold.request.take());
+            self.look_at_hold(hold);
+        }
+    }
+
     pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
+        if let Some(verdict) = hold.watch().verdict.take() {
+            // No better word for it came in time.
+            return self.lose_hold(hold, verdict);
+        }
         // Consistent, because a leader that was deposed would show a lock as held that is another's
         // by now.
         let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIMEOUT);
@@ -67,10 +113,17 @@ impl Holder {
         if let Some(verdict) = hold.watch().verdict.take() {
             // A session's end shows in its keys first; say so where that is the reason.
             let is_gone = result.is_ok_and(|response| !response.found());
+            if is_gone && self.session.is_followed() && self.session.id() == Some(&hold.session) {
+                // The agent is about to tell why.
+                hold.watch().verdict = Some(Loss::SessionGone);
+                hold.wakes_at = Some(self.now + CAUSE_LIMIT);
+                return;
+            }
             return self.lose_hold(hold, if is_gone { Loss::SessionGone } else { verdict });
         }
         let judged = result.map(Response::entries).and_then(|(entries, index)| {
-            hold.goal.judge_hold(&hold.session, &entries).map(|verdict| (verdict, index))
+            let verdict = hold.goal.judge_hold(&hold.session, &entries)?;
+            Ok((verdict.or_else(|| hold.regranted(&entries)), index))
         });
         match judged {
             Ok((Some(verdict), _)) => {
@@ -79,8 +132,11 @@ impl Holder {
                 self.ask(hold, request);
             }
             Ok((None, index)) => {
+                let is_believed = self.is_alive(&hold.session);
                 let watch = hold.watch();
                 (watch.index, watch.failures) = (index, 0);
+                // A look that began before the session was resumed was cancelled then.
+                watch.is_suspended &= !is_believed;
                 watch.backoff.succeeded();
                 let pause = if index == 0 { COUNTED_RETRY } else { Duration::ZERO };
                 hold.wakes_at = Some(self.now + pause);

@@ -1,14 +1,14 @@
 //! What the holder of a lock is given.
 //!
-//! A guard learns of a loss from three sides: the lease of its session, which it counts itself; the
-//! agent's answer to a renewal; and a consistent blocking query on the key, which sees a deletion,
+//! A guard learns of a loss from four sides: the lease of its session and that of its node, whose
+//! deadlines it counts itself; the agent's answer to a renewal; and a consistent blocking query on the key, which sees a deletion,
 //! a release and another holder.
 
 use crate::client::Client;
 use crate::driver::Hold;
 use crate::entry::Acquired;
 use crate::error::Error;
-use crate::holder::{Grant, LockGoal};
+use crate::holder::{Grant, GuardState, LockGoal};
 use crate::loss::Loss;
 use bytes::Bytes;
 use std::time::Duration;
@@ -55,7 +55,20 @@ impl LockGuard {
         self.hold.remaining()
     }
 
-    /// Waits until the hold is lost, and tells why. At once, when it is lost already.
+    /// How the hold stands now.
+    pub fn state(&self) -> GuardState {
+        self.hold.state()
+    }
+
+    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on is
+    /// no change. Start with [`LockGuard::state`], then give back what this told last.
+    pub async fn changed(&self, known: &GuardState) -> GuardState {
+        self.hold.changed(known).await
+    }
+
+    /// Waits until the hold is lost, and tells why. At once, when it is lost already. One that is
+    /// suspended counts as lost here, with [`Loss::NodeDeadline`], for somebody else may hold the
+    /// lock: who can stand still and wait for better news uses [`LockGuard::changed`].
     pub async fn lost(&self) -> Loss {
         self.hold.lost().await
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fake::{Fake, Fault};
+use crate::holder::GuardState;
 use crate::loss::Loss;
 use crate::outcome::Outcome;
 use tokio::time::{Instant, sleep};
@@ -240,4 +241,52 @@ async fn the_holder_may_change_the_value() {
     assert_eq!(fake.value("job").as_deref(), Some("busy"));
     guard.release().await.expect("released");
     assert_eq!(fake.value("job").as_deref(), Some("busy"));
+}
+
+/// What a node lease with the default window promises when it was renewed just now.
+const PROMISE: Duration = Duration::from_millis(4_750);
+
+#[tokio::test(start_paused = true)]
+async fn is_held_no_longer_than_the_agent_vouches_for_its_node() {
+    let fake = Fake::start();
+    fake.renew_node_lease(PROMISE);
+    let guard = lock(&fake).acquire().await.expect("free");
+    assert!(guard.remaining() <= PROMISE);
+    for _ in 0..10 {
+        sleep(PROMISE / 3).await;
+        fake.renew_node_lease(PROMISE);
+    }
+    let safe = guard.state();
+    assert!(matches!(safe, GuardState::Safe { .. }), "{safe:?}");
+    let begun = Instant::now();
+    let jeopardy = guard.changed(&safe).await;
+    assert!(matches!(jeopardy, GuardState::Jeopardy { .. }) && guard.is_held(), "{jeopardy:?}");
+    // Renewals of the session itself are answered all the time.
+    let suspended = guard.changed(&jeopardy).await;
+    let lasted = begun.elapsed();
+    assert_eq!((suspended.clone(), guard.is_held()), (GuardState::Suspended, false));
+    assert!(lasted > PROMISE - Duration::from_millis(50) && lasted <= PROMISE, "{lasted:?}");
+    assert_eq!(guard.lost().await, Loss::NodeDeadline);
+    assert_eq!(fake.holder("job").as_deref(), Some(guard.session()), "it may come back");
+    fake.renew_node_lease(PROMISE);
+    assert!(matches!(guard.changed(&suspended).await, GuardState::Safe { .. }));
+    assert!(guard.release().await.expect("released"));
+    assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_dies_leaves_it_suspended_and_then_says_why_it_is_lost() {
+    let fake = Fake::start();
+    fake.renew_node_lease(PROMISE);
+    let guard = lock(&fake).acquire().await.expect("free");
+    fake.renew_node_lease(PROMISE);
+    fake.fail("events", Fault::DoneUnheard, usize::MAX);
+    let begun = Instant::now();
+    assert_eq!(guard.lost().await, Loss::NodeDeadline);
+    assert!(begun.elapsed() <= PROMISE);
+    fake.end_session(guard.session(), Duration::from_secs(15));
+    fake.heal();
+    let lost = guard.changed(&GuardState::Suspended).await;
+    assert_eq!(lost, GuardState::Lost(Loss::Ended("destroyed".into())));
+    assert!(!guard.release().await.expect("no error"));
 }

@@ -1,10 +1,10 @@
 //! What the holder of a slot is given. It learns of a loss as the guard of a lock does: from its
-//! session's lease, from the answers to renewals, and from a consistent blocking query on the
+//! session's and its node's lease, from the answers to renewals, and from a consistent blocking query on the
 //! semaphore's prefix.
 
 use crate::driver::Hold;
 use crate::error::Error;
-use crate::holder::Grant;
+use crate::holder::{Grant, GuardState};
 use crate::loss::Loss;
 use std::time::Duration;
 
@@ -42,7 +42,18 @@ impl SemaphoreGuard {
         self.hold.remaining()
     }
 
-    /// Waits until the slot is lost, and tells why. At once, when it is lost already.
+    /// How the hold stands now.
+    pub fn state(&self) -> GuardState {
+        self.hold.state()
+    }
+
+    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on is
+    /// no change. Start with [`SemaphoreGuard::state`], then give back what this told last.
+    pub async fn changed(&self, known: &GuardState) -> GuardState {
+        self.hold.changed(known).await
+    }
+
+    /// Waits until the slot is lost, or suspended, and tells why: see [`crate::LockGuard::lost`].
     pub async fn lost(&self) -> Loss {
         self.hold.lost().await
     }

@@ -48,16 +48,45 @@ pub struct Loss {
     pub session_name: String,
     /// Its node.
     pub node: String,
-    /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered` or `node-deregistered`.
+    /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
+    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave` or `node-reaped`.
     pub cause: String,
     /// The check, where it was one.
     #[serde(rename = "CheckID")]
     pub check_id: String,
+    /// For how long the node might be silent, where it failed: `fast`, `default` or `safe`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub health_window: String,
+    /// The nodes of the servers that confirmed its silence, where it failed.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
+    pub confirmed_by: Vec<String>,
+    /// How long before the verdict it was heard last, as a Go duration, where it failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub silent_for: String,
     /// The keys that it held; cut off after 64.
     #[serde(deserialize_with = "null_as_default")]
     pub keys: Vec<LostKey>,
     /// How many keys it held in all.
     pub key_count: u64,
+}
+
+impl Loss {
+    /// The cause with what is known of it, such as `node-failed (silent for 5.1s; window default;
+    /// confirmed by s1, s3)`.
+    pub fn in_words(&self) -> String {
+        let known = |words: &str, what: String| (!what.is_empty()).then(|| format!("{words}{what}"));
+        let details = [
+            known("", self.check_id.clone()),
+            known("silent for ", self.silent_for.clone()),
+            known("window ", self.health_window.clone()),
+            known("confirmed by ", self.confirmed_by.join(", ")),
+        ];
+        let details: Vec<String> = details.into_iter().flatten().collect();
+        match details.is_empty() {
+            true => self.cause.clone(),
+            false => format!("{} ({})", self.cause, details.join("; ")),
+        }
+    }
 }
 
 /// A key that was held at the end.

@@ -29,6 +29,10 @@ pub struct Session {
     /// The deprecated list of checks.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub checks: Vec<String>,
+    /// How long its node may stay silent: `fast` or `safe`; left out for the default. Consul has no
+    /// such field.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub health_window: String,
     /// The index that created it.
     pub create_index: u64,
     /// The same for ever.
@@ -75,6 +79,32 @@ pub struct NewSession {
     /// The deprecated list of checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<Vec<String>>,
+    /// How long its node may stay silent: `fast`, `default` or `safe`. Consul's agents overlook it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_window: Option<String>,
+}
+
+/// How a session stands, as `GET /v1/session/events/<id>` of its own node's agent says it: the data
+/// of an event, and the answer to a poll.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SessionEvent {
+    /// Which session.
+    pub session: String,
+    /// `safe`, `jeopardy`, `suspended` or `lost`.
+    pub state: String,
+    /// Until when the session is surely alive, as far as its node is concerned: nanoseconds of this
+    /// host's `CLOCK_BOOTTIME`. 0 where the node sets no deadline, or none is known.
+    pub deadline: u64,
+    /// From when on the next renewal is overdue, on the same clock; 0 where there is no deadline.
+    pub jeopardy_at: u64,
+    /// How long the deadline was away when this was written, in milliseconds.
+    #[serde(rename = "RemainingMS")]
+    pub remaining_ms: u64,
+    /// Why it is not `safe`, or has no deadline; empty where there is nothing to say.
+    pub reason: String,
+    /// What to wait behind for the next one; never goes back.
+    pub index: u64,
 }
 
 /// The answer to `PUT /v1/session/create`.

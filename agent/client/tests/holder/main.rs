@@ -3,14 +3,15 @@
 
 mod acquiring;
 mod giving_back;
+mod node_lease;
 mod sessions;
 mod slots;
 mod watching;
 
 use bytes::Bytes;
 use lockmesh_client::holder::{
-    Event, Goal, Grant, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Notice, Outbox, Request,
-    Response, SessionUse, WaitLimit, Wanted,
+    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, NodeLease,
+    NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::{Acquired, Entry, Error, LOCK_FLAGS, Loss, SessionOptions};
 use std::time::Duration;
@@ -31,6 +32,8 @@ struct Story {
     holder: Holder,
     now: Moment,
     renews: bool,
+    /// Whether the agent knows of its node's lease; otherwise it refuses to tell of it.
+    has_node_lease: bool,
     asked: Vec<(HolderRequest, Request)>,
     events: Vec<Event>,
     notices: Vec<Notice>,
@@ -45,6 +48,7 @@ impl Story {
             holder: Holder::new(options, session_use, 7),
             now: Moment::default() + SECOND,
             renews: true,
+            has_node_lease: false,
             asked: Vec::new(),
             events: Vec::new(),
             notices: Vec::new(),
@@ -79,7 +83,8 @@ impl Story {
 
     /// Answers look and request of an acquisition with a grant.
     fn grant(&mut self, fence: u64) {
-        let (look, _) = self.asked.pop().expect("it looks");
+        let looks = self.asked.iter().rposition(|(_, request)| word(request) == "get");
+        let (look, _) = self.asked.remove(looks.expect("it looks"));
         self.tell(Input::Answered(look, nothing_there()));
         self.answer("acquire", granted(fence));
         let Some(Event::Acquired(_, Ok(Some(Grant { fence: Some(found), .. })))) = self.events.last() else {
@@ -98,12 +103,16 @@ impl Story {
             let under_way = self.asked.iter().position(|(asked, _)| *asked == number);
             self.asked.remove(under_way.expect("only what is under way is cancelled"));
         }
-        self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(|word| *word != "renew"));
+        let is_logged = |word: &&str| !["renew", "node lease"].contains(word);
+        self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(is_logged));
         self.asked.extend(requests);
         self.events.extend(events);
         self.notices.extend(notices);
         if self.renews && self.asked().contains(&"renew") {
             self.answer("renew", Ok(Response::Found(true)));
+        }
+        if !self.has_node_lease && self.asked().contains(&"node lease") {
+            self.answer("node lease", Err(no_such_endpoint()));
         }
     }
 
@@ -179,6 +188,7 @@ fn word(request: &Request) -> &'static str {
         Request::CreateSession(_) => "create",
         Request::Renew(..) => "renew",
         Request::FindSession(..) => "find",
+        Request::NodeLease(..) => "node lease",
         Request::DestroySession(_) => "destroy",
         Request::Get(..) => "get",
         Request::List(..) => "list",
@@ -220,6 +230,11 @@ fn unheard() -> Error {
 /// Certainly nothing was done.
 fn not_done() -> Error {
     Error::Unavailable { status: 500, text: "No cluster leader".into() }
+}
+
+/// What an agent says that keeps no node lease.
+fn no_such_endpoint() -> Error {
+    Error::Refused { status: 404, text: "Invalid URL path: not a recognized HTTP API endpoint".into() }
 }
 
 fn invalid_session() -> Error {

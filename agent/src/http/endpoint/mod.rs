@@ -17,6 +17,7 @@ mod lockmesh;
 mod misfit;
 mod monitoring;
 mod operator;
+mod session_events;
 mod snapshot;
 mod status;
 pub(super) mod table;
@@ -38,6 +39,7 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::SessionInfo => session::info(call).await,
         Endpoint::SessionNode => session::node(call).await,
         Endpoint::SessionList => session::list(call).await,
+        Endpoint::SessionEvents => Box::pin(session_events::events(call)).await,
         Endpoint::StatusLeader => status::leader(call).await,
         Endpoint::StatusPeers => status::peers(call).await,
         Endpoint::Txn => Box::pin(txn::run(call, body)).await,

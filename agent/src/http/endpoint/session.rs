@@ -6,6 +6,7 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
+use crate::session_watches::NODE_HEALTH;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
@@ -265,7 +266,7 @@ async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> 
 }
 
 /// The session of the path. A text that is no id is merely unknown.
-fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
+pub(super) fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing session"));
     }

@@ -10,6 +10,7 @@ mod kv;
 mod operator;
 mod queue;
 mod session;
+mod session_events;
 mod snapshot;
 mod speed;
 mod txn;
@@ -17,12 +18,15 @@ mod txn;
 use super::body::Body;
 use super::router::respond;
 use super::{Api, HttpLimits};
+use crate::boot_clock::BootClock;
 use crate::checks::{CheckLimits, Checks};
 use crate::node::Identity;
+use crate::session_watches::SessionWatches;
 use crate::upstream::{self, BoxFuture, Upstream};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
+use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
@@ -55,6 +59,7 @@ pub(super) struct Quorum {
     /// The operator's orders so far.
     orders: Mutex<Vec<Call>>,
     status: Mutex<Status>,
+    lease: watch::Sender<LeaseState>,
 }
 
 impl Quorum {
@@ -227,6 +232,10 @@ impl upstream::Quorum for Quorum {
     ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move { Ok(self.answer(Call::Invite(servers)).await) })
     }
+
+    fn lease(&self) -> watch::Receiver<LeaseState> {
+        self.lease.subscribe()
+    }
 }
 
 /// Gives a position in a queue up when its waiter goes.
@@ -269,6 +278,7 @@ impl Stand {
             denied: Mutex::default(),
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
+            lease: watch::channel(LeaseState::default()).0,
         });
         quorum.apply(Command::Bootstrap {
             cluster_id: "cluster-one".into(),
@@ -280,7 +290,10 @@ impl Stand {
         let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(checks.clone().run(stopping));
-        let api = Api::new(upstream, identity(), limits, checks);
+        let mut api = Api::new(upstream.clone(), identity(), limits, checks);
+        let (node, most) = (identity().node, api.limits.max_watched_sessions);
+        let clock = BootClock::Virtual(tokio::time::Instant::now());
+        api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
         let api = Arc::new(api.with_allowed_hosts(vec!["lock.example".into()]));
         Self { api, quorum, _stop: stop }
     }

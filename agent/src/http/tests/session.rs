@@ -1,6 +1,7 @@
 //! Sessions: what creators may say, what is shown of them, and how they are ended and renewed.
 
-use super::Stand;
+use super::{HttpLimits, Stand};
+use lockmesh_protocol::record::HealthWindow;
 use serde_json::json;
 
 #[tokio::test]
@@ -34,11 +35,32 @@ async fn what_a_creator_says_is_kept() {
 }
 
 #[tokio::test]
+async fn a_window_is_shown_where_it_is_not_the_default() {
+    let stand = Stand::new();
+    for (body, shown) in [
+        (r#"{"HealthWindow":"fast"}"#, Some("fast")),
+        (r#"{"healthwindow":"safe"}"#, Some("safe")),
+        (r#"{"HealthWindow":"default"}"#, None),
+        ("{}", None),
+    ] {
+        let id = stand.session(body).await;
+        let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
+        assert_eq!(session.get("HealthWindow").and_then(|window| window.as_str()), shown, "{body}");
+    }
+    let limits = HttpLimits { default_health_window: HealthWindow::Safe, ..HttpLimits::default() };
+    let stand = Stand::with_limits(limits);
+    let id = stand.session("").await;
+    let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
+    assert_eq!(session["HealthWindow"], "safe");
+}
+
+#[tokio::test]
 async fn what_a_creator_may_not_say_is_refused() {
     let stand = Stand::new();
     for (body, status, text) in [
         (r#"{"Node":""}"#, 500, "Must provide Node"),
         (r#"{"Behavior":"x"}"#, 500, "Invalid Behavior setting 'x'"),
+        (r#"{"HealthWindow":"x"}"#, 500, "Invalid HealthWindow 'x': fast, default and safe are known"),
         (r#"{"TTL":"9s"}"#, 500, "Invalid Session TTL '9000000000', must be between [10s=24h0m0s]"),
         (r#"{"TTL":"15"}"#, 500, "Session TTL '15' invalid: time: missing unit in duration \"15\""),
         (r#"{"Node":"nowhere"}"#, 500, "Missing node registration"),

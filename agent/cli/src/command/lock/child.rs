@@ -136,6 +136,12 @@ impl Child {
         self.ended().await
     }
 
+    /// Ends the whole group at once, without asking.
+    pub async fn kill(&mut self) -> End {
+        self.signal(Signal::KILL);
+        self.ended().await
+    }
+
     fn is_anybody_left(&self) -> bool {
         self.end.is_none() || (self.has_group && test_kill_process_group(self.pid).is_ok())
     }
@@ -331,6 +337,15 @@ mod tests {
     async fn a_stopped_process_can_be_ended_too() {
         let mut child = Child::start(&shell("kill -STOP $$; exit 0")).expect("it starts");
         assert_eq!(child.stop(Duration::from_secs(600)).await, End::Killed(15));
+    }
+
+    #[tokio::test]
+    async fn a_kill_asks_nobody() {
+        let mut pipe = Pipe::new();
+        let text = format!("trap '' TERM; echo ready > {}; while :; do sleep 0.02; done", pipe.path);
+        let mut child = Child::start(&shell(&text)).expect("it starts");
+        assert_eq!(pipe.line().await, "ready");
+        assert_eq!(child.kill().await, End::Killed(9));
     }
 
     /// Whether a process is there and no zombie.

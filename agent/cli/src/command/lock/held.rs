@@ -4,7 +4,7 @@
 
 use super::child::{Child, End, Program, Signals, stop_ourselves};
 use crate::command::error::CliError;
-use lockmesh_client::{Error, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
+use lockmesh_client::{Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use rustix::process::Signal;
 use std::io::Write;
 use std::time::Duration;
@@ -44,6 +44,15 @@ pub enum WaitLimit {
     Within(Duration),
     /// One try.
     Once,
+}
+
+/// What is done with the program while a renewal is overdue, and it may be lost soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnJeopardy {
+    /// Nothing.
+    Ignore,
+    /// It is asked to end.
+    Terminate,
 }
 
 /// How the program's time ended.
@@ -129,7 +138,23 @@ impl Held {
         }
     }
 
-    /// Waits until it is lost.
+    /// How it stands.
+    pub fn state(&self) -> GuardState {
+        match self {
+            Self::Lock(guard) => guard.state(),
+            Self::Slot(guard) => guard.state(),
+        }
+    }
+
+    /// Waits until it stands otherwise.
+    pub async fn changed(&self, known: &GuardState) -> GuardState {
+        match self {
+            Self::Lock(guard) => guard.changed(known).await,
+            Self::Slot(guard) => guard.changed(known).await,
+        }
+    }
+
+    /// Waits until it is lost, or not surely held any more.
     pub async fn lost(&self) -> Loss {
         match self {
             Self::Lock(guard) => guard.lost().await,
@@ -160,22 +185,62 @@ impl Held {
 /// # Errors
 /// The program cannot be started. Nothing was run, and the hold is held still: the caller gives it
 /// back.
-pub async fn run(held: &Held, program: &Program, signals: &mut Signals) -> Result<Ended, CliError> {
+pub async fn run(
+    held: &Held,
+    program: &Program,
+    on_jeopardy: OnJeopardy,
+    signals: &mut Signals,
+) -> Result<Ended, CliError> {
     let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     let mut child = Child::start(program)
         .map_err(|error| CliError::failed(format!("cannot start {name}: {error}; nothing was run")))?;
+    let (mut state, mut was_asked) = (held.state(), false);
     loop {
         tokio::select! {
             // A program that has ended did so under its lock, even if that is lost just now.
             biased;
             end = child.ended() => return Ok(Ended::Itself(end)),
             reason = held.lost() => {
-                say(&format!("the lock is lost: {reason}; ending the program"));
-                child.stop(GRACE).await;
+                end(&mut child, &reason, was_asked).await;
                 return Ok(Ended::Lost(reason));
+            }
+            next = held.changed(&state) => {
+                state = next;
+                was_asked |= meet(&state, on_jeopardy, &child);
             }
             signal = signals.next() => pass_on(signal, held, &child),
         }
+    }
+}
+
+/// Ends a program whose lock is lost.
+async fn end(child: &mut Child, reason: &Loss, was_asked: bool) {
+    // Whoever waits may be given the lock from now on, and a lock-delay need not stand in between.
+    let is_urgent = match reason {
+        Loss::NodeDeadline => true,
+        Loss::Deadline => was_asked,
+        _ => false,
+    };
+    if is_urgent {
+        say(&format!("the lock is not surely held any more: {reason}; killing the program"));
+        child.kill().await;
+    } else {
+        say(&format!("the lock is lost: {reason}; ending the program"));
+        child.stop(GRACE).await;
+    }
+}
+
+/// Does what shall be done when the lock stands otherwise; whether the program was asked to end.
+fn meet(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
+    match (state, on_jeopardy) {
+        (GuardState::Jeopardy { .. }, OnJeopardy::Terminate) => {
+            say("a renewal is overdue, and the lock may be lost soon: asking the program to end");
+            child.signal(Signal::TERM);
+            // A stopped process hears of it only when it goes on.
+            child.signal(Signal::CONT);
+            true
+        }
+        _ => false,
     }
 }
 

@@ -15,8 +15,9 @@ pub mod held;
 use super::context::Context;
 use super::error::CliError;
 use child::{End, Program, Signals};
-use held::{Ended, Held, WaitLimit, Wanted, say};
-use lockmesh_client::{Lock, Semaphore, SessionOptions};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use held::{Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
+use lockmesh_client::{HealthWindow, Lock, Semaphore, SessionOptions};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use std::time::Duration;
 /// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands
 /// it to a shell, as `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE
 /// in its environment. When the lock is lost its process group is sent SIGTERM, and SIGKILL five
-/// seconds later.
+/// seconds later; SIGKILL at once when the servers have not heard this host for its window.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How many may hold it at a time; more than one makes it a semaphore
@@ -70,6 +71,13 @@ pub struct Options {
     /// How long nobody else is given the lock after it was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
+    /// How long this host may stay silent before the lock passes on: fast (1.5 s), default (5 s) or
+    /// safe (15 s); the agent's default unless told otherwise
+    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    window: Option<HealthWindow>,
+    /// What to do while a renewal is overdue: ignore it, or send the command SIGTERM (term)
+    #[arg(long, value_name = "WORD", value_parser = on_jeopardy_parser(), default_value = "ignore")]
+    on_jeopardy: OnJeopardy,
     /// Tell what happens
     #[arg(long)]
     verbose: bool,
@@ -142,7 +150,7 @@ pub async fn hold_and_run(
         held.fence().map_or("unknown".into(), |fence| fence.to_string())
     ));
     let program = Program { words, pass_stdin: program.pass_stdin, environment: held.environment() };
-    let ended = held::run(&held, &program, &mut signals).await;
+    let ended = held::run(&held, &program, options.on_jeopardy, &mut signals).await;
     // Also where the program could not be started.
     give_back(held, &wanted, &ended, options).await?;
     Ok(options.exit_code(&ended?))
@@ -185,6 +193,7 @@ impl Options {
         SessionOptions {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
+            health_window: self.window,
             ..SessionOptions::named(self.session_name.clone().unwrap_or_else(described))
         }
     }
@@ -235,6 +244,22 @@ impl ProgramArgs {
 /// Reads a duration as Go writes it.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     lockmesh_protocol::duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// Reads a window.
+pub(super) fn window_parser() -> impl TypedValueParser<Value = HealthWindow> {
+    let words = HealthWindow::ALL.map(HealthWindow::as_str);
+    PossibleValuesParser::new(words).map(|word| {
+        let window = HealthWindow::ALL.into_iter().find(|window| window.as_str() == word);
+        window.expect("no other word is let through")
+    })
+}
+
+fn on_jeopardy_parser() -> impl TypedValueParser<Value = OnJeopardy> {
+    PossibleValuesParser::new(["ignore", "term"]).map(|word| match word.as_str() {
+        "term" => OnJeopardy::Terminate,
+        _ => OnJeopardy::Ignore,
+    })
 }
 
 /// How long a session that is kept may live; the agent's `http.session_ttl_min` may ask for more.
@@ -289,6 +314,10 @@ mod tests {
         let session = args.options.session("a", &[]);
         assert_eq!((session.ttl, session.lock_delay), (Duration::from_secs(30), Some(Duration::ZERO)));
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
+        let args = parse("lockmesh lock --window fast --on-jeopardy=term a -- x").expect("good");
+        assert_eq!(args.options.session("a", &[]).health_window, Some(HealthWindow::Fast));
+        assert_eq!(args.options.on_jeopardy, OnJeopardy::Terminate);
+        assert_eq!(parse("lockmesh lock a -- x").expect("good").options.on_jeopardy, OnJeopardy::Ignore);
         assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.wait_limit(), WaitLimit::Once);
     }
 
@@ -312,6 +341,8 @@ mod tests {
             "lockmesh lock --once --timeout=1s a -- x",
             "lockmesh lock --monitor-retry=-1 a -- x",
             "lockmesh lock --unknown a -- x",
+            "lockmesh lock --window slow a -- x",
+            "lockmesh lock --on-jeopardy=kill a -- x",
             "lockmesh lock --ttl 0s a -- x",
             "lockmesh lock --ttl 99ms a -- x",
             "lockmesh lock --ttl 24h1ms a -- x",

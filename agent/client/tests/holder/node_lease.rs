@@ -1,0 +1,275 @@
+//! What the agent says of its node's lease, and until when a hold is believed in by that.
+
+use super::*;
+
+/// What is left of the deadline when an acknowledgement comes that was asked for just now.
+const WINDOW: Duration = Duration::from_millis(4_750);
+
+impl Story {
+    /// An agent that has a node lease, and has said nothing of it so far.
+    fn with_node_lease(session_use: SessionUse) -> Self {
+        Self { has_node_lease: true, ..Self::begin(session_use) }
+    }
+
+    /// A lock is held since now, under a session of its own, and its node is heard.
+    fn holding_on_a_node() -> Self {
+        let mut story = Self::with_node_lease(SessionUse::OneHold);
+        story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+        story.answer("create", Ok(Response::Created("S1".into())));
+        story.acknowledged();
+        story.grant(5);
+        story.answer("get", job_held_by("S1", 9));
+        story
+    }
+
+    /// The agent tells of an acknowledgement just now.
+    fn acknowledged(&mut self) {
+        let (deadline, jeopardy_at) = (self.now + WINDOW, self.now + WINDOW / 2);
+        self.told(NodeLeaseState::Until { deadline, jeopardy_at });
+    }
+
+    fn told(&mut self, state: NodeLeaseState) {
+        self.answer("node lease", Ok(Response::NodeLease(NodeLease { state, index: 7 })));
+    }
+
+    fn state(&self) -> GuardState {
+        self.holder.state(JOB, self.now)
+    }
+}
+
+#[test]
+fn nothing_is_acquired_before_the_agent_vouches_for_the_session() {
+    let mut story = Story::with_node_lease(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    assert_eq!(story.asked(), ["node lease"]);
+    assert_eq!(story.holder.session_remaining(story.now), Duration::ZERO);
+    // Its first renewal is not acknowledged yet.
+    story.told(NodeLeaseState::Suspended);
+    assert_eq!(story.asked(), ["node lease"], "and asked for the next word behind an index");
+    assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 7));
+    story.acknowledged();
+    assert_eq!(story.asked(), ["get", "node lease"]);
+}
+
+#[test]
+fn a_keeper_is_told_of_its_session_when_it_can_be_believed_in() {
+    let mut story = Story::with_node_lease(SessionUse::Shared);
+    story.tell(Input::Keep);
+    story.answer("create", Ok(Response::Created("S1".into())));
+    assert!(story.events.is_empty());
+    story.acknowledged();
+    assert!(matches!(&story.events[..], [Event::Kept(Ok(id))] if id == "S1"));
+    assert_eq!(story.holder.session_remaining(story.now), WINDOW);
+}
+
+#[test]
+fn a_session_that_nobody_vouches_for_is_given_up_after_a_while() {
+    let mut story = Story::with_node_lease(SessionUse::Shared);
+    story.tell(Input::Keep);
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.told(NodeLeaseState::Suspended);
+    story.pass(9 * SECOND);
+    assert!(story.events.is_empty());
+    story.pass(SECOND);
+    assert!(matches!(&story.events[0], Event::Kept(Err(Error::SessionLost(Loss::NodeDeadline)))));
+    assert_eq!(story.asked(), ["destroy"]);
+}
+
+#[test]
+fn the_deadline_is_the_earlier_one_of_ttl_and_node() {
+    let mut story = Story::holding_on_a_node();
+    assert_eq!(story.remaining(), WINDOW);
+    assert!(matches!(story.state(), GuardState::Safe { deadline } if deadline == story.now + WINDOW));
+    story.pass(2 * SECOND);
+    story.acknowledged();
+    assert_eq!(story.remaining(), WINDOW);
+    // From here on the session is not renewed, but the node is: the TTL ends first.
+    story.renews = false;
+    for _ in 0..5 {
+        story.pass(2 * SECOND);
+        if story.asked().contains(&"node lease") {
+            story.acknowledged();
+        }
+    }
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+}
+
+#[test]
+fn a_window_longer_than_the_ttl_adds_nothing() {
+    let mut story = Story::holding_on_a_node();
+    let (deadline, jeopardy_at) = (story.now + 60 * SECOND, story.now + 30 * SECOND);
+    story.told(NodeLeaseState::Until { deadline, jeopardy_at });
+    assert_eq!(story.remaining(), BELIEF);
+}
+
+#[test]
+fn an_agent_that_dies_moves_no_deadline() {
+    let mut story = Story::holding_on_a_node();
+    story.answer("node lease", Err(unheard()));
+    story.pass(WINDOW / 2 - MS);
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+    story.pass(MS);
+    // Nobody had to say so.
+    assert!(matches!(story.state(), GuardState::Jeopardy { .. }) && story.is_held());
+    while story.is_held() {
+        story.pass(10 * MS);
+        if story.asked().contains(&"node lease") {
+            let refused = Error::Refused { status: 404, text: "an older agent".into() };
+            story.answer("node lease", Err(refused));
+        }
+    }
+    assert_eq!(story.state(), GuardState::Suspended);
+    assert_eq!((story.remaining(), story.told_loss()), (Duration::ZERO, None));
+    assert_eq!(story.holder.loss(JOB), None, "it may come back");
+    assert!(story.notices.contains(&Notice::Suspended("S1".into())));
+    assert!(!story.asked().contains(&"destroy"));
+}
+
+#[test]
+fn a_stopped_process_finds_its_hold_suspended() {
+    let mut story = Story::holding_on_a_node();
+    story.suspend(WINDOW);
+    assert_eq!(story.state(), GuardState::Suspended, "before anybody told it anything");
+    // The answer that waited all the time was written when all was well.
+    story.told(NodeLeaseState::Until { deadline: story.now, jeopardy_at: story.now });
+    assert_eq!(story.state(), GuardState::Suspended);
+}
+
+#[test]
+fn a_suspended_hold_is_safe_again_only_after_a_look() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(WINDOW);
+    assert_eq!(story.state(), GuardState::Suspended);
+    // The watch that was under way all the time proves nothing.
+    story.answer("get", job_held_by("S1", 10));
+    assert_eq!(story.state(), GuardState::Suspended);
+    story.acknowledged();
+    assert_eq!(story.state(), GuardState::Suspended, "the leader has to confirm the hold, too");
+    assert!(story.notices.contains(&Notice::Resumed("S1".into())));
+    let Request::Get(_, read) = story.request("get") else { unreachable!() };
+    assert_eq!((read.index, read.consistency), (0, lockmesh_client::Consistency::Consistent));
+    story.answer("get", job_held_by("S1", 10));
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+    assert_eq!(story.remaining(), WINDOW);
+}
+
+#[test]
+fn a_look_that_fails_is_repeated_and_confirms_nothing() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(WINDOW);
+    story.acknowledged();
+    story.answer("get", Err(unheard()));
+    assert_eq!(story.state(), GuardState::Suspended);
+    story.pass(SECOND);
+    story.answer("get", job_held_by("S1", 10));
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+}
+
+#[test]
+fn a_suspended_hold_that_another_was_given_is_lost() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(WINDOW);
+    story.acknowledged();
+    story.answer("get", job_held_by("S2", 12));
+    story.answer("find", Ok(Response::Found(true)));
+    assert_eq!(story.told_loss(), Some(&Loss::Taken("S2".into())));
+    assert_eq!(story.state(), GuardState::Lost(Loss::Taken("S2".into())));
+}
+
+#[test]
+fn a_suspended_hold_that_was_granted_anew_meanwhile_is_lost() {
+    let held = |lock_index| {
+        let entry = Entry { key: "job".into(), session: Some("S1".into()), lock_index, ..Entry::default() };
+        Ok(Response::Entries(vec![Entry { flags: LOCK_FLAGS, ..entry }], 12))
+    };
+    let mut story = Story::holding_on_a_node();
+    story.answer("get", held(0));
+    story.pass(WINDOW);
+    story.acknowledged();
+    story.answer("get", held(1));
+    story.answer("find", Ok(Response::Found(true)));
+    assert_eq!(story.told_loss(), Some(&Loss::Released));
+}
+
+#[test]
+fn the_agent_says_why_a_session_is_lost() {
+    let mut story = Story::holding_on_a_node();
+    story.told(NodeLeaseState::Lost("node-failed".into()));
+    assert_eq!(story.told_loss(), Some(&Loss::Ended("node-failed".into())));
+    assert!(!story.is_held());
+    assert_eq!(story.asked(), [] as [&str; 0], "there is nothing to destroy and nobody to follow");
+}
+
+#[test]
+fn a_look_that_finds_the_session_gone_waits_for_the_reason_but_not_long() {
+    let gone = || {
+        let mut story = Story::holding_on_a_node();
+        story.answer("get", job_held_by("", 12));
+        story.answer("find", Ok(Response::Found(false)));
+        assert!(!story.is_held() && story.told_loss().is_none());
+        story
+    };
+    let mut story = gone();
+    story.told(NodeLeaseState::Lost("destroyed".into()));
+    assert_eq!(story.told_loss(), Some(&Loss::Ended("destroyed".into())));
+    let mut story = gone();
+    story.pass(SECOND);
+    assert_eq!(story.told_loss(), Some(&Loss::SessionGone));
+}
+
+#[test]
+fn an_agent_that_cannot_vouch_takes_no_promise_back() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(SECOND);
+    // It was started anew, and no renewal of its was acknowledged yet.
+    story.told(NodeLeaseState::Suspended);
+    assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
+    assert_eq!(story.remaining(), WINDOW - SECOND);
+    story.acknowledged();
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+}
+
+#[test]
+fn a_session_without_its_node_s_health_has_its_ttl_alone() {
+    let mut story = Story::with_node_lease(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.told(NodeLeaseState::Unbound);
+    story.grant(5);
+    assert_eq!(story.remaining(), BELIEF);
+    assert_eq!(story.asked(), ["get"], "there is nothing to follow");
+}
+
+#[test]
+fn what_is_suspended_is_given_back_like_what_is_held() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(WINDOW);
+    story.tell(Input::Release(JOB));
+    story.answer("release", Ok(Response::Verdict(true)));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}
+
+#[test]
+fn who_acquires_under_a_suspended_session_waits_as_long_as_it_may() {
+    let suspended = |wait_limit: fn(Moment) -> WaitLimit| {
+        let mut story = Story::with_node_lease(SessionUse::Shared);
+        story.tell(Input::Keep);
+        story.answer("create", Ok(Response::Created("S1".into())));
+        story.acknowledged();
+        story.pass(WINDOW);
+        story.tell(Input::Acquire(JOB, wanted(wait_limit(story.now))));
+        story
+    };
+    let story = suspended(|_| WaitLimit::Once);
+    assert!(matches!(story.told_acquired(), Some(Err(Error::SessionLost(Loss::NodeDeadline)))));
+    let mut story = suspended(|now| WaitLimit::Until(now + SECOND));
+    story.pass(SECOND);
+    assert!(matches!(story.told_acquired(), Some(Ok(None))));
+    let mut story = suspended(|_| WaitLimit::Endless);
+    story.pass(SECOND);
+    assert_eq!(story.asked(), ["node lease"]);
+    story.acknowledged();
+    assert_eq!(story.asked(), ["get", "node lease"]);
+}

@@ -1,0 +1,239 @@
+//! Stories of a session as its guards are told of it. Time is what the story says.
+
+use lockmesh_agent_core::lease::{LeaseState, margin};
+use lockmesh_agent_core::session_events::{Input, SessionEvents, SessionState, SessionView};
+use lockmesh_protocol::lease::LeaseEnd;
+use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const WINDOW: Duration = HealthWindow::Default.duration();
+/// From when a renewal was sent to the deadline.
+const BELIEF: Duration = Duration::from_millis(4_750);
+const START: Time = Time(1_000_000_000);
+
+const THERE: SessionView = SessionView::Bound(HealthWindow::Default);
+
+struct Story {
+    events: SessionEvents,
+    now: Time,
+}
+
+impl Story {
+    /// A session on a node whose newest renewal was sent, acknowledged and read just now.
+    fn safe() -> Self {
+        let lease = LeaseState { renewed: Some(START), ended: None };
+        Self { events: SessionEvents::new(START, lease, START, THERE), now: START }
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.events.handle(self.now, input);
+    }
+
+    /// Time passes, and it is woken whenever it wants to be.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.events.wakes_at().filter(|at| *at <= end) {
+            assert!(at > self.now, "it wants to be woken in the past");
+            self.now = at;
+            self.tell(Input::Tick);
+        }
+        self.now = end;
+    }
+
+    /// A renewal that was sent at this time was acknowledged.
+    fn renewed(&mut self, sent: Time) {
+        self.tell(Input::Lease(LeaseState { renewed: Some(sent), ended: None }));
+    }
+
+    fn read(&mut self, began: Time, view: SessionView) {
+        self.tell(Input::Read { began, view });
+    }
+
+    fn state(&self) -> SessionState {
+        self.events.event().state
+    }
+
+    fn reason(&self) -> &str {
+        &self.events.event().reason
+    }
+}
+
+#[test]
+fn every_acknowledgement_is_an_event_with_a_later_deadline() {
+    let mut story = Story::safe();
+    assert_eq!(story.state(), SessionState::Safe);
+    assert_eq!(story.events.event().deadline, Some(START + BELIEF));
+    let first = story.events.event().index;
+    story.pass(WINDOW / 3);
+    let sent = story.now;
+    story.pass(20 * MS);
+    story.renewed(sent);
+    let event = story.events.event().clone();
+    assert_eq!((event.state, event.deadline), (SessionState::Safe, Some(sent + BELIEF)));
+    assert!(event.index > first);
+    // The same one once more is none, and an older one takes nothing back.
+    story.renewed(sent);
+    story.renewed(START);
+    assert_eq!(*story.events.event(), event);
+}
+
+#[test]
+fn the_deadline_counts_from_the_sending_for_every_window() {
+    for window in HealthWindow::ALL {
+        let lease = LeaseState { renewed: Some(START), ended: None };
+        let now = START + 300 * MS;
+        let events = SessionEvents::new(now, lease, now, SessionView::Bound(window));
+        let event = events.event();
+        assert_eq!(event.deadline, Some(START + (window.duration() - margin(window))));
+        assert_eq!(event.state, SessionState::Safe);
+        let renewal_due = START + window.duration() / 3;
+        assert!(event.jeopardy_at > Some(renewal_due + 50 * MS), "{window:?} leaves time for an answer");
+    }
+}
+
+#[test]
+fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
+    let mut story = Story::safe();
+    let jeopardy_at = story.events.event().jeopardy_at.expect("there is a deadline");
+    assert_eq!(jeopardy_at, START + (BELIEF - WINDOW / 2));
+    story.pass(jeopardy_at.since(START) - MS);
+    assert_eq!(story.state(), SessionState::Safe);
+    story.pass(MS);
+    assert_eq!(
+        (story.state(), story.events.event().deadline),
+        (SessionState::Jeopardy, Some(START + BELIEF))
+    );
+    assert!(story.reason().contains("overdue"));
+    story.renewed(story.now);
+    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "nobody else was given anything");
+    assert!(!story.events.wants_read());
+}
+
+#[test]
+fn past_the_deadline_an_acknowledgement_alone_makes_nothing_safe() {
+    let mut story = Story::safe();
+    story.pass(BELIEF);
+    assert_eq!(story.state(), SessionState::Suspended);
+    assert!(!story.events.wants_read(), "nobody is heard");
+    story.pass(SECOND);
+    let began = story.now;
+    story.pass(MS);
+    story.renewed(story.now);
+    assert_eq!(story.state(), SessionState::Suspended);
+    assert!(story.events.wants_read());
+    // This one may have been answered before the session ended.
+    story.read(began, THERE);
+    assert_eq!(story.state(), SessionState::Suspended);
+    assert!(story.events.wants_read());
+    story.read(story.now, THERE);
+    assert_eq!((story.state(), story.events.wants_read()), (SessionState::Safe, false));
+    assert_eq!(story.events.event().deadline, Some(story.now + BELIEF));
+}
+
+#[test]
+fn an_acknowledgement_that_comes_after_the_deadline_is_too_late() {
+    let mut story = Story::safe();
+    // The agent was stopped: the timer is late, and the answer comes first.
+    story.now = START + BELIEF + MS;
+    story.renewed(START + WINDOW / 3);
+    assert_eq!(story.state(), SessionState::Suspended);
+    assert!(story.events.wants_read());
+}
+
+#[test]
+fn a_read_that_finds_it_gone_says_why() {
+    let mut story = Story::safe();
+    story.read(story.now, SessionView::Gone("destroyed".into()));
+    assert_eq!((story.state(), story.reason()), (SessionState::Lost, "destroyed"));
+    assert_eq!(story.events.event().deadline, None);
+    assert!(story.events.is_over() && !story.events.wants_end());
+    // Whatever comes then.
+    let last = story.events.event().clone();
+    story.renewed(story.now);
+    story.read(story.now, THERE);
+    story.pass(60 * SECOND);
+    assert_eq!(*story.events.event(), last);
+}
+
+#[test]
+fn a_grace_of_one_window_after_the_deadline_it_is_lost_and_ended() {
+    let mut story = Story::safe();
+    story.pass(BELIEF + WINDOW - MS);
+    assert_eq!((story.state(), story.events.wants_end()), (SessionState::Suspended, false));
+    story.pass(MS);
+    assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
+    assert!(story.reason().starts_with("node-silent: "));
+    // The guards were told: it does not come back.
+    story.renewed(story.now);
+    story.read(story.now, THERE);
+    assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
+    assert!(!story.events.wants_read());
+    story.read(story.now, SessionView::Gone("node-failed".into()));
+    assert!(story.reason().starts_with("node-silent: ") && !story.events.wants_end());
+    assert!(story.events.is_over());
+}
+
+#[test]
+fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
+    let mut story = Story::safe();
+    story.pass(SECOND);
+    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended: Some(LeaseEnd::Superseded) }));
+    assert_eq!(
+        (story.state(), story.events.event().deadline),
+        (SessionState::Jeopardy, Some(START + BELIEF))
+    );
+    assert!(story.reason().contains("another process"), "{}", story.reason());
+    // It registers anew, and the new lease's first renewal is acknowledged.
+    story.tell(Input::Lease(LeaseState::default()));
+    assert_eq!(story.events.event().deadline, Some(START + BELIEF));
+    story.renewed(story.now);
+    assert_eq!((story.state(), story.events.wants_read()), (SessionState::Jeopardy, true));
+    assert_eq!(story.events.event().deadline, Some(START + BELIEF), "the session may have ended");
+    story.read(story.now, THERE);
+    assert_eq!(story.state(), SessionState::Safe);
+    assert_eq!(story.events.event().deadline, Some(story.now + BELIEF));
+}
+
+#[test]
+fn an_agent_that_was_just_started_vouches_for_nothing() {
+    let mut story =
+        Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
+    assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, None));
+    story.pass(60 * SECOND);
+    assert!(!story.events.wants_end(), "no deadline was told that could have passed");
+    story.renewed(story.now);
+    assert!(story.events.wants_read());
+    story.read(story.now, THERE);
+    assert_eq!(story.state(), SessionState::Safe);
+}
+
+#[test]
+fn an_acknowledgement_that_is_over_is_worth_no_read() {
+    let mut story =
+        Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
+    story.renewed(START);
+    assert!(story.events.wants_read());
+    story.now = START + BELIEF;
+    story.read(START, THERE);
+    assert_eq!((story.state(), story.events.wants_read()), (SessionState::Suspended, false));
+    story.renewed(story.now);
+    assert!(story.events.wants_read());
+}
+
+#[test]
+fn a_session_that_does_not_depend_on_its_node_has_no_deadline() {
+    let lease = LeaseState::default();
+    let mut story =
+        Story { events: SessionEvents::new(START, lease, START, SessionView::Unbound), now: START };
+    let event = story.events.event().clone();
+    assert_eq!((event.state, event.deadline), (SessionState::Safe, None));
+    assert!(event.reason.contains("TTL"));
+    assert_eq!(story.events.wakes_at(), None);
+    story.renewed(story.now);
+    assert_eq!(*story.events.event(), event, "renewals are no news to it");
+    story.read(story.now, SessionView::Gone("ttl-expired".into()));
+    assert_eq!(story.state(), SessionState::Lost);
+}

@@ -1,0 +1,222 @@
+//! How a session stands, as its guards are told: by poll and by stream, in stopped time.
+
+use super::super::body::Body;
+use super::super::router::respond;
+use super::{HttpLimits, Reply, Stand};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt;
+use lockmesh_agent_core::lease::LeaseState;
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::record::Node;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+use serde_json::Value;
+use std::time::Duration;
+
+impl Stand {
+    fn now(&self) -> Time {
+        self.api.session_watches.clock().now()
+    }
+
+    /// A renewal that was sent now is acknowledged.
+    fn renewed(&self) {
+        self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ended: None });
+    }
+
+    /// How a session stands; behind an index, as soon as there is news.
+    async fn events(&self, session: &str, behind: u64) -> Value {
+        let reply = self.poll(session, &format!("?index={behind}&wait=60s")).await;
+        let event = reply.json();
+        assert_eq!(event["Index"], reply.index(), "{reply:?}");
+        event
+    }
+
+    async fn poll(&self, session: &str, query: &str) -> Reply {
+        self.get(&format!("/v1/session/events/{session}{query}")).await
+    }
+
+    /// A response whose body still comes.
+    async fn stream(&self, session: &str) -> Body {
+        let request = Request::builder()
+            .uri(format!("/v1/session/events/{session}"))
+            .header("accept", "text/event-stream")
+            .body(Body::empty());
+        let response = respond(&self.api, request.unwrap()).await;
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        response.into_body()
+    }
+}
+
+async fn next(body: &mut Body) -> Option<String> {
+    let data: Bytes = body.frame().await?.unwrap().into_data().unwrap();
+    Some(String::from_utf8(data.to_vec()).unwrap())
+}
+
+fn index(event: &Value) -> u64 {
+    event["Index"].as_u64().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_tells_each_acknowledgement() {
+    let stand = Stand::new();
+    stand.renewed();
+    let sent = stand.now();
+    let id = stand.session("").await;
+    let event = stand.events(&id, 0).await;
+    assert_eq!(
+        (&event["Session"], &event["State"], &event["Reason"]),
+        (&id.into(), &"safe".into(), &"".into())
+    );
+    let deadline = (sent + Duration::from_millis(4_750)).0 * 1_000;
+    assert_eq!((event["Deadline"].as_u64(), event["RemainingMS"].as_u64()), (Some(deadline), Some(4_750)));
+    assert_eq!(event["JeopardyAt"].as_u64(), Some(deadline - 2_500_000_000));
+    let session = event["Session"].as_str().unwrap();
+    let (news, ()) = tokio::join!(stand.events(session, index(&event)), async {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        stand.renewed();
+    });
+    assert_eq!(news["State"], "safe");
+    assert!(news["Deadline"].as_u64() > Some(deadline) && index(&news) > index(&event));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
+    let stand = Stand::new();
+    stand.renewed();
+    let id = stand.session("").await;
+    let mut event = stand.events(&id, 0).await;
+    let begun = stand.now();
+    for (state, after) in [("jeopardy", 2_250), ("suspended", 4_750), ("lost", 9_750)] {
+        event = stand.events(&id, index(&event)).await;
+        assert_eq!(event["State"], state, "{event}");
+        let passed = stand.now().since(begun);
+        assert!(passed.as_millis().abs_diff(after) < 50, "{state} after {passed:?}");
+    }
+    assert!(event["Reason"].as_str().unwrap().starts_with("node-silent: "), "{event}");
+    // The agent ends it, and for whoever asks later that is why.
+    let mut news = stand.quorum.news.subscribe();
+    while stand.get("/v1/session/list").await.text() != "[]" {
+        news.changed().await.unwrap();
+    }
+    stand.quorum.parked(0).await;
+    event = stand.events(&id, index(&event)).await;
+    assert_eq!((&event["State"], &event["Reason"]), (&"lost".into(), &"destroyed".into()));
+    stand.get("/v1/session/list").await.is(200, "[]");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_session_is_safe_again_when_it_is_acknowledged_and_found() {
+    let stand = Stand::new();
+    stand.renewed();
+    let id = stand.session(r#"{"HealthWindow":"fast"}"#).await;
+    let mut event = stand.events(&id, 0).await;
+    while event["State"] != "suspended" {
+        event = stand.events(&id, index(&event)).await;
+    }
+    // It is acknowledged, but cannot be read.
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    stand.renewed();
+    event = stand.events(&id, index(&event)).await;
+    assert_eq!(event["State"], "suspended", "{event}");
+    assert!(event["Reason"].as_str().unwrap().contains("being looked at"), "{event}");
+    stand.mend();
+    event = stand.events(&id, index(&event)).await;
+    assert_eq!((&event["State"], &event["Reason"]), (&"safe".into(), &"".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_is_lost_with_the_reason() {
+    let stand = Stand::new();
+    stand.renewed();
+    let id = stand.session("").await;
+    let event = stand.events(&id, 0).await;
+    let destroy = format!("/v1/session/destroy/{id}");
+    let (lost, _) = tokio::join!(stand.events(&id, index(&event)), stand.put(&destroy, ""));
+    assert_eq!((&lost["State"], &lost["Reason"]), (&"lost".into(), &"destroyed".into()));
+    assert_eq!((&lost["Deadline"], &lost["RemainingMS"]), (&0.into(), &0.into()));
+    // Also for whoever asks later, and at once.
+    let later = stand.events(&id, index(&lost)).await;
+    assert_eq!((&later["State"], &later["Reason"]), (&"lost".into(), &"destroyed".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_session_of_this_node_is_told_so() {
+    let stand = Stand::new();
+    for name in ["40e4a748-2192-161a-0510-9bf59fe950b5", "no-id"] {
+        let event = stand.events(name, 7).await;
+        assert_eq!(event["State"], "lost", "{event}");
+        assert!(event["Reason"].as_str().unwrap().contains("no such session"), "{event}");
+    }
+    stand.poll("", "").await.is(400, "Missing session");
+    stand.poll("x", "?index=no").await.is(400, "Invalid index");
+    let other = Node { name: "node-two".into(), id: super::NODE_ID.replace('4', "5"), ..super::own_node() };
+    stand.quorum.apply(Command::RegisterAgent(AgentRegistration::of(other)));
+    let id = stand.session(r#"{"Node":"node-two"}"#).await;
+    let refused = stand.poll(&id, "").await;
+    refused.failed(400, "refused");
+    assert!(refused.text().contains("node-two: ask the agent on that host"), "{refused:?}");
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    stand.poll(&id, "").await.failed(500, "not-done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_without_the_node_s_health_has_no_deadline() {
+    let stand = Stand::new();
+    let id = stand.session(r#"{"NodeChecks":[]}"#).await;
+    let event = stand.events(&id, 0).await;
+    assert_eq!((&event["State"], &event["Deadline"]), (&"safe".into(), &0.into()));
+    assert!(event["Reason"].as_str().unwrap().contains("TTL"), "{event}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_sends_what_stands_then_each_change_and_ends_with_the_session() {
+    let stand = Stand::new();
+    stand.renewed();
+    let id = stand.session(r#"{"HealthWindow":"safe"}"#).await;
+    let mut body = stand.stream(&id).await;
+    let first = next(&mut body).await.unwrap();
+    let (head, data) = first.split_once("data: ").unwrap();
+    let event: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(head, format!("event: safe\nid: {}\n", index(&event)));
+    assert!(data.ends_with("}\n\n"), "{data}");
+    let second = next(&mut body).await.unwrap();
+    assert!(second.starts_with("event: jeopardy\nid: "), "{second}");
+    stand.put(&format!("/v1/session/destroy/{id}"), "").await.is(200, "true");
+    let last = next(&mut body).await.unwrap();
+    assert!(last.starts_with("event: lost\nid: ") && last.contains("\"Reason\":\"destroyed\""), "{last}");
+    assert_eq!(next(&mut body).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_stream_is_kept_alive_until_the_agent_stops() {
+    let stand = Stand::new();
+    let id = stand.session(r#"{"NodeChecks":[]}"#).await;
+    let mut body = stand.stream(&id).await;
+    next(&mut body).await.unwrap();
+    let begun = stand.now();
+    assert_eq!(next(&mut body).await.unwrap(), ": nothing new\n\n");
+    assert_eq!(stand.now().since(begun).as_secs(), 15);
+    let event = stand.events(&id, 0).await;
+    let (polled, ()) = tokio::join!(stand.events(&id, index(&event)), async {
+        stand.api.session_watches.stop();
+    });
+    assert_eq!(polled, event, "answered with what there is");
+    assert_eq!(next(&mut body).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_sessions_are_followed_than_the_limit_says_and_none_for_nothing() {
+    let limits = HttpLimits { max_watched_sessions: 1, ..HttpLimits::default() };
+    let stand = Stand::with_limits(limits);
+    let first = stand.session(r#"{"NodeChecks":[]}"#).await;
+    let second = stand.session(r#"{"NodeChecks":[]}"#).await;
+    assert_eq!(stand.events(&first, 0).await["State"], "safe");
+    let refused = stand.poll(&second, "").await;
+    refused.failed(500, "not-done");
+    assert!(refused.text().contains("`session.max_watched`"), "{refused:?}");
+    // The first one's watch ends when nobody has asked for a while.
+    stand.quorum.parked(1).await;
+    stand.quorum.parked(0).await;
+    assert_eq!(stand.events(&second, 0).await["State"], "safe");
+}

@@ -1,0 +1,394 @@
+//! The sessions that guards on this host follow: a task each, which feeds
+//! [`SessionEvents`](lockmesh_agent_core::session_events) and carries out what it wants.
+//!
+//! A session's first follower begins the watch, all others share it, and it goes on for a while after
+//! the last one: guards poll. **Invariant:** what is told of a session comes out of the pure value;
+//! here nothing is decided.
+
+use crate::boot_clock::BootClock;
+use crate::http::loss_in_words;
+use crate::metrics;
+use crate::upstream::{BoxFuture, Upstream};
+use lockmesh_agent_core::lease::LeaseState;
+use lockmesh_agent_core::session_events::{Input, SessionEvent, SessionEvents, SessionState, SessionView};
+use lockmesh_net::random::seed;
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
+use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::record::Session;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// The check that every agent's node has, and on which a session depends unless its creator says
+/// otherwise.
+pub(crate) const NODE_HEALTH: &str = "serfHealth";
+
+/// How long a watch goes on without a follower.
+const LINGER: Duration = Duration::from_secs(15);
+
+/// How long one read waits for the session's end.
+const READ_WAIT: Duration = Duration::from_secs(300);
+
+/// The shortest and the longest pause after a read or a command that failed.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How many reasons are looked up at a time: a whole history is read for each.
+const REASONS_AT_A_TIME: usize = 4;
+
+/// The watches of one agent.
+#[derive(Debug)]
+pub struct SessionWatches {
+    upstream: Upstream,
+    node: NodeName,
+    most: usize,
+    clock: BootClock,
+    watched: Mutex<HashMap<SessionId, Arc<watch::Sender<SessionEvent>>>>,
+    reasons: Semaphore,
+    stopping: watch::Sender<bool>,
+}
+
+/// Why a session cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FollowError {
+    /// Its deadlines are of another host's clock.
+    #[error("the session belongs to node {0}: ask the agent on that host, whose clock its deadlines are of")]
+    OtherNode(NodeName),
+    /// There are too many.
+    #[error("{0} sessions are followed at this agent, which is `session.max_watched`: let some end first")]
+    Full(usize),
+    /// It could not be read.
+    #[error(transparent)]
+    Unavailable(Unavailable),
+}
+
+/// A session that is followed.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    told: watch::Receiver<SessionEvent>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// What became of a read: when it began, and what it found at which index.
+type SessionRead = (Time, Result<(SessionView, LogIndex), FollowError>);
+
+impl SessionWatches {
+    /// Follows nothing yet; at most so many sessions at a time.
+    pub(crate) fn new(upstream: Upstream, node: NodeName, most: usize) -> Arc<Self> {
+        Self::with_clock(upstream, node, most, BootClock::default())
+    }
+
+    /// The same, by another clock.
+    pub(crate) fn with_clock(upstream: Upstream, node: NodeName, most: usize, clock: BootClock) -> Arc<Self> {
+        Arc::new(Self {
+            upstream,
+            node,
+            most,
+            clock,
+            watched: Mutex::default(),
+            reasons: Semaphore::new(REASONS_AT_A_TIME),
+            stopping: watch::Sender::new(false),
+        })
+    }
+
+    /// The clock of the deadlines.
+    pub(crate) fn clock(&self) -> BootClock {
+        self.clock
+    }
+
+    /// Ends all streams, and answers whoever waits with what there is, now and from now on.
+    pub(crate) fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Follows a session; one that is gone is told as lost.
+    ///
+    /// # Errors
+    /// [`FollowError`]; nothing is followed.
+    pub(crate) async fn follow(self: &Arc<Self>, session: SessionId) -> Result<Followed, FollowError> {
+        if let Some(told) = self.table().get(&session) {
+            return Ok(self.followed(told.subscribe()));
+        }
+        let lease = self.upstream.lease().borrow().clone();
+        let (began, read) = self.read(session, None).await;
+        let (view, index) = read?;
+        let events = SessionEvents::new(began, lease, self.clock.now(), view);
+        if events.is_over() {
+            let (_, told) = watch::channel(events.event().clone());
+            return Ok(self.followed(told));
+        }
+        let mut table = self.table();
+        // Another one may have been first.
+        if let Some(told) = table.get(&session) {
+            return Ok(self.followed(told.subscribe()));
+        }
+        if table.len() >= self.most {
+            return Err(FollowError::Full(self.most));
+        }
+        let (told, receiver) = watch::channel(events.event().clone());
+        let told = Arc::new(told);
+        table.insert(session, Arc::clone(&told));
+        metrics::WATCHED_SESSIONS.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
+        drop(table);
+        tokio::spawn(Watch::new(Arc::clone(self), session, events, told).run(index));
+        Ok(self.followed(receiver))
+    }
+
+    fn followed(&self, told: watch::Receiver<SessionEvent>) -> Followed {
+        Followed { told, stopping: self.stopping.subscribe() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<watch::Sender<SessionEvent>>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a watch, unless somebody follows it and it `may_go_on`.
+    fn forget(&self, session: SessionId, may_go_on: bool) -> bool {
+        let mut table = self.table();
+        if may_go_on && table.get(&session).is_some_and(|told| !told.is_closed()) {
+            return false;
+        }
+        table.remove(&session);
+        metrics::WATCHED_SESSIONS.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
+        true
+    }
+
+    /// Reads a session from the leader; behind an index, when it changes.
+    async fn read(&self, session: SessionId, behind: Option<LogIndex>) -> SessionRead {
+        let began = self.clock.now();
+        let blocking = behind.map(|index| Blocking { index, wait: READ_WAIT });
+        let answer = self.upstream.read(Query::Session(session), Consistency::Default, blocking).await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(unavailable) => return (began, Err(FollowError::Unavailable(unavailable))),
+        };
+        let found = match &answer.rows {
+            Rows::Sessions(sessions) => sessions.first(),
+            _ => None,
+        };
+        let view = match found {
+            Some(session) if session.spec.node.folded() != self.node.folded() => {
+                return (began, Err(FollowError::OtherNode(session.spec.node.clone())));
+            }
+            Some(session) => view(session),
+            None => SessionView::Gone(self.reason(session).await),
+        };
+        (began, Ok((view, answer.index)))
+    }
+
+    /// Why a session is gone, in words.
+    async fn reason(&self, session: SessionId) -> String {
+        let _permit = self.reasons.acquire().await;
+        let answer = self.upstream.read(Query::Losses, Consistency::Default, None).await;
+        let Ok(Rows::Losses(losses)) = answer.as_ref().map(|answer| &answer.rows) else {
+            return "the session is gone: why could not be looked up".into();
+        };
+        match losses.iter().find(|loss| loss.session == session) {
+            Some(loss) => loss_in_words(loss),
+            None => "there is no such session: it ended long ago, or never was".into(),
+        }
+    }
+}
+
+/// What a session's checks say of its node.
+fn view(session: &Session) -> SessionView {
+    let spec = &session.spec;
+    match spec.all_checks().any(|check| check.as_str() == NODE_HEALTH) {
+        true => SessionView::Bound(spec.health_window),
+        false => SessionView::Unbound,
+    }
+}
+
+impl Followed {
+    /// What is told now.
+    pub(crate) fn event(&self) -> SessionEvent {
+        self.told.borrow().clone()
+    }
+
+    /// The same, which counts as seen.
+    pub(crate) fn newest(&mut self) -> SessionEvent {
+        self.told.borrow_and_update().clone()
+    }
+
+    /// Waits until something else is told than what was seen last; `false` where nothing will be any
+    /// more.
+    pub(crate) async fn changed(&mut self) -> bool {
+        tokio::select! {
+            told = self.told.changed() => told.is_ok(),
+            // A sender that is gone means the same as `true`.
+            _ = self.stopping.wait_for(|stopping| *stopping) => false,
+        }
+    }
+
+    /// Waits until something is told behind this index, or nothing will be any more.
+    pub(crate) async fn behind(&mut self, index: u64) {
+        loop {
+            let told = self.told.borrow_and_update().index;
+            // An index from the future is of another boot of this host.
+            if told != index || !self.changed().await {
+                return;
+            }
+        }
+    }
+}
+
+/// The watch over one session.
+struct Watch {
+    watches: Arc<SessionWatches>,
+    session: SessionId,
+    events: SessionEvents,
+    told: Arc<watch::Sender<SessionEvent>>,
+    backoff: Backoff,
+}
+
+impl Watch {
+    fn new(
+        watches: Arc<SessionWatches>,
+        session: SessionId,
+        events: SessionEvents,
+        told: Arc<watch::Sender<SessionEvent>>,
+    ) -> Self {
+        Self { watches, session, events, told, backoff: Backoff::new(PAUSES, seed()) }
+    }
+
+    async fn run(mut self, mut index: LogIndex) {
+        let clock = self.watches.clock;
+        let mut stopping = self.watches.stopping.subscribe();
+        let mut lease = self.watches.upstream.lease();
+        lease.mark_changed();
+        let mut reading = self.begin_read(index, Duration::ZERO);
+        let mut is_fresh = self.events.wants_read();
+        let mut ending: Option<BoxFuture<bool>> = None;
+        let mut lingering = self.begin_linger();
+        while !self.events.is_over() {
+            tokio::select! {
+                stands = next_lease(&mut lease) => self.take(Input::Lease(stands)),
+                (began, read) = &mut reading => {
+                    let pause = self.take_read(began, read, &mut index);
+                    (reading, is_fresh) = (self.begin_read(index, pause), self.events.wants_read());
+                }
+                ended = finished(&mut ending) => ending = (!ended).then(|| self.begin_end()),
+                () = clock.sleep_until(self.events.wakes_at()) => self.take(Input::Tick),
+                () = &mut lingering => {
+                    if !self.events.wants_end() && self.watches.forget(self.session, true) {
+                        return;
+                    }
+                    lingering = self.begin_linger();
+                }
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+            }
+            if self.events.wants_read() && !is_fresh {
+                // One that waits for news would find the session only at its end.
+                (reading, is_fresh) = (self.begin_read(index, Duration::ZERO), true);
+            }
+            if self.events.wants_end() && ending.is_none() {
+                ending = Some(self.begin_end());
+            }
+        }
+        self.watches.forget(self.session, false);
+    }
+
+    fn take(&mut self, input: Input) {
+        let before = self.events.event().state;
+        self.events.handle(self.watches.clock.now(), input);
+        let event = self.events.event();
+        if event.state != before {
+            metrics::SESSION_STATES.with_label_values(&[event.state.as_str()]).inc();
+            self.log(event);
+        }
+        self.told.send_if_modified(|told| {
+            let is_news = told.index != event.index;
+            *told = event.clone();
+            is_news
+        });
+    }
+
+    fn log(&self, event: &SessionEvent) {
+        let (session, reason) = (self.session, event.reason.as_str());
+        match event.state {
+            SessionState::Safe => tracing::info!(%session, "the session is safe again"),
+            SessionState::Jeopardy => tracing::info!(%session, reason, "the session is in jeopardy"),
+            SessionState::Suspended => tracing::warn!(%session, reason, "the session is suspended"),
+            SessionState::Lost => tracing::warn!(%session, reason, "the session is lost"),
+        }
+    }
+
+    /// Takes what a read found; how long to wait before the next one.
+    fn take_read(
+        &mut self,
+        began: Time,
+        read: Result<(SessionView, LogIndex), FollowError>,
+        index: &mut LogIndex,
+    ) -> Duration {
+        match read {
+            Ok((view, at)) => {
+                *index = at;
+                self.backoff.reset();
+                self.take(Input::Read { began, view });
+                Duration::ZERO
+            }
+            Err(error) => {
+                tracing::debug!(session = %self.session, %error, "a followed session cannot be read");
+                self.backoff.next_pause()
+            }
+        }
+    }
+
+    /// A read that waits for news behind an index, unless the session has to be looked at now.
+    fn begin_read(&self, index: LogIndex, pause: Duration) -> BoxFuture<SessionRead> {
+        let (watches, session) = (Arc::clone(&self.watches), self.session);
+        let behind = (!self.events.wants_read()).then_some(index);
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            watches.read(session, behind).await
+        })
+    }
+
+    /// Ends when nobody has followed for a while.
+    fn begin_linger(&self) -> BoxFuture<()> {
+        let told = Arc::clone(&self.told);
+        Box::pin(async move {
+            loop {
+                told.closed().await;
+                tokio::time::sleep(LINGER).await;
+                if told.is_closed() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Ends the session; `true` when that is done.
+    fn begin_end(&mut self) -> BoxFuture<bool> {
+        let (upstream, session, pause) =
+            (self.watches.upstream.clone(), self.session, self.backoff.next_pause());
+        Box::pin(async move {
+            let ended = upstream.propose(Command::DestroySession(session)).await;
+            if let Err(error) = &ended {
+                tracing::debug!(%session, %error, "a session that was given up cannot be ended yet");
+                tokio::time::sleep(pause).await;
+            }
+            ended.is_ok()
+        })
+    }
+}
+
+/// How the lease stands, as soon as that has changed.
+async fn next_lease(lease: &mut watch::Receiver<LeaseState>) -> LeaseState {
+    match lease.changed().await {
+        Ok(()) => lease.borrow_and_update().clone(),
+        // Whoever plays the quorum keeps no lease.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn finished(work: &mut Option<BoxFuture<bool>>) -> bool {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
