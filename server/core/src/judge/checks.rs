@@ -97,17 +97,19 @@ impl Checks {
     }
 
     /// The servers that asked a node in vain, and said so just now; `juror` is this server's own.
+    /// For a verdict those that abstain are not counted.
     pub(super) fn confirmed_by(
         &self,
         now: Time,
         number: AgentNumber,
         (me, juror): (ServerId, &Juror),
+        is_verdict: bool,
     ) -> Vec<ServerId> {
         let Some(check) = self.open.get(&number) else { return Vec::new() };
         let confirms = |report: &JurorReport| {
             report.challenge == check.challenge
                 && report.unanswered >= LEAST_UNANSWERED
-                && !report.abstains
+                && !(is_verdict && report.abstains)
                 && report.answer.is_none()
         };
         let others = self.reports.iter().filter(|(_, (told, reports))| {

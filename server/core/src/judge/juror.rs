@@ -166,8 +166,8 @@ impl Juror {
         let is_stale = now.since(found) > CHALLENGE_LOST;
         Some(JurorReport {
             challenge: check.order.challenge,
-            unanswered,
-            abstains: now < check.abstains_until || is_stale,
+            unanswered: if is_stale { 0 } else { unanswered },
+            abstains: now < check.abstains_until,
             answer: check.answer,
         })
     }

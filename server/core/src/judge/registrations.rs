@@ -156,7 +156,9 @@ impl Core {
             None => overdue_after(HealthWindow::Default.duration()),
         };
         let waited = now.since(waiting.came);
-        if waited >= silence && self.confirmed_by(now, agent.number).is_some() {
+        // No node fails by it, so whoever has asked often enough counts, also a juror that
+        // was late before.
+        if waited >= silence && self.confirmed_by(now, agent.number, false).is_some() {
             Verdict::Propose
         } else if waited >= LONGEST_WAIT {
             Verdict::GiveUp

@@ -67,7 +67,7 @@ impl Core {
             return None;
         }
         let window = self.window_due(now, lease)?;
-        let confirmed_by = self.confirmed_by(now, number)?;
+        let confirmed_by = self.confirmed_by(now, number, true)?;
         let silent_for = now.since(self.judge.windows.member(number)?.heard);
         let (term, base) = (self.serving?, self.state.index_base());
         Some(NodeFailure { lease, window, confirmed_by, silent_for, term, base })
@@ -96,9 +96,14 @@ impl Core {
     }
 
     /// The voters who asked a node in vain; none where they are no majority.
-    pub(super) fn confirmed_by(&self, now: Time, number: AgentNumber) -> Option<Vec<ServerId>> {
+    pub(super) fn confirmed_by(
+        &self,
+        now: Time,
+        number: AgentNumber,
+        is_verdict: bool,
+    ) -> Option<Vec<ServerId>> {
         let own = (self.config.id, &self.judge.juror);
-        let confirmed_by = self.judge.checks.confirmed_by(now, number, own);
+        let confirmed_by = self.judge.checks.confirmed_by(now, number, own, is_verdict);
         let is_broken = self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority);
         let is_enough = self.engine.membership().is_majority(|server| confirmed_by.contains(&server));
         (is_enough || (is_broken && !confirmed_by.is_empty())).then_some(confirmed_by)
