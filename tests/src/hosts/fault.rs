@@ -64,8 +64,8 @@ pub enum Which {
 pub enum Silent {
     /// The holder's host, as far as the others can see.
     Holder,
-    /// All others, as far as the holder's host can see. It is still heard: its guard gives up, and
-    /// may end the session before the servers do.
+    /// All others, as far as the holder's host can see. It is still heard: when its guard gives up,
+    /// it gives the lock back itself.
     Others,
     /// One server: a majority is there.
     Server,
@@ -174,14 +174,14 @@ impl Fault {
         }
     }
 
-    /// The causes of which the loss history must name one where the lock passes on.
-    pub fn causes(&self, window: Window) -> &'static [&'static str] {
+    /// The cause that the loss history must name where the lock passes on; none where its holder
+    /// may give it back.
+    pub fn cause(&self, window: Window) -> Option<&'static str> {
         match (self.silent, window) {
-            (Silent::Left, _) => &["node-left"],
-            (Silent::Others, Window::Ttl) => &["ttl-expired", "destroyed"],
-            (Silent::Others, _) => &["node-failed", "destroyed"],
-            (_, Window::Ttl) => &["ttl-expired"],
-            _ => &["node-failed"],
+            (Silent::Left, _) => Some("node-left"),
+            (Silent::Others, _) => None,
+            (_, Window::Ttl) => Some("ttl-expired"),
+            _ => Some("node-failed"),
         }
     }
 
@@ -229,10 +229,10 @@ mod tests {
     #[test]
     fn who_is_gone_loses_it_for_a_reason_that_is_told() {
         assert_eq!(LINK_DOWN.expectation(Window::Fast), Expectation::Passes(Window::Fast.limit()));
-        assert_eq!(LINK_DOWN.causes(Window::Fast), ["node-failed"]);
-        assert_eq!(LINK_DOWN.causes(Window::Ttl), ["ttl-expired"]);
-        assert_eq!(fault("host-deaf").causes(Window::Fast), ["node-failed", "destroyed"]);
-        assert_eq!(fault("clean-leave").causes(Window::Fast), ["node-left"]);
+        assert_eq!(LINK_DOWN.cause(Window::Fast), Some("node-failed"));
+        assert_eq!(LINK_DOWN.cause(Window::Ttl), Some("ttl-expired"));
+        assert_eq!(fault("host-deaf").cause(Window::Fast), None);
+        assert_eq!(fault("clean-leave").cause(Window::Fast), Some("node-left"));
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Contest<'_> {
         let outcome = match round.seconds {
             Some(seconds) => format!("passed on after {seconds:.2} s"),
             None if round.kept => "kept".into(),
-            None => "lost, and held by nobody".into(),
+            None => "believed in by nobody".into(),
         };
         eprintln!("{}, {}, round {}: {outcome}", round.fault, round.window, round.number);
         let name = format!("{}-{}-{}.log", round.fault, round.window, round.number);
