@@ -71,6 +71,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hdrhistogram", &["agent/cli/src/command/bench/figures.rs"]),
     ("http", &["agent/src/http/", "server/src/http.rs"]),
     ("http_body_util", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
+    ("hmac", &["protocol/src/lease.rs"]),
     ("hyper", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
     ("hyper_util", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
     (

@@ -23,7 +23,7 @@ impl Nodes {
         let listens = server.says("the server listens");
         let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
         ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
-        Self { fleet, address, server: server }
+        Self { fleet, address, server }
     }
 
     /// The agent of a node, once it serves.
