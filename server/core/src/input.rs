@@ -41,8 +41,9 @@ pub enum Input {
     Renew(CallToken, SessionId),
     /// An agent keeps the sessions of its node alive.
     RenewLease(CallToken, Renewal),
-    /// What a node answered that was to be asked whether it lives, see [`crate::Outbox::challenges`]; none
-    /// where it could not be reached, or did not answer in time.
+    /// What a node answered that was to be asked whether it lives, see
+    /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
+    /// time.
     Challenged(Challenge, Option<Renewal>),
     /// Every log write up to this number is on disk.
     Persisted(u64),

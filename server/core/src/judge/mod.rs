@@ -24,8 +24,9 @@
 //! | `messages.rs` | what servers tell each other of all this |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
-//! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival, which
-//! is later than the sending from which the agent counts, so the agent's deadline comes first.
+//! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,
+//! which is later than the sending from which the agent counts, so the agent's deadline comes
+//! first.
 //! Between the proposal of a verdict and its outcome no renewal of that node is acknowledged. After
 //! an election every window starts afresh. A verdict that no majority of the voters of its entry's
 //! index confirms does nothing, see [`Core::without_minority`]. Whatever is unsure makes a window

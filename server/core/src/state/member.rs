@@ -221,8 +221,8 @@ impl State {
         self.agent_of(lease).filter(|agent| is_living(agent))
     }
 
-    /// The agent on whose lease a verdict counts. A failed one is among them: sessions that may wait
-    /// for longer end with their own verdict.
+    /// The agent on whose lease a verdict counts. A failed one is among them: sessions that may
+    /// wait for longer end with their own verdict.
     fn judged_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
         // The name may be another agent's by now, and the sessions with it.
         let is_member = |agent: &&Arc<Agent>| {
