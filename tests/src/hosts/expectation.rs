@@ -4,7 +4,7 @@
 //! longer than the window, and the time that a verdict takes, always does. In between either may
 //! happen.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
@@ -81,13 +81,19 @@ impl fmt::Display for Window {
 
 /// What must become of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Expectation {
     /// Its holder keeps it all the time.
     Kept,
     /// A contender holds it after at most so long, in the median.
+    #[serde(rename = "passes_within_seconds", serialize_with = "seconds")]
     Passes(Duration),
     /// Its holder keeps it, or a contender gets it.
     Either,
+}
+
+fn seconds<S: Serializer>(limit: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(limit.as_secs_f64())
 }
 
 /// What is expected where a host is silent for so long; `None` for good.
