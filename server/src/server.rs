@@ -47,7 +47,8 @@ pub struct ServerOptions {
     pub instance_id: String,
     /// Where its random draws begin.
     pub seed: u64,
-    /// What the secrets of the cluster's leases are derived from, if this server begins one: random.
+    /// What the secrets of the cluster's leases are derived from, if this server begins one:
+    /// random.
     pub lease_key: LeaseKey,
     /// A socket to listen on that was bound before, instead of `rpc.listen`.
     pub socket: Option<UdpSocket>,

@@ -308,6 +308,12 @@ fn commands() -> Vec<Command> {
         Command::CorruptionCheck,
         Command::RaiseFormat(2),
         Command::ConfigureAutopilot(Autopilot::default(), Some(LogIndex(3))),
+    ];
+    writes.into_iter().map(Command::Kv).chain(others).chain(member_commands()).collect()
+}
+
+fn member_commands() -> Vec<Command> {
+    vec![
         Command::FailNode(NodeFailure {
             lease: lease(),
             window: HealthWindow::Fast,
@@ -321,8 +327,7 @@ fn commands() -> Vec<Command> {
         Command::AnnounceRestart(lease()),
         Command::Reconcile { members: vec![AgentNumber(1)], strangers: vec!["node-two".into()] },
         Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
-    ];
-    writes.into_iter().map(Command::Kv).chain(others).collect()
+    ]
 }
 
 fn txn_ops() -> Vec<TxnOp> {

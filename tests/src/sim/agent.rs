@@ -166,15 +166,12 @@ impl Agent {
         self.restart(stage, judge);
     }
 
-    /// It takes nothing in for so long, and then all at once. Its clock stands still where its
-    /// whole host is suspended.
-    pub fn stop(&mut self, stage: &mut Stage, length: Duration, is_suspended: bool) {
+    /// It takes nothing in for so long, and then all at once. Its clock goes on, also where its
+    /// whole host is suspended: the lease rests on the one that does.
+    pub fn stop(&mut self, stage: &mut Stage, length: Duration) {
         let until = stage.now + length;
         self.busy_until = self.busy_until.max(until);
         self.turn = None;
-        if is_suspended {
-            self.clock.stand_still(stage.now, until);
-        }
         if length > IDLE_TIMEOUT {
             // Nothing keeps its connections alive, and servers give them up.
             for (number, connection) in &self.connections {
@@ -371,7 +368,9 @@ impl Agent {
         let Some(registration) = self.registration else { return };
         let until = HealthWindow::ALL.map(|window| {
             let deadline = self.lease.deadline(window);
-            deadline.map_or(Time(0), |deadline| self.clock.when(deadline, stage.now))
+            // One that has passed already is believed in by nobody.
+            let ahead = deadline.filter(|deadline| *deadline > self.clock.at(stage.now));
+            ahead.map_or(Time(0), |deadline| self.clock.when(deadline, stage.now))
         });
         judge.see(stage, &Fact::NodeBelieved { lease: registration.lease, until });
     }

@@ -62,7 +62,7 @@ impl World {
         self.stage.hit(if is_suspended { Mark::HostSuspended } else { Mark::AgentStopped });
         let what = if is_suspended { "'s host is suspended" } else { " stands still" };
         self.stage.say(|| format!("agent {agent}{what} for {length:?}"));
-        self.agents[agent].stop(&mut self.stage, length, is_suspended);
+        self.agents[agent].stop(&mut self.stage, length);
     }
 
     /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment: the

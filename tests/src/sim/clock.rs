@@ -1,5 +1,4 @@
-//! A process's own clock: it runs a little too fast or too slow, may stand still and may jump
-//! ahead. It never goes back.
+//! A process's own clock: it runs a little too fast or too slow, and may jump ahead. It never goes back.
 
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -30,17 +29,11 @@ impl Clock {
     /// The first true time at which it shows `shown`, or now if it does already.
     pub fn when(&self, shown: Time, now: Time) -> Time {
         let missing = shown.since(self.at(now)).as_micros() as i64;
-        // One that stands still goes on first.
         let mut at = Time(now.max(self.since).0 + (missing * 1_000_000 / (1_000_000 + self.drift)) as u64);
         while self.at(at) < shown {
             at = Time(at.0 + 1);
         }
         at
-    }
-
-    /// Lets it stand still until then.
-    pub fn stand_still(&mut self, now: Time, until: Time) {
-        (self.shown, self.since) = (self.at(now), until.max(self.since));
     }
 
     /// Lets it jump ahead.

@@ -59,7 +59,7 @@ marks! {
     LeaseLost: "an agent was told that its node's lease is none any more",
     NodeFailed: "the servers failed a node",
     AgentStopped: "an agent stood still, and then took everything in at once",
-    HostSuspended: "an agent's host was suspended, and its clock with it",
+    HostSuspended: "an agent's host was suspended",
     AgentCopied: "a copy of an agent's machine registered in its place",
     RegisteredAgain: "an agent had to register again, since the servers had forgotten it",
     UnknownByRegistration: "a command is unknown, since its agent had to register again before it was answered",

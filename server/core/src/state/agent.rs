@@ -1,5 +1,6 @@
-//! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID, and keeps
-//! its lease as long as it is the same process. How members stand is in [`member`](super::member).
+//! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID, and
+//! keeps its lease as long as it is the same process. How members stand is in
+//! [`member`](super::member).
 
 use super::State;
 use super::catalog::node_is_well_formed;

@@ -45,57 +45,6 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
         "deregister" => Command::Deregister(deregistration(&mut words)?),
-        "agent" => {
-            let services = words.list_option("services").unwrap_or_default();
-            let node = node(&mut words)?;
-            let services = services.iter().map(|id| service(&node.name, id)).collect();
-            // Another process is another lease; another host's is another boot too.
-            let process = [words.number_option("process")?.unwrap_or(0) as u8; 16];
-            let boot = [words.number_option("boot")?.unwrap_or(0) as u8; 16];
-            let incarnation = Incarnation { process, boot, ..Incarnation::default() };
-            let registration = AgentRegistration { services, incarnation, ..AgentRegistration::of(node) };
-            Command::RegisterAgent(registration)
-        }
-        "fail" => {
-            let (lease, window) = (lease(&mut words)?, window(&words.word()?)?);
-            let by = words.list_option("by").unwrap_or_default();
-            let ids: Result<Vec<u64>, _> = by.iter().map(|id| id.parse()).collect();
-            Command::FailNode(NodeFailure {
-                lease,
-                window,
-                confirmed_by: ids.map_err(|error| error.to_string())?.into_iter().map(ServerId).collect(),
-                silent_for: words.seconds_option("silent")?,
-                term: Term(words.number_option("term")?.unwrap_or(1)),
-                base: words.number_option("base")?.unwrap_or(0),
-            })
-        }
-        "end-former" => {
-            let (lease, window) = (lease(&mut words)?, window(&words.word()?)?);
-            let term = Term(words.number_option("term")?.unwrap_or(1));
-            let base = words.number_option("base")?.unwrap_or(0);
-            Command::EndFormerSessions { lease, window, term, base }
-        }
-        "leave-node" => {
-            let (prune, lease) = (words.option("prune").is_some(), lease(&mut words)?);
-            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: Some(lease), prune })
-        }
-        "force-leave" => {
-            let prune = words.option("prune").is_some();
-            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: None, prune })
-        }
-        "announce-restart" => Command::AnnounceRestart(lease(&mut words)?),
-        "reconcile" => {
-            let numbers = words.list_option("members").unwrap_or_default();
-            let numbers: Result<Vec<u32>, _> = numbers.iter().map(|number| number.parse()).collect();
-            let members = numbers.map_err(|error| error.to_string())?.into_iter().map(AgentNumber).collect();
-            let strangers = words.list_option("strangers").unwrap_or_default();
-            Command::Reconcile { members, strangers: strangers.into_iter().map(NodeName::from).collect() }
-        }
-        "reap-member" => {
-            let lease = lease(&mut words)?;
-            let term = Term(words.number_option("term")?.unwrap_or(1));
-            Command::ReapMember { lease, term, base: words.number_option("base")?.unwrap_or(0) }
-        }
         "bootstrap" => {
             let servers = words.list_option("servers").unwrap_or_default();
             let ids = (1..).map(ServerId);
@@ -113,9 +62,10 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let min_quorum = u32::try_from(words.number()?).map_err(|error| error.to_string())?;
             Command::ConfigureAutopilot(Autopilot { min_quorum, ..Autopilot::default() }, expected)
         }
-        other => match kv_command(other, &mut words)? {
-            Some(command) => Command::Kv(command),
-            None => return Ok(None),
+        other => match (member_command(other, &mut words)?, kv_command(other, &mut words)?) {
+            (Some(command), _) => command,
+            (None, Some(command)) => Command::Kv(command),
+            (None, None) => return Ok(None),
         },
     };
     words.end()?;
@@ -215,6 +165,64 @@ fn new_session(words: &mut Words) -> Result<SessionSpec, String> {
             }
         },
     })
+}
+
+/// A command about agents and their nodes; none if the word is not of such a one.
+fn member_command(word: &str, words: &mut Words) -> Result<Option<Command>, String> {
+    Ok(Some(match word {
+        "agent" => {
+            let services = words.list_option("services").unwrap_or_default();
+            let node = node(words)?;
+            let services = services.iter().map(|id| service(&node.name, id)).collect();
+            // Another process is another lease; another host's is another boot too.
+            let process = [words.number_option("process")?.unwrap_or(0) as u8; 16];
+            let boot = [words.number_option("boot")?.unwrap_or(0) as u8; 16];
+            let incarnation = Incarnation { process, boot, ..Incarnation::default() };
+            let registration = AgentRegistration { services, incarnation, ..AgentRegistration::of(node) };
+            Command::RegisterAgent(registration)
+        }
+        "fail" => {
+            let (lease, window) = (lease(words)?, window(&words.word()?)?);
+            let by = words.list_option("by").unwrap_or_default();
+            let ids: Result<Vec<u64>, _> = by.iter().map(|id| id.parse()).collect();
+            Command::FailNode(NodeFailure {
+                lease,
+                window,
+                confirmed_by: ids.map_err(|error| error.to_string())?.into_iter().map(ServerId).collect(),
+                silent_for: words.seconds_option("silent")?,
+                term: Term(words.number_option("term")?.unwrap_or(1)),
+                base: words.number_option("base")?.unwrap_or(0),
+            })
+        }
+        "end-former" => {
+            let (lease, window) = (lease(words)?, window(&words.word()?)?);
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            let base = words.number_option("base")?.unwrap_or(0);
+            Command::EndFormerSessions { lease, window, term, base }
+        }
+        "leave-node" => {
+            let (prune, lease) = (words.option("prune").is_some(), lease(words)?);
+            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: Some(lease), prune })
+        }
+        "force-leave" => {
+            let prune = words.option("prune").is_some();
+            Command::LeaveNode(NodeLeave { node: NodeName::from(words.word()?), lease: None, prune })
+        }
+        "announce-restart" => Command::AnnounceRestart(lease(words)?),
+        "reconcile" => {
+            let numbers = words.list_option("members").unwrap_or_default();
+            let numbers: Result<Vec<u32>, _> = numbers.iter().map(|number| number.parse()).collect();
+            let members = numbers.map_err(|error| error.to_string())?.into_iter().map(AgentNumber).collect();
+            let strangers = words.list_option("strangers").unwrap_or_default();
+            Command::Reconcile { members, strangers: strangers.into_iter().map(NodeName::from).collect() }
+        }
+        "reap-member" => {
+            let lease = lease(words)?;
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            Command::ReapMember { lease, term, base: words.number_option("base")?.unwrap_or(0) }
+        }
+        _ => return Ok(None),
+    }))
 }
 
 /// `1@3`: the agent's number, and the index at which its lease began.

@@ -1,9 +1,9 @@
 //! Replies and rows as lines that people can read.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{NodeName, SessionId};
+use lockmesh_protocol::id::{AgentNumber, NodeName, SessionId};
 use lockmesh_protocol::record::{
-    Check, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
+    Agent, Check, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::{Display, Write as _};
@@ -42,6 +42,21 @@ pub(crate) fn txn_errors(errors: &[TxnError]) -> Vec<String> {
     errors.iter().map(|error| format!("operation {} failed: {}", error.op_index, error.what)).collect()
 }
 
+fn agent(number: &AgentNumber, row: &Agent) -> String {
+    let Agent { node, node_id, generation, lease_began, .. } = row;
+    let mut text = format!(
+        "agent {number}: node {node} ({}), life {generation}, lease from {lease_began}",
+        &node_id[..8]
+    );
+    if row.status != MemberStatus::Alive {
+        write!(text, ", {:?}", row.status).expect("a text takes all");
+    }
+    if let Some(until) = row.former_sessions_until {
+        write!(text, ", sessions from before {until} are another host's").expect("a text takes all");
+    }
+    text
+}
+
 /// A change, indented.
 pub(crate) fn change(change: &Change) -> String {
     let line = match change {
@@ -63,26 +78,9 @@ pub(crate) fn change(change: &Change) -> String {
             format!("place {queue_position} in the queue of {key}"),
             row.as_deref().map(waiter).as_ref(),
         ),
-        Change::Agent(number, row) => row_or_gone(
-            format!("agent {number}"),
-            row.as_ref().map(|row| {
-                let mut text = format!(
-                    "agent {number}: node {} ({}), life {}, lease from {}",
-                    row.node,
-                    &row.node_id[..8],
-                    row.generation,
-                    row.lease_began
-                );
-                if row.status != MemberStatus::Alive {
-                    write!(text, ", {:?}", row.status).expect("a text takes all");
-                }
-                if let Some(until) = row.former_sessions_until {
-                    write!(text, ", sessions from before {until} are another host's")
-                        .expect("a text takes all");
-                }
-                text
-            }),
-        ),
+        Change::Agent(number, row) => {
+            row_or_gone(format!("agent {number}"), row.as_deref().map(|row| agent(number, row)))
+        }
         Change::Reply(agent, sequence, row) => {
             let reply = row.as_ref().map(|row| reply(&row.reply).join("; "));
             set_or_gone(format!("reply {sequence} to agent {agent}"), reply.as_ref())
