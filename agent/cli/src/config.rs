@@ -321,6 +321,7 @@ mod tests {
             ("LOCKMESH_CONFIG_HTTP_SESSION_TTL_MIN", "2s"),
             ("LOCKMESH_CONFIG_HTTP_MAX_VALUE_BYTES", "2_000"),
             ("LOCKMESH_CONFIG_UPSTREAM_SERVERS", "a:1, [::1]:2"),
+            ("LOCKMESH_CONFIG_LISTEN", "[::]:8301"),
             ("LOCKMESH_LOG", "is no key"),
         ];
         let settings = ["http.session_ttl_min=3s", "http.allow_non_loopback=true", "http.tcp="];

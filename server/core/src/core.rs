@@ -777,7 +777,7 @@ impl Core {
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
-        let proposal = self.fault_injected(self.without_minority(proposal));
+        let proposal = self.fault_injected(self.as_confirmed(proposal));
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);

@@ -65,8 +65,9 @@ impl World {
         self.agents[agent].stop(&mut self.stage, length);
     }
 
-    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment: the
-    /// servers take it for the agent, and forget what that one is.
+    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment.
+    /// Where the agent says nothing then, the servers take the copy for it, and forget what
+    /// that one is.
     pub(super) fn copy_some_agent(&mut self) {
         let agent = self.some_agent();
         let Some(to) = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id)
@@ -75,6 +76,12 @@ impl World {
         };
         self.stage.hit(Mark::AgentCopied);
         self.stage.say(|| format!("a copy of agent {agent} registers"));
+        // The servers refuse the copy as long as the agent answers them.
+        if self.stage.draw.once_in(2) {
+            let (least, most) = (Duration::from_secs(1), Duration::from_secs(4));
+            let length = self.stage.draw.duration(least, most);
+            self.agents[agent].stop(&mut self.stage, length);
+        }
         let request = Request::Propose(None, Command::RegisterAgent(registration(agent)));
         let ask = Ask { by: Requester::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));

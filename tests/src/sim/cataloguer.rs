@@ -1,7 +1,8 @@
 //! A client that writes the catalog: a node of its own with a check and a service, and sessions
 //! that depend on them.
 //!
-//! Its sessions end by what it does: a check turns critical or goes, the node goes. What they held
+//! Its sessions end by what it does (a check turns critical or goes, the node goes), or with the
+//! life of its agent's node. What they held
 //! is freed with them, which the invariants see in the changes.
 
 use super::client::Wish;
@@ -9,7 +10,7 @@ use super::stage::Stage;
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId};
-use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, SessionSpec};
+use lockmesh_protocol::record::{Behavior, Check, CheckStatus, HealthWindow, Node, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ const CHECK: &str = "web";
 #[derive(Debug)]
 pub struct Cataloguer {
     node: NodeName,
+    /// The node of the agent that it asks.
+    own_node: NodeName,
     session: Option<SessionId>,
     served: bool,
 }
@@ -29,7 +32,8 @@ pub struct Cataloguer {
 impl Cataloguer {
     /// A client that writes about a node of its own.
     pub fn new(place: usize) -> Self {
-        Self { node: format!("x{place}").into(), session: None, served: false }
+        let (node, own_node) = (format!("x{place}").into(), format!("n{place}").into());
+        Self { node, own_node, session: None, served: false }
     }
 
     /// Whether it was served since the storm ended.
@@ -95,19 +99,24 @@ impl Cataloguer {
     }
 
     fn session(&self, stage: &mut Stage) -> Command {
+        // Of another node its own check, of its agent's node the node's life.
+        let (node, check, health_window) = match stage.draw.below(2) {
+            0 => (&self.node, CHECK, HealthWindow::Default),
+            _ => (&self.own_node, SERF_HEALTH, *stage.draw.pick(&HealthWindow::ALL)),
+        };
         let bytes = (u128::from(stage.draw.bits()) << 64 | u128::from(stage.draw.bits())).to_be_bytes();
         Command::CreateSession(SessionSpec {
             id: SessionId::from_random(bytes),
             name: String::new(),
-            node: self.node.clone(),
+            node: node.clone(),
             lock_delay: stage.draw.duration(Duration::ZERO, Duration::from_millis(500)),
             behavior: *stage.draw.pick(&[Behavior::Release, Behavior::Delete]),
             ttl_text: String::new(),
             ttl: None,
             checks: Vec::new(),
-            node_checks: vec![CHECK.into()],
+            node_checks: vec![check.into()],
             service_checks: None,
-            health_window: Default::default(),
+            health_window,
         })
     }
 

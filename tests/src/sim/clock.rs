@@ -1,4 +1,5 @@
-//! A process's own clock: it runs a little too fast or too slow, and may jump ahead. It never goes back.
+//! A process's own clock: it runs a little too fast or too slow, and may jump ahead. It never goes
+//! back.
 
 use lockmesh_protocol::time::Time;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! A state of the simulation's own applies each entry once, when the first server does. Every
 //! server must then come to the same changes: a state is the sum of its changes.
 
-use lockmesh_core::raft::log::{EntryKind, LogEntry};
-use lockmesh_core::{Proposal, State};
+use lockmesh_core::raft::log::{EntryKind, LogEntry, Membership};
+use lockmesh_core::{Proposal, State, without_minority};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, RequestId, ServerId, WallTime};
@@ -107,15 +107,24 @@ impl History {
         self.places.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// The next entry.
+    /// The next entry, and who voted at its index.
     ///
     /// # Errors
     /// The entry cannot be read, or it breaks an invariant of the state, in words. The history ends
     /// with that: the state may be ahead of it.
-    pub fn append(&mut self, entry: &LogEntry, at: Time, by: ServerId) -> Result<&Past, String> {
+    pub fn append(
+        &mut self,
+        entry: &LogEntry,
+        at: Time,
+        by: ServerId,
+        voters: &Membership,
+    ) -> Result<&Past, String> {
         let is_proposal = entry.kind == EntryKind::Normal && !entry.data.is_empty();
         let proposal = match is_proposal {
-            true => Some(format::decode::<Proposal>(&entry.data).map_err(|e| e.to_string())?),
+            true => {
+                let proposal = format::decode::<Proposal>(&entry.data).map_err(|e| e.to_string())?;
+                Some(without_minority(proposal, voters))
+            }
             false => None,
         };
         let mut changes = Vec::new();

@@ -3,7 +3,7 @@
 use super::history::History;
 use super::invariant::{Fact, Invariant, Scene, all};
 use super::stage::Stage;
-use lockmesh_core::raft::log::LogEntry;
+use lockmesh_core::raft::log::{EntryKind, LogEntry, Membership};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
@@ -90,11 +90,16 @@ impl Judge {
         server: ServerId,
         entries: &[LogEntry],
         changes: &[Change],
+        (before, after): (&Membership, &Membership),
     ) -> u64 {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0 };
-        let before = self.history.last();
-        for entry in entries {
-            self.agree(stage, server, entry);
+        let known = self.history.last();
+        // Of a turn with changes of the membership only what lies before the first has the old
+        // voters.
+        let is_change = |entry: &LogEntry| entry.kind != EntryKind::Normal;
+        let first_change = entries.iter().position(is_change).unwrap_or(0);
+        for (place, entry) in entries.iter().enumerate() {
+            self.agree(stage, server, entry, if place < first_change { before } else { after });
         }
         if !self.violations.is_empty() {
             return 0;
@@ -102,20 +107,20 @@ impl Judge {
         let (from, to) = (LogIndex(first.index.0 - 1), last.index);
         self.see(stage, &Fact::Reached { server, from, to, changes });
         if !self.violations.is_empty() {
-            if from >= before {
+            if from >= known {
                 self.see(stage, &Fact::Strange { changes });
             }
             return 0;
         }
-        for index in before.0 + 1..=self.history.last().0 {
+        for index in known.0 + 1..=self.history.last().0 {
             let past = self.history.at(LogIndex(index)).expect("it was just applied").clone();
             self.see(stage, &Fact::Applied(&past));
         }
-        self.history.last().0 - before.0
+        self.history.last().0 - known.0
     }
 
     /// What was committed never changes.
-    fn agree(&mut self, stage: &Stage, server: ServerId, entry: &LogEntry) {
+    fn agree(&mut self, stage: &Stage, server: ServerId, entry: &LogEntry, voters: &Membership) {
         if let Some(past) = self.history.at(entry.index) {
             if past.entry != *entry {
                 let what = format!(
@@ -126,7 +131,7 @@ impl Judge {
             }
         } else if entry.index != self.history.last().next() {
             self.object("raft", format!("{server} applied {} before what lies before it", entry.index));
-        } else if let Err(what) = self.history.append(entry, stage.now, server) {
+        } else if let Err(what) = self.history.append(entry, stage.now, server, voters) {
             self.object("replicas", what);
         }
     }

@@ -14,7 +14,7 @@ use lockmesh_core::frontend::{
     FrontendConfig, PartWanted, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
-use lockmesh_core::raft::log::{LogEntry, LogWrite, Recovered, SnapshotMeta};
+use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::LogPosition;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
@@ -91,6 +91,8 @@ pub struct Turn {
     pub changes: Vec<Change>,
     /// Entries that were applied.
     pub applied: Vec<LogEntry>,
+    /// Who voted before them, and after them.
+    pub memberships: (Membership, Membership),
     /// Checkpoints to be made, in this order, of what was applied or of what takes the place of
     /// everything.
     pub checkpoints: Vec<Checkpoint>,
@@ -363,6 +365,7 @@ impl Process {
         self.wakes = None;
         let now = self.clock.at(stage.now);
         let mut turn = Turn::default();
+        turn.memberships.0 = self.core().membership().clone();
         let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
         let events = std::mem::take(&mut self.events);
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
@@ -383,6 +386,7 @@ impl Process {
         self.frontend.settle(now, &mut self.actions);
         self.carry_out(stage, &mut turn);
         self.unwritten.end_turn();
+        turn.memberships.1 = self.core().membership().clone();
         self.note_applied(&mut turn);
         if brings_snapshot && turn.installed.is_none() {
             stage.hit(Mark::InstallRefused);

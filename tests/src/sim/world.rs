@@ -381,7 +381,8 @@ impl World {
 
     fn judge_state(&mut self, id: ServerId, turn: &Turn) {
         let before = self.judge.history.last();
-        let new = self.judge.applied(&self.stage, id, &turn.applied, &turn.changes);
+        let (old, new) = &turn.memberships;
+        let new = self.judge.applied(&self.stage, id, &turn.applied, &turn.changes, (old, new));
         for index in before.0 + 1..=before.0 + new {
             self.note_past(LogIndex(index));
             self.note_for_guards(LogIndex(index));

@@ -30,7 +30,7 @@ impl Nodes {
     fn agent(&self, name: &str, settings: &[&str]) -> Process {
         let socket = self.fleet.at(&format!("{name}.sock"));
         let rest = format!(
-            "[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
+            "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
             self.address
         );
         let config = self.fleet.config("agent", name, "info", &rest);

@@ -29,7 +29,7 @@
 //! first.
 //! Between the proposal of a verdict and its outcome no renewal of that node is acknowledged. After
 //! an election every window starts afresh. A verdict that no majority of the voters of its entry's
-//! index confirms does nothing, see [`Core::without_minority`]. Whatever is unsure makes a window
+//! index confirms does nothing, see [`without_minority`]. Whatever is unsure makes a window
 //! longer, never shorter.
 //!
 //! The jurors are the voters. Other agents may become jurors too, with reports like theirs that
@@ -68,6 +68,7 @@ use windows::Windows;
 
 pub use juror::ChallengeWanted;
 pub(crate) use messages::LeaseCaller;
+pub use verdict::without_minority;
 
 /// How often a server asks a node that is under check, and the leader tells the voters.
 const ASK_INTERVAL: Duration = Duration::from_millis(250);

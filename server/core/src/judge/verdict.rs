@@ -8,6 +8,7 @@
 use crate::core::{Core, Origin, RETRY_PROPOSAL};
 use crate::fault_injection::Rule;
 use crate::proposal::Proposal;
+use crate::raft::log::Membership;
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
@@ -137,21 +138,26 @@ impl Core {
         }
     }
 
-    /// A verdict as the state may take it: without its confirmations where those who confirm it are
-    /// no majority of the voters of its index, so that it does nothing. Every server applies the
-    /// same entries and changes of membership before it, so all see the same voters.
-    pub(crate) fn without_minority(&self, proposal: Proposal) -> Proposal {
-        match proposal.command {
-            Command::FailNode(failure) if !self.is_by_majority(&failure) => {
-                let failure = NodeFailure { confirmed_by: Vec::new(), ..failure };
-                Proposal { command: Command::FailNode(failure), ..proposal }
-            }
-            command => Proposal { command, ..proposal },
+    /// A proposal as the state may take it, see [`without_minority`].
+    pub(crate) fn as_confirmed(&self, proposal: Proposal) -> Proposal {
+        match self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority) {
+            true => proposal,
+            false => without_minority(proposal, self.engine.membership()),
         }
     }
+}
 
-    fn is_by_majority(&self, failure: &NodeFailure) -> bool {
-        self.engine.membership().is_majority(|server| failure.confirmed_by.contains(&server))
-            || self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority)
+/// A verdict as the state may take it: without its confirmations where those who confirm it are no
+/// majority of the voters of its index, so that it does nothing. Every server applies the same
+/// entries and changes of membership before it, so all see the same voters.
+pub fn without_minority(proposal: Proposal, voters: &Membership) -> Proposal {
+    match proposal.command {
+        Command::FailNode(failure)
+            if !voters.is_majority(|server| failure.confirmed_by.contains(&server)) =>
+        {
+            let failure = NodeFailure { confirmed_by: Vec::new(), ..failure };
+            Proposal { command: Command::FailNode(failure), ..proposal }
+        }
+        command => Proposal { command, ..proposal },
     }
 }
