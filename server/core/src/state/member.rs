@@ -100,7 +100,8 @@ impl Step<'_> {
     pub(super) fn leave_node(&mut self, leave: &NodeLeave) -> Reply {
         let folded = leave.node.folded();
         let agent = match leave.lease {
-            Some(lease) => self.state.living_agent(lease).cloned(),
+            // One that was failed meanwhile leaves too: it would be called failed otherwise.
+            Some(lease) => self.state.agent_of(lease).cloned(),
             None => self.state.member(&folded).cloned(),
         };
         let Some(agent) = agent else {
