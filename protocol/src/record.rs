@@ -190,6 +190,22 @@ pub struct Node {
     pub modify_index: LogIndex,
 }
 
+impl Node {
+    /// A node of which nothing more is said, in the datacenter that there is by default.
+    pub fn of(name: NodeName, id: String, address: &str) -> Self {
+        Self {
+            name,
+            id,
+            address: address.into(),
+            datacenter: "dc1".into(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
+}
+
 /// How a check stands. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CheckStatus {
@@ -253,6 +269,30 @@ pub struct Check {
     pub create_index: LogIndex,
     /// The log index that changed it last.
     pub modify_index: LogIndex,
+}
+
+impl Check {
+    /// A check of a node of which nothing more is said; it is called as its id is.
+    pub fn of(node: NodeName, id: CheckId, status: CheckStatus) -> Self {
+        Self {
+            node,
+            name: id.to_string(),
+            id,
+            status,
+            notes: String::new(),
+            output: String::new(),
+            service_id: None,
+            service_name: String::new(),
+            service_tags: Vec::new(),
+            kind: String::new(),
+            interval: String::new(),
+            timeout: String::new(),
+            exposed_port: 0,
+            definition: String::new(),
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
 }
 
 /// Where a service can be reached under a tag.

@@ -356,16 +356,7 @@ fn loopback() -> SocketAddr {
 
 /// How an agent of this name registers.
 pub fn registration(node: &str) -> AgentRegistration {
-    let node = Node {
-        name: node.into(),
-        id: "6f2d5f5e-0c3a-4b5e-9d0f-3c1a5c1f7a10".into(),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+    let node = Node::of(node.into(), "6f2d5f5e-0c3a-4b5e-9d0f-3c1a5c1f7a10".into(), "127.0.0.1");
     AgentRegistration::of(node)
 }
 

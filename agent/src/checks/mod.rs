@@ -16,7 +16,7 @@ mod sync;
 use crate::node::Identity;
 use crate::upstream::Upstream;
 use lockmesh_protocol::duration::{format as format_duration, parse as parse_duration};
-use lockmesh_protocol::id::{CheckId, LogIndex};
+use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::{Check, CheckStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -290,22 +290,9 @@ impl Checks {
     /// A check of this node about which nothing more is known.
     fn record(&self, id: CheckId, name: &str, kind: &str) -> Check {
         Check {
-            node: self.identity.node.clone(),
-            id,
             name: name.into(),
-            status: CheckStatus::Critical,
-            notes: String::new(),
-            output: String::new(),
-            service_id: None,
-            service_name: String::new(),
-            service_tags: Vec::new(),
             kind: kind.into(),
-            interval: String::new(),
-            timeout: String::new(),
-            exposed_port: 0,
-            definition: String::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
+            ..Check::of(self.identity.node.clone(), id, CheckStatus::Critical)
         }
     }
 

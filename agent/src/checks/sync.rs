@@ -8,7 +8,7 @@ use super::{Checks, LocalCheck};
 use lockmesh_net::random::seed;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
-use lockmesh_protocol::id::{CheckId, LogIndex};
+use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, Node};
@@ -224,14 +224,12 @@ impl Checks {
     /// This agent's node, for a catalog that does not have it.
     fn own_node(&self) -> Node {
         Node {
-            name: self.identity.node.clone(),
-            id: self.identity.node_id.clone(),
-            address: self.identity.advertise.to_string(),
             datacenter: self.identity.datacenter.clone(),
-            tagged_addresses: BTreeMap::new(),
-            meta: BTreeMap::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
+            ..Node::of(
+                self.identity.node.clone(),
+                self.identity.node_id.clone(),
+                &self.identity.advertise.to_string(),
+            )
         }
     }
 }

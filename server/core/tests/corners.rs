@@ -19,7 +19,6 @@ use lockmesh_protocol::record::{
     Behavior, Entry, Lock, LockDelay, Loss, NewServer, Node, SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Refusal, Reply};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,16 +84,7 @@ impl Cluster {
 }
 
 fn node() -> Node {
-    Node {
-        name: NodeName::from("n1"),
-        id: "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa".into(),
-        address: "10.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Node::of(NodeName::from("n1"), "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa".into(), "10.0.0.1")
 }
 
 fn put(key: &str) -> Command {

@@ -541,15 +541,10 @@ fn configured(stage: &Stage) -> Vec<String> {
 
 /// The registration of the agent with this number in the simulation.
 pub(super) fn registration(place: usize) -> AgentRegistration {
-    let node = Node {
-        name: format!("n{place}").into(),
-        id: format!("5a0f2b6e-3c60-4d3f-9d5c-0000000000{place:02}"),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+    let node = Node::of(
+        format!("n{place}").into(),
+        format!("5a0f2b6e-3c60-4d3f-9d5c-0000000000{place:02}"),
+        "127.0.0.1",
+    );
     AgentRegistration::of(node)
 }

@@ -9,11 +9,10 @@ use super::client::Wish;
 use super::stage::Stage;
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, Registration};
-use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Check, CheckStatus, HealthWindow, Node, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The check that its sessions depend on.
@@ -67,34 +66,8 @@ impl Cataloguer {
     }
 
     fn registration(&self, status: CheckStatus) -> Registration {
-        let node = Node {
-            name: self.node.clone(),
-            id: String::new(),
-            address: "127.0.0.1".into(),
-            datacenter: "dc1".into(),
-            tagged_addresses: BTreeMap::new(),
-            meta: BTreeMap::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        };
-        let check = Check {
-            node: self.node.clone(),
-            id: CHECK.into(),
-            name: CHECK.into(),
-            status,
-            notes: String::new(),
-            output: String::new(),
-            service_id: None,
-            service_name: String::new(),
-            service_tags: Vec::new(),
-            kind: String::new(),
-            interval: String::new(),
-            timeout: String::new(),
-            exposed_port: 0,
-            definition: String::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        };
+        let node = Node::of(self.node.clone(), String::new(), "127.0.0.1");
+        let check = Check::of(self.node.clone(), CHECK.into(), status);
         Registration { node, skip_node_update: false, service: None, checks: vec![check] }
     }
 

@@ -517,15 +517,6 @@ fn id_of(session: &str) -> SessionId {
 }
 
 fn registration() -> Command {
-    let node = Node {
-        name: NodeName::from("node"),
-        id: String::new(),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+    let node = Node::of(NodeName::from("node"), String::new(), "127.0.0.1");
     Command::Register(Registration { node, skip_node_update: false, service: None, checks: Vec::new() })
 }

@@ -403,14 +403,5 @@ fn blocking(index: u64, wait: Duration) -> Option<Blocking> {
 }
 
 fn node() -> Node {
-    Node {
-        name: "web-1".into(),
-        id: "5a0f2b6e-3c60-4d3f-9d5c-000000000000".into(),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Node::of("web-1".into(), "5a0f2b6e-3c60-4d3f-9d5c-000000000000".into(), "127.0.0.1")
 }

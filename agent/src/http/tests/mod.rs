@@ -373,14 +373,8 @@ fn identity() -> Identity {
 
 fn own_node() -> Node {
     Node {
-        name: "node-one".into(),
-        id: NODE_ID.into(),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
         meta: BTreeMap::from([("rack".into(), "a".into())]),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Node::of("node-one".into(), NODE_ID.into(), "127.0.0.1")
     }
 }
 

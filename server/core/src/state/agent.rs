@@ -115,21 +115,8 @@ pub(super) fn failed_check(node: &NodeName) -> Check {
 
 fn health_check(node: &NodeName, status: CheckStatus, output: &str) -> Check {
     Check {
-        node: node.clone(),
-        id: CheckId::from(SERF_HEALTH),
         name: "Serf Health Status".into(),
-        status,
-        notes: String::new(),
         output: output.into(),
-        service_id: None,
-        service_name: String::new(),
-        service_tags: Vec::new(),
-        kind: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-        exposed_port: 0,
-        definition: String::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Check::of(node.clone(), CheckId::from(SERF_HEALTH), status)
     }
 }

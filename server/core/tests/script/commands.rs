@@ -260,16 +260,11 @@ fn deregistration(words: &mut Words) -> Result<Deregistration, String> {
 }
 
 fn node(words: &mut Words) -> Result<Node, String> {
-    Ok(Node {
-        name: NodeName::from(words.word_or_empty()),
-        id: words.option("id").map(|digit| uuid(&digit)).unwrap_or_default(),
-        address: words.option("address").unwrap_or_else(|| "10.0.0.1".into()),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    })
+    Ok(Node::of(
+        NodeName::from(words.word_or_empty()),
+        words.option("id").map(|digit| uuid(&digit)).unwrap_or_default(),
+        &words.option("address").unwrap_or_else(|| "10.0.0.1".into()),
+    ))
 }
 
 /// One hexadecimal digit stands for the UUID that is made of it; anything longer stands for itself.
@@ -304,22 +299,12 @@ fn check(node: &NodeName, text: &str) -> Result<Check, String> {
     let mut part = || parts.next().unwrap_or_default().to_owned();
     let (id, status, service_id) = (part(), part(), part());
     Ok(Check {
-        node: node.clone(),
-        id: CheckId::from(id.as_str()),
-        name: id,
-        status: CheckStatus::parse(&status).ok_or_else(|| format!("what is the status {status:?}?"))?,
-        notes: String::new(),
-        output: String::new(),
         service_id: Some(service_id).filter(|id| !id.is_empty()).map(ServiceId::from),
-        service_name: String::new(),
-        service_tags: Vec::new(),
-        kind: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-        exposed_port: 0,
-        definition: String::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Check::of(
+            node.clone(),
+            CheckId::from(id.as_str()),
+            CheckStatus::parse(&status).ok_or_else(|| format!("what is the status {status:?}?"))?,
+        )
     })
 }
 

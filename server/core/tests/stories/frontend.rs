@@ -352,16 +352,11 @@ impl Cluster {
     }
 
     fn register(&mut self, node: &str) -> (AgentNumber, Generation) {
-        let node = Node {
-            name: node.into(),
-            id: format!("5a0f2b6e-3c60-4d3f-9d5c-{:0>12}", node.trim_start_matches('a')),
-            address: "127.0.0.1".into(),
-            datacenter: "dc1".into(),
-            tagged_addresses: BTreeMap::new(),
-            meta: BTreeMap::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        };
+        let node = Node::of(
+            node.into(),
+            format!("5a0f2b6e-3c60-4d3f-9d5c-{:0>12}", node.trim_start_matches('a')),
+            "127.0.0.1",
+        );
         let peer = Arc::new(Peer { role: Role::Agent, node: node.name.clone() });
         let registration = AgentRegistration::of(node);
         let leader = self.leader();

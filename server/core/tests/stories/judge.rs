@@ -8,7 +8,7 @@ use crate::solo::{REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
-use lockmesh_protocol::id::{CheckId, Generation, LogIndex, RequestId, ServerId, SessionId};
+use lockmesh_protocol::id::{CheckId, Generation, RequestId, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
@@ -59,16 +59,7 @@ struct Fleet {
 
 fn node(name: &str) -> Node {
     let number: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
-    Node {
-        name: name.into(),
-        id: format!("5a0f2b6e-3c60-4d3f-9d5c-{number:0>12}"),
-        address: "10.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Node::of(name.into(), format!("5a0f2b6e-3c60-4d3f-9d5c-{number:0>12}"), "10.0.0.1")
 }
 
 /// A process of a boot of a host.
@@ -700,22 +691,8 @@ fn what_a_former_host_left_ends_when_its_windows_are_over() {
 /// Somebody writes into the catalog how a node is.
 fn health(name: &str, status: CheckStatus) -> Command {
     let check = Check {
-        node: name.into(),
-        id: CheckId::from("serfHealth"),
         name: "Serf Health Status".into(),
-        status,
-        notes: String::new(),
-        output: String::new(),
-        service_id: None,
-        service_name: String::new(),
-        service_tags: Vec::new(),
-        kind: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-        exposed_port: 0,
-        definition: String::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Check::of(name.into(), CheckId::from("serfHealth"), status)
     };
     let (service, checks) = (None, vec![check]);
     Command::Register(Registration { node: node(name), skip_node_update: true, service, checks })

@@ -156,16 +156,7 @@ impl Solo {
         let mut solo = Self::open(Disk::new(Core::bootstrap_snapshot(&[ID])));
         solo.run(Duration::from_millis(300));
         assert!(solo.core.is_serving(), "a server that is alone leads at once");
-        let node = Node {
-            name: "n1".into(),
-            id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(),
-            address: "127.0.0.1".into(),
-            datacenter: "dc1".into(),
-            tagged_addresses: BTreeMap::new(),
-            meta: BTreeMap::new(),
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
-        };
+        let node = Node::of("n1".into(), "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), "127.0.0.1");
         let registration = AgentRegistration::of(node);
         assert!(matches!(solo.command(Command::RegisterAgent(registration)), Reply::Agent { .. }));
         solo

@@ -282,16 +282,7 @@ fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Be
 
 /// A node with an id; `id` is one hexadecimal digit.
 pub(crate) fn node(name: &str, id: &str) -> Node {
-    Node {
-        name: NodeName::from(name),
-        id: [8, 4, 4, 4, 12].map(|length| id.repeat(length)).join("-"),
-        address: "10.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Node::of(NodeName::from(name), [8, 4, 4, 4, 12].map(|length| id.repeat(length)).join("-"), "10.0.0.1")
 }
 
 fn register(name: &str, checks: Vec<(&str, CheckStatus)>, service: bool) -> Command {
@@ -315,21 +306,7 @@ fn register(name: &str, checks: Vec<(&str, CheckStatus)>, service: bool) -> Comm
 
 fn check(id: &str, status: CheckStatus, with_service: bool) -> Check {
     Check {
-        node: NodeName::from(""),
-        id: CheckId::from(id),
-        name: id.into(),
-        status,
-        notes: String::new(),
-        output: String::new(),
         service_id: (with_service && id == "web-ok").then(|| "web".into()),
-        service_name: String::new(),
-        service_tags: Vec::new(),
-        kind: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-        exposed_port: 0,
-        definition: String::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Check::of(NodeName::from(""), CheckId::from(id), status)
     }
 }

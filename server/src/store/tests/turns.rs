@@ -13,10 +13,9 @@ use lockmesh_protocol::command::{
     AgentRegistration, Command, Deregistration, KvCommand, NewEntry, Registration,
 };
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
+use lockmesh_protocol::id::{AgentNumber, Generation, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::record::{Behavior, Node, SessionSpec};
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const SESSIONS: u32 = 100_000;
@@ -124,16 +123,7 @@ impl Leader {
 }
 
 fn node(name: &str) -> Node {
-    Node {
-        name: name.into(),
-        id: String::new(),
-        address: "127.0.0.1".into(),
-        datacenter: "dc1".into(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Node::of(name.into(), String::new(), "127.0.0.1")
 }
 
 fn session(number: u32) -> SessionId {
