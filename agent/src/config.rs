@@ -12,7 +12,7 @@ use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

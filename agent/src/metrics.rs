@@ -11,7 +11,7 @@ use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,

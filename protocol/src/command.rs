@@ -3,10 +3,8 @@
 //! A command carries all that it needs: no clock and no random draw when it is applied.
 
 use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
-use crate::lease::{LeaseId, LeaseKey};
-use crate::record::{
-    Autopilot, Check, HealthWindow, Incarnation, NewServer, Node, Server, Service, SessionSpec,
-};
+use crate::lease::{HealthWindow, LeaseId, LeaseKey};
+use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -5,7 +5,7 @@ use crate::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
     WallTime,
 };
-use crate::lease::LeaseId;
+use crate::lease::{HealthWindow, LeaseId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,48 +75,6 @@ pub struct ServiceCheck {
     pub id: CheckId,
     /// Carried for clients that send it; it has no meaning here.
     pub namespace: String,
-}
-
-/// How long a node may stay silent before its sessions of this class end with it. Shorter windows
-/// come first. Stored: only appended to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum HealthWindow {
-    /// 1.5 s: for locks that must pass on at once.
-    Fast,
-    /// 5 s.
-    #[default]
-    Default,
-    /// 15 s: for holders that would rather wait than fail over in vain.
-    Safe,
-}
-
-impl HealthWindow {
-    /// All, the shortest first.
-    pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
-
-    /// The longest time without a word from the node. Agents and servers must agree on it, so it is
-    /// no setting.
-    pub const fn duration(self) -> Duration {
-        match self {
-            Self::Fast => Duration::from_millis(1_500),
-            Self::Default => Duration::from_secs(5),
-            Self::Safe => Duration::from_secs(15),
-        }
-    }
-
-    /// The word that clients use.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fast => "fast",
-            Self::Default => "default",
-            Self::Safe => "safe",
-        }
-    }
-
-    /// Reads the word that clients use.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|window| window.as_str() == word)
-    }
 }
 
 /// The check that says whether a node's agent lives.

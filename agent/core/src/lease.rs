@@ -3,8 +3,7 @@
 //! Guards on this host take their deadlines from here. A deadline counts from when the renewal was
 //! *sent* that the leader acknowledged, so it ends before the servers' window does.
 
-use lockmesh_protocol::lease::LeaseEnd;
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 

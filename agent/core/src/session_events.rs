@@ -17,8 +17,7 @@
 //! ended, no acknowledgement alone makes the session safe again: the leader has to have shown it.
 
 use crate::lease::LeaseState;
-use lockmesh_protocol::lease::LeaseEnd;
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 
 /// What is told of a session whose node's health does not matter to it.

@@ -2,8 +2,7 @@
 
 use lockmesh_agent_core::lease::{LeaseState, margin};
 use lockmesh_agent_core::session_events::{Input, SessionEvents, SessionState, SessionView};
-use lockmesh_protocol::lease::LeaseEnd;
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 

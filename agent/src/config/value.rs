@@ -1,6 +1,6 @@
 //! How single values stand in a file.
 
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 

@@ -5,7 +5,7 @@ use crate::node::Identity;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -4,10 +4,9 @@ use super::go::duration::format_duration;
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::id::SessionId;
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{
-    Behavior, Check, Entry, HealthWindow, Loss, LossCause, Node, Service, Session,
-};
+use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
 use serde_json::{Map, Value};

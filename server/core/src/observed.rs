@@ -44,7 +44,7 @@ pub struct Observed {
     /// Checks that were opened.
     pub checks_opened: u64,
     /// Verdicts that were applied, by window in the order of
-    /// [`lockmesh_protocol::record::HealthWindow::ALL`].
+    /// [`lockmesh_protocol::lease::HealthWindow::ALL`].
     pub verdicts: [u64; 3],
 }
 

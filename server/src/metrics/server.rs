@@ -2,7 +2,7 @@
 
 use lockmesh_core::observed::LOSS_CAUSES;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use prometheus::{

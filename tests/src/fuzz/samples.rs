@@ -17,12 +17,11 @@ use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
 };
-use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, HealthWindow, Incarnation, Lock, LockDelay, Loss,
-    LossCause, MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session, SessionSpec,
-    Waiter,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Incarnation, Lock, LockDelay, Loss, LossCause,
+    MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session, SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{

@@ -20,8 +20,9 @@ use lockmesh_agent_core::quorum_client::{
 use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Answer, Query};
-use lockmesh_protocol::record::{HealthWindow, Incarnation, Node};
+use lockmesh_protocol::record::{Incarnation, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;

@@ -14,9 +14,9 @@ use lockmesh_agent_core::quorum_client::{
 };
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
-use lockmesh_protocol::lease::{LeaseAck, LeaseId, LeaseKey, Renewal};
+use lockmesh_protocol::lease::{HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, HealthWindow, Node, SERF_HEALTH, SessionSpec};
+use lockmesh_protocol::record::{Behavior, Node, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;

@@ -1,7 +1,7 @@
 //! Sessions: what creators may say, what is shown of them, and how they are ended and renewed.
 
 use super::{HttpLimits, Stand};
-use lockmesh_protocol::record::HealthWindow;
+use lockmesh_protocol::lease::HealthWindow;
 use serde_json::json;
 
 #[tokio::test]

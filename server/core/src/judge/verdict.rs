@@ -11,8 +11,8 @@ use crate::proposal::Proposal;
 use crate::raft::log::Membership;
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
-use lockmesh_protocol::lease::{Challenge, LeaseId};
-use lockmesh_protocol::record::{HealthWindow, MemberStatus};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId};
+use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 

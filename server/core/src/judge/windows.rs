@@ -6,8 +6,8 @@
 
 use crate::state::State;
 use lockmesh_protocol::id::AgentNumber;
-use lockmesh_protocol::lease::LeaseId;
-use lockmesh_protocol::record::{Agent, HealthWindow, MemberStatus};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -11,10 +11,9 @@ use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term,
 };
-use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, HealthWindow, Incarnation, NewServer, Node, Service,
-    ServiceCheck, SessionSpec,
+    Autopilot, Behavior, Check, CheckStatus, Incarnation, NewServer, Node, Service, ServiceCheck, SessionSpec,
 };
 use std::collections::BTreeMap;
 

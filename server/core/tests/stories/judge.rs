@@ -9,11 +9,10 @@ use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
 use lockmesh_protocol::id::{CheckId, Generation, RequestId, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, LeaseEnd, LeaseId, LeaseSecret, Renewal};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Behavior, Check, CheckStatus, HealthWindow, Incarnation, LossCause, MemberStatus, Node,
-    SessionSpec,
+    Agent, Behavior, Check, CheckStatus, Incarnation, LossCause, MemberStatus, Node, SessionSpec,
 };
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};

@@ -6,8 +6,8 @@ use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::lease::LeaseId;
-use lockmesh_protocol::record::{HealthWindow, LossCause, MemberStatus};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::record::{LossCause, MemberStatus};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
