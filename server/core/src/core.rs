@@ -4,7 +4,7 @@ use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
-use crate::judge::Judge;
+use crate::judge::{Judge, without_minority};
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
@@ -777,7 +777,7 @@ impl Core {
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
-        let proposal = self.fault_injected(self.as_confirmed(proposal));
+        let proposal = self.fault_injected(without_minority(proposal, self.engine.membership()));
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);

@@ -29,20 +29,6 @@ pub enum Rule {
     ReadsWaitForTheirRound,
     /// A renewal is acknowledged after its round.
     RenewalsWaitForTheirRound,
-    /// A renewal of a node's lease is acknowledged after its round.
-    LeasesWaitForTheirRound,
-    /// From the proposal of a verdict to its outcome a node's renewals are refused.
-    RenewalsAreRefusedDuringVerdicts,
-    /// A new leader gives every node its whole window again.
-    NodeWindowsOutliveElections,
-    /// A verdict is by a majority of the voters.
-    VerdictsNeedAMajority,
-    /// The verdict of a short window spares the sessions of longer ones.
-    ShortVerdictsSpareLongSessions,
-    /// A lease is renewed by its own agent's process alone.
-    LeasesAreRenewedByTheirOwn,
-    /// The brake makes windows longer, never shorter.
-    BrakesNeverShorten,
     /// Whoever waits longest for a lock is granted it.
     FirstComeFirstServed,
     /// A session that ended waits for nothing.

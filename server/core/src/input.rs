@@ -14,6 +14,15 @@ use lockmesh_protocol::query::Consistency;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
 
+/// Who waits for the answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseCaller {
+    /// Somebody who called this server.
+    Call(CallToken),
+    /// Another server that relayed it, under this number of its own.
+    Server(ServerId, u64),
+}
+
 /// What happened.
 #[derive(Debug)]
 pub enum Input {

@@ -1,12 +1,12 @@
 //! Everything that shall happen next, in the order in which it was decided.
 
 use crate::input::CallToken;
-use crate::judge::ChallengeWanted;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::Removed;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 
 /// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
@@ -65,4 +65,16 @@ pub(crate) fn not_leader() -> Unavailable {
 pub(crate) fn lost_leadership() -> Unavailable {
     // Not a refusal: the entry may have reached a majority.
     Unavailable::Unknown("leadership lost while committing log".into())
+}
+
+/// A node that shall be asked whether it lives. What it answers is told as
+/// [`crate::Input::Challenged`], and that it did not answer in time too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChallengeWanted {
+    /// Which node: its agent's certificate must name it.
+    pub node: NodeName,
+    /// Where its agent listens, as `host:port`.
+    pub address: String,
+    /// What is asked.
+    pub challenge: Challenge,
 }

@@ -8,8 +8,7 @@
 //! come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
 //! asked may ask the leader.
 
-use crate::input::CallToken;
-use crate::judge::LeaseCaller;
+use crate::input::{CallToken, LeaseCaller};
 use lockmesh_protocol::id::{LogIndex, SessionId};
 use lockmesh_protocol::lease::Renewal;
 use lockmesh_protocol::time::Time;

@@ -2,7 +2,7 @@
 //! decided.
 
 use super::event::CallRef;
-use crate::judge::ChallengeWanted;
+use crate::outbox::ChallengeWanted;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};

@@ -41,7 +41,7 @@ mod reads;
 mod servers;
 mod watches;
 
-pub use crate::judge::ChallengeWanted;
+pub use crate::outbox::ChallengeWanted;
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,

@@ -1,8 +1,6 @@
 //! The brake: where very many nodes are silent at once it is rather the network than the nodes, or
 //! these servers. Then the servers' windows become long, never the agents' own deadlines.
 
-use crate::core::Core;
-use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -30,7 +28,7 @@ impl Brake {
     }
 
     /// So many of the members are silent; whether that turned it on or off.
-    fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
+    pub(super) fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
         let allowed = ALWAYS_ALLOWED.max(members / MEMBERS_A_SILENT_ONE);
         let was_on = self.is_on;
         if silent > allowed {
@@ -43,31 +41,6 @@ impl Brake {
             self.calm_since = None;
         }
         self.is_on != was_on
-    }
-}
-
-impl Core {
-    pub(super) fn update_brake(&mut self, now: Time) {
-        let judge = &self.judge;
-        // An announced restart is no sign of anything.
-        let is_unexpected = |number| {
-            judge.windows.member(number).is_some_and(|member| member.status != MemberStatus::Restarting)
-        };
-        // Not the open checks alone: in a large fleet fewer are open than are needed to brake.
-        let silent = judge.windows.overdue(now).filter(|number| is_unexpected(*number)).count();
-        let members = judge.windows.len();
-        if !self.judge.brake.update(now, silent, members) {
-            return;
-        }
-        if self.judge.brake.is_on() {
-            tracing::warn!(
-                silent,
-                members,
-                "very many nodes are silent at once: until fewer are, none is failed before 15 s of silence"
-            );
-        } else {
-            tracing::info!(members, "few nodes are silent: nodes are failed after their own windows again");
-        }
     }
 }
 

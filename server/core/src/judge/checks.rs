@@ -3,12 +3,9 @@
 //! A juror answers every list of checks with its reports, so a report is no older than the list
 //! that it names, however long it was on its way.
 
-use super::ASK_INTERVAL;
 use super::juror::Juror;
-use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
-use crate::core::Core;
-use crate::outbox::Outbox;
-use crate::raft::message::MessageKind;
+use super::messages::ASK_INTERVAL;
+use super::messages::{JurorReport, JurorReports};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::time::Time;
@@ -23,14 +20,14 @@ const LEAST_UNANSWERED: u32 = 2;
 /// What a leader knows of its checks.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    open: BTreeMap<AgentNumber, Check>,
-    reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
+    pub(super) open: BTreeMap<AgentNumber, Check>,
+    pub(super) reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
     /// The lists that are fresh still, and when each was told.
-    lists: VecDeque<(u64, Time)>,
-    last_number: u64,
-    told: Time,
+    pub(super) lists: VecDeque<(u64, Time)>,
+    pub(super) last_number: u64,
+    pub(super) told: Time,
     /// Whether a check was opened or closed since the last list.
-    is_changed: bool,
+    pub(super) is_changed: bool,
 }
 
 /// A node that is asked whether it lives.
@@ -87,7 +84,7 @@ impl Checks {
         }
     }
 
-    fn take_reports(&mut self, from: ServerId, reports: &JurorReports) {
+    pub(super) fn take_reports(&mut self, from: ServerId, reports: &JurorReports) {
         // Of an older list, or of another process: who knows when it was made.
         let told = self.lists.iter().find(|(number, _)| *number == reports.number);
         if let Some((_, told)) = told {
@@ -120,7 +117,7 @@ impl Checks {
     }
 
     /// The number of the list that is told now; none where there is nothing to tell.
-    fn next_list(&mut self, now: Time) -> Option<u64> {
+    pub(super) fn next_list(&mut self, now: Time) -> Option<u64> {
         let is_due = !self.open.is_empty() && now.since(self.told) >= ASK_INTERVAL;
         if !std::mem::take(&mut self.is_changed) && !is_due {
             return None;
@@ -132,48 +129,5 @@ impl Checks {
         }
         self.lists.push_back((self.last_number, now));
         Some(self.last_number)
-    }
-}
-
-impl Core {
-    /// Tells all voters, this server among them, which nodes are under check.
-    pub(super) fn tell_jurors(&mut self, now: Time, outbox: &mut Outbox) {
-        let Some(number) = self.judge.checks.next_list(now) else { return };
-        let orders = self.judge.checks.open.values().filter_map(|check| self.order(now, check));
-        let list = CheckList { number, checks: orders.collect() };
-        for voter in self.engine.membership().all_voters() {
-            if voter == self.config.id {
-                self.judge.juror.take_list(now, self.engine.term(), &list);
-            } else {
-                self.send(voter, MessageKind::CheckNodes, &list, outbox);
-            }
-        }
-    }
-
-    /// A juror answered a list.
-    pub(super) fn take_reports(
-        &mut self,
-        now: Time,
-        from: ServerId,
-        reports: JurorReports,
-        outbox: &mut Outbox,
-    ) {
-        self.judge.checks.take_reports(from, &reports);
-        // What it relayed at once may be lost.
-        for answer in reports.reports.into_iter().filter_map(|report| report.answer) {
-            self.hear_answer(now, answer, outbox);
-        }
-    }
-
-    fn order(&self, now: Time, check: &Check) -> Option<CheckOrder> {
-        let agent = self.state.agent_of(check.challenge.lease)?;
-        let member = self.judge.windows.member(agent.number)?;
-        Some(CheckOrder {
-            challenge: check.challenge,
-            node: agent.node.clone(),
-            address: self.state.agent_address(agent),
-            age: now.since(check.opened),
-            window: member.present().duration(),
-        })
     }
 }

@@ -4,9 +4,10 @@
 //! A juror that was late itself, or did not hear the leader for a while, may have missed what the
 //! node said through it. It says so, and abstains for the node's window.
 
-use super::ASK_INTERVAL;
+use super::messages::ASK_INTERVAL;
 use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
-use lockmesh_protocol::id::{AgentNumber, NodeName, Term};
+use crate::outbox::ChallengeWanted;
+use lockmesh_protocol::id::{AgentNumber, Term};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -19,18 +20,6 @@ const FORGOTTEN: Duration = Duration::from_secs(2);
 /// What came of a challenge is told long before; one of which nothing was told is made again, and
 /// counts for nothing.
 const CHALLENGE_LOST: Duration = Duration::from_secs(2);
-
-/// A node that shall be asked whether it lives. What it answers is told as
-/// [`crate::Input::Challenged`], and that it did not answer in time too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChallengeWanted {
-    /// Which node: its agent's certificate must name it.
-    pub node: NodeName,
-    /// Where its agent listens, as `host:port`.
-    pub address: String,
-    /// What is asked.
-    pub challenge: Challenge,
-}
 
 /// A server as a juror.
 #[derive(Debug, Default)]

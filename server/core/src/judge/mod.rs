@@ -12,22 +12,23 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `relay.rs` | renewals on their way from a follower to the leader, and the answers back |
 //! | `windows.rs` | when each member was heard last, and when each of its windows ends |
 //! | `checks.rs` | the checks that the leader has open, and who confirms them |
 //! | `juror.rs` | what every voter does that is told of a check |
-//! | `verdict.rs` | opens checks, proposes verdicts |
+//! | `majority.rs` | what a verdict is without a majority |
 //! | `brake.rs` | many at once: the servers' windows become long |
 //! | `registrations.rs` | another process registers for a node while the first one may live |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
 //! | `messages.rs` | what servers tell each other of all this |
+//! | `turn/` | what the core does with all that in its turns, file by file |
+//! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
+//! | `turn/verdict.rs` | opens checks, proposes verdicts |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,
 //! which is later than the sending from which the agent counts, so the agent's deadline comes
-//! first.
-//! Between the proposal of a verdict and its outcome no renewal of that node is acknowledged. After
+//! first. Between the proposal of a verdict and its outcome no renewal of that node is acknowledged. After
 //! an election every window starts afresh. A verdict that no majority of the voters of its entry's
 //! index confirms does nothing, see [`without_minority`]. Whatever is unsure makes a window
 //! longer, never shorter.
@@ -38,22 +39,18 @@
 mod brake;
 mod checks;
 mod juror;
+mod majority;
 mod messages;
 mod registrations;
 mod relay;
-mod renewals;
+mod turn;
 mod upkeep;
-mod verdict;
 mod windows;
 
-use crate::core::Core;
-use crate::fault_injection::Rule;
-use crate::outbox::Outbox;
 use crate::state::State;
 use brake::Brake;
 use checks::Checks;
 use juror::Juror;
-use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::random::Random;
@@ -66,12 +63,7 @@ use std::time::Duration;
 use upkeep::Upkeep;
 use windows::Windows;
 
-pub use juror::ChallengeWanted;
-pub(crate) use messages::LeaseCaller;
-pub use verdict::without_minority;
-
-/// How often a server asks a node that is under check, and the leader tells the voters.
-const ASK_INTERVAL: Duration = Duration::from_millis(250);
+pub use majority::without_minority;
 
 /// What a server knows of the members' lives.
 #[derive(Debug)]
@@ -146,76 +138,5 @@ impl Judge {
         if self.checks.lease(number).is_some_and(|checked| Some(checked) != lease) {
             self.checks.close(number);
         }
-    }
-}
-
-impl Core {
-    /// This server begins to serve: nothing is known of anybody yet.
-    pub(crate) fn start_judge(&mut self, now: Time) {
-        let heard = match self.engine.fault_point.breaks(Rule::NodeWindowsOutliveElections) {
-            true => Time(now.0.saturating_sub(windows::LONGEST.as_micros() as u64)),
-            false => now,
-        };
-        self.judge.windows.restart(heard, &self.state);
-        self.judge.upkeep.restart(now, &self.state);
-    }
-
-    /// This server no longer leads.
-    pub(crate) fn stop_judge(&mut self, now: Time, outbox: &mut Outbox) {
-        self.judge.windows = Windows::default();
-        self.judge.checks = Checks::default();
-        self.judge.brake = Brake::default();
-        self.judge.upkeep = Upkeep::default();
-        self.judge.deciding.clear();
-        self.drop_registrations(outbox);
-        self.refuse_relayed(now, outbox);
-    }
-
-    /// The leader learns what became true.
-    pub(crate) fn note_members(&mut self, now: Time, changes: &[Change]) {
-        let Self { judge, state, .. } = self;
-        // A restore: what was known is of other rows.
-        if changes.iter().any(|change| matches!(change, Change::Cleared)) {
-            judge.windows.restart(now, state);
-            judge.upkeep.restart(now, state);
-            judge.checks.close_all();
-            return;
-        }
-        for change in changes {
-            match change {
-                Change::Agent(number, _) => judge.follow(now, state, *number),
-                Change::Session(_, Some(session)) if State::depends_on_its_node(session) => {
-                    if let Some(agent) = state.member(&session.spec.node.folded()) {
-                        judge.note_session(now, state, agent.number, session.spec.health_window);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Once a tick, on every server.
-    pub(crate) fn tick_judge(&mut self, now: Time, outbox: &mut Outbox) {
-        self.refuse_relayed(now, outbox);
-        if self.is_serving() {
-            self.open_checks(now);
-            self.update_brake(now);
-            self.propose_verdicts(now);
-            self.look_at_registrations(now, outbox);
-            self.run_upkeep(now);
-            self.tell_jurors(now, outbox);
-        }
-        outbox.challenges.append(&mut self.judge.juror.ask(now));
-    }
-
-    /// At the end of a turn: what was gathered for other servers.
-    pub(crate) fn flush_judge(&mut self, outbox: &mut Outbox) {
-        // It is silent, whatever was asked of it.
-        if self.set_back().is_some() {
-            self.judge.answers.clear();
-            return;
-        }
-        self.flush_relay(outbox);
-        self.flush_answers(outbox);
     }
 }

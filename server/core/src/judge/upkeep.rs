@@ -4,9 +4,7 @@
 //!
 //! All of it counts from when this leader saw it first: after an election it begins afresh.
 
-use crate::core::Core;
 use crate::state::State;
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::record::MemberStatus;
@@ -14,14 +12,6 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often the leader looks whether something is due here.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often it compares catalog and roster.
-const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
-/// The same where the last look found something: there may be more.
-const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
-/// How many members and nodes one command reconciles.
-const RECONCILED_AT_ONCE: usize = 256;
 /// How long after a proposal that came to nothing the next one is made.
 const RETRY: Duration = Duration::from_secs(5);
 /// The same for a member that cannot be forgotten: sessions live on its node.
@@ -30,8 +20,8 @@ const REAP_AGAIN: Duration = Duration::from_secs(3600);
 /// What this leader waits for.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    look_at: Time,
-    reconcile_at: Time,
+    pub(super) look_at: Time,
+    pub(super) reconcile_at: Time,
     former: BTreeMap<AgentNumber, FormerHost>,
     failed: BTreeMap<AgentNumber, FailedMember>,
 }
@@ -94,7 +84,7 @@ impl Upkeep {
     }
 
     /// The agents of whose former host a window is over, and which.
-    fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
+    pub(super) fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
         let mut due = Vec::new();
         for (number, former) in self.former.iter_mut().filter(|(_, former)| former.due <= now) {
             due.push((*number, former.window));
@@ -111,7 +101,7 @@ impl Upkeep {
         due
     }
 
-    fn reap_due(&mut self, now: Time, after: Duration) -> Vec<LeaseId> {
+    pub(super) fn reap_due(&mut self, now: Time, after: Duration) -> Vec<LeaseId> {
         let is_due =
             |failed: &&mut FailedMember| now.since(failed.since) >= after && failed.not_before <= now;
         let due = self.failed.values_mut().filter(is_due).map(|failed| {
@@ -119,50 +109,5 @@ impl Upkeep {
             failed.lease
         });
         due.collect()
-    }
-}
-
-impl Core {
-    pub(super) fn run_upkeep(&mut self, now: Time) {
-        if now < self.judge.upkeep.look_at {
-            return;
-        }
-        self.judge.upkeep.look_at = now + LOOK_INTERVAL;
-        self.end_former_hosts(now);
-        self.reap_failed_members(now);
-        self.reconcile_if_due(now);
-    }
-
-    fn end_former_hosts(&mut self, now: Time) {
-        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
-        for (number, window) in self.judge.upkeep.former_due(now) {
-            if let Some(lease) = self.state.agent(number).map(|agent| agent.lease()) {
-                self.gather_own(Command::EndFormerSessions { lease, window, term, base });
-            }
-        }
-    }
-
-    fn reap_failed_members(&mut self, now: Time) {
-        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
-        for lease in self.judge.upkeep.reap_due(now, self.config.timers.reap_failed_after) {
-            self.gather_own(Command::ReapMember { lease, term, base });
-        }
-    }
-
-    fn reconcile_if_due(&mut self, now: Time) {
-        if now < self.judge.upkeep.reconcile_at {
-            return;
-        }
-        let (members, strangers) = self.state.unreconciled(RECONCILED_AT_ONCE);
-        let found = members.len() + strangers.len();
-        self.judge.upkeep.reconcile_at = now + if found > 0 { RECONCILE_AGAIN } else { RECONCILE_INTERVAL };
-        if found > 0 {
-            tracing::info!(
-                members = members.len(),
-                strangers = strangers.len(),
-                "the catalog says something else than the roster of members: it is made to agree"
-            );
-            self.gather_own(Command::Reconcile { members, strangers });
-        }
     }
 }

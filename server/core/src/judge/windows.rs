@@ -16,8 +16,6 @@ use std::time::Duration;
 const RESTART_WINDOW: Duration = Duration::from_secs(30);
 /// How much later than it should be a renewal may come before the node is asked.
 const OVERDUE: Duration = Duration::from_millis(200);
-/// The longest window that a member has.
-pub(super) const LONGEST: Duration = RESTART_WINDOW;
 
 /// After how long without a renewal a node is asked: an agent renews three times a window.
 pub(super) fn overdue_after(window: Duration) -> Duration {

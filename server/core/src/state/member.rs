@@ -13,9 +13,8 @@
 use super::State;
 use super::agent::{alive_check, failed_check};
 use super::node::SERF_HEALTH;
-use super::rows::CheckKey;
+use super::rows::{CheckKey, MemberCounts};
 use super::step::Step;
-use crate::fault_injection::Rule;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{NodeFailure, NodeLeave};
 use lockmesh_protocol::id::{AgentNumber, CheckId, LogIndex, NodeName, SessionId, Term};
@@ -24,30 +23,6 @@ use lockmesh_protocol::record::{Agent, Check, CheckStatus, LossCause, MemberStat
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// How many members stand in each way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemberCounts {
-    /// See [`MemberStatus::Alive`].
-    pub alive: usize,
-    /// See [`MemberStatus::Restarting`].
-    pub restarting: usize,
-    /// See [`MemberStatus::Left`].
-    pub left: usize,
-    /// See [`MemberStatus::Failed`].
-    pub failed: usize,
-}
-
-impl MemberCounts {
-    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
-        match status {
-            MemberStatus::Alive => &mut self.alive,
-            MemberStatus::Restarting => &mut self.restarting,
-            MemberStatus::Left => &mut self.left,
-            MemberStatus::Failed => &mut self.failed,
-        }
-    }
-}
 
 impl Step<'_> {
     /// A verdict of the leader and a majority of the servers. Answered with whether it was one.
@@ -61,9 +36,7 @@ impl Step<'_> {
         let nodes = confirmed_by.iter().filter_map(|id| self.state.server(*id));
         let confirmed_by: Vec<NodeName> = nodes.map(|server| server.node.clone()).collect();
         let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
-        let ends_all = self.state.fault_point.breaks(Rule::ShortVerdictsSpareLongSessions);
-        let longest = if ends_all { HealthWindow::Safe } else { *window };
-        let ending = self.state.sessions_within(&agent.node, longest, None);
+        let ending = self.state.sessions_within(&agent.node, *window, None);
         self.end_sessions(ending, &cause);
         // Sessions may name a node's check however fast they want to be failed: the check waits for
         // what the other users of a catalog call dead.

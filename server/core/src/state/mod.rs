@@ -64,13 +64,12 @@ use lockmesh_protocol::reply::Applied;
 use std::sync::Arc;
 
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
-pub use member::MemberCounts;
 pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use removed::Removed;
 pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
-pub use rows::State;
+pub use rows::{MemberCounts, State};
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {

@@ -4,7 +4,6 @@
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide
 //! anything.
 
-use super::member::MemberCounts;
 use super::pages::Pages;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use lockmesh_protocol::id::{
 };
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
+    Agent, Autopilot, Check, Entry, LockDelay, Loss, MemberStatus, Node, Server, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -44,6 +43,30 @@ pub(super) struct CheckKey {
 pub(super) struct ServiceKey {
     pub(super) node: NodeName,
     pub(super) id: ServiceId,
+}
+
+/// How many members stand in each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// See [`MemberStatus::Alive`].
+    pub alive: usize,
+    /// See [`MemberStatus::Restarting`].
+    pub restarting: usize,
+    /// See [`MemberStatus::Left`].
+    pub left: usize,
+    /// See [`MemberStatus::Failed`].
+    pub failed: usize,
+}
+
+impl MemberCounts {
+    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
+        match status {
+            MemberStatus::Alive => &mut self.alive,
+            MemberStatus::Restarting => &mut self.restarting,
+            MemberStatus::Left => &mut self.left,
+            MemberStatus::Failed => &mut self.failed,
+        }
+    }
 }
 
 /// The replicated state.

@@ -6,9 +6,6 @@
 //! the check open until their own.
 
 use crate::core::{Core, Origin, RETRY_PROPOSAL};
-use crate::fault_injection::Rule;
-use crate::proposal::Proposal;
-use crate::raft::log::Membership;
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId};
@@ -78,12 +75,7 @@ impl Core {
     fn window_due(&self, now: Time, lease: LeaseId) -> Option<HealthWindow> {
         let member = self.judge.windows.member(lease.agent).filter(|member| member.lease == lease)?;
         let agent = self.state.agent_of(lease)?;
-        let is_over = |window: &HealthWindow| {
-            if self.judge.is_braking() && self.engine.fault_point.breaks(Rule::BrakesNeverShorten) {
-                return member.end(HealthWindow::Fast, false) <= now;
-            }
-            member.end(*window, self.judge.is_braking()) <= now
-        };
+        let is_over = |window: &HealthWindow| member.end(*window, self.judge.is_braking()) <= now;
         if !HealthWindow::ALL.iter().any(is_over) {
             return None;
         }
@@ -105,9 +97,8 @@ impl Core {
     ) -> Option<Vec<ServerId>> {
         let own = (self.config.id, &self.judge.juror);
         let confirmed_by = self.judge.checks.confirmed_by(now, number, own, is_verdict);
-        let is_broken = self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority);
         let is_enough = self.engine.membership().is_majority(|server| confirmed_by.contains(&server));
-        (is_enough || (is_broken && !confirmed_by.is_empty())).then_some(confirmed_by)
+        is_enough.then_some(confirmed_by)
     }
 
     /// A verdict was applied, or came to nothing: renewals count again.
@@ -136,28 +127,5 @@ impl Core {
                 );
             }
         }
-    }
-
-    /// A proposal as the state may take it, see [`without_minority`].
-    pub(crate) fn as_confirmed(&self, proposal: Proposal) -> Proposal {
-        match self.engine.fault_point.breaks(Rule::VerdictsNeedAMajority) {
-            true => proposal,
-            false => without_minority(proposal, self.engine.membership()),
-        }
-    }
-}
-
-/// A verdict as the state may take it: without its confirmations where those who confirm it are no
-/// majority of the voters of its index, so that it does nothing. Every server applies the same
-/// entries and changes of membership before it, so all see the same voters.
-pub fn without_minority(proposal: Proposal, voters: &Membership) -> Proposal {
-    match proposal.command {
-        Command::FailNode(failure)
-            if !voters.is_majority(|server| failure.confirmed_by.contains(&server)) =>
-        {
-            let failure = NodeFailure { confirmed_by: Vec::new(), ..failure };
-            Proposal { command: Command::FailNode(failure), ..proposal }
-        }
-        command => Proposal { command, ..proposal },
     }
 }

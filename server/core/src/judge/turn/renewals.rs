@@ -5,10 +5,9 @@
 //! for a read round that begins after the arrival. The end of a lease waits for one too: the word
 //! of a deposed leader must not end it.
 
-use super::messages::{LeaseAnswer, LeaseCaller};
 use crate::core::Core;
-use crate::fault_injection::Rule;
-use crate::input::CallToken;
+use crate::input::{CallToken, LeaseCaller};
+use crate::judge::messages::LeaseAnswer;
 use crate::outbox::{Outbox, not_leader};
 use crate::read_index::Reader;
 use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseId, Renewal};
@@ -69,9 +68,6 @@ impl Core {
             return self.judge.answer(caller, LeaseAnswer::Unavailable(why), outbox);
         }
         self.hear(now, renewal, outbox);
-        if self.engine.fault_point.breaks(Rule::LeasesWaitForTheirRound) {
-            return self.answer_renewal(caller, renewal, outbox);
-        }
         self.read_index.arrive(now, Reader::Lease(caller, renewal));
     }
 
@@ -102,13 +98,12 @@ impl Core {
 
     /// Whether a verdict on the agent is proposed, and its outcome is not known.
     fn is_deciding(&self, lease: LeaseId) -> bool {
-        let is_broken = self.engine.fault_point.breaks(Rule::RenewalsAreRefusedDuringVerdicts);
-        self.judge.deciding.contains(&lease.agent) && !is_broken
+        self.judge.deciding.contains(&lease.agent)
     }
 
     /// The window starts anew, and whoever asked whether the node lives knows it.
     fn hear(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
-        let lease = self.lease_renewed(renewal.lease);
+        let lease = renewal.lease;
         // A failed one too, where sessions are left to it: its answers keep them.
         let Some(agent) = self.state.agent_of(lease) else { return };
         let shortest = self.state.shortest_window(&agent.node);
@@ -122,19 +117,18 @@ impl Core {
 
     /// After the round: an end that was committed before it is applied by now, whoever led then.
     pub(crate) fn answer_renewal(&mut self, caller: LeaseCaller, renewal: Renewal, outbox: &mut Outbox) {
-        let Renewal { sequence, .. } = renewal;
-        let lease = self.lease_renewed(renewal.lease);
+        let Renewal { lease, sequence, .. } = renewal;
         let answer = match (self.renewal_refusal(&renewal), self.state.lease_end(lease)) {
             (Some(why), _) => {
                 self.observer.observed.renewals_refused += 1;
                 LeaseAnswer::Unavailable(why)
             }
-            (None, Some(why)) => LeaseAnswer::Ended(renewal.lease, why),
+            (None, Some(why)) => LeaseAnswer::Ended(lease, why),
             (None, None) => {
                 self.observer.observed.renewals_acknowledged += 1;
                 let agent = self.state.agent_of(lease);
                 let shortest = agent.and_then(|agent| self.state.shortest_window(&agent.node));
-                LeaseAnswer::Renewed(LeaseAck { lease: renewal.lease, sequence, shortest })
+                LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest })
             }
         };
         self.judge.answer(caller, answer, outbox);
@@ -143,12 +137,5 @@ impl Core {
     /// The round did not come to its end.
     pub(crate) fn refuse_renewal(&mut self, caller: LeaseCaller, outbox: &mut Outbox) {
         self.judge.answer(caller, LeaseAnswer::Unavailable(not_leader()), outbox);
-    }
-
-    /// The lease that a renewal is of: its own. Where a test broke that rule, the agent's present
-    /// one.
-    fn lease_renewed(&self, lease: LeaseId) -> LeaseId {
-        let present = self.state.agent(lease.agent).map(|agent| agent.lease());
-        present.filter(|_| self.engine.fault_point.breaks(Rule::LeasesAreRenewedByTheirOwn)).unwrap_or(lease)
     }
 }

@@ -1,0 +1,92 @@
+//! Messages about leases and checks: taken from other servers, and sent to them.
+
+use crate::core::Core;
+use crate::input::LeaseCaller;
+use crate::judge::Judge;
+use crate::judge::messages::{BATCH, CheckList, JurorReports, LeaseAnswer, MAX_CONTEXT_BYTES};
+use crate::outbox::Outbox;
+use crate::raft::message::{MessageKind, PeerMessage};
+use bytes::Bytes;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::Renewal;
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::wire;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+impl Core {
+    /// Takes a message about leases and checks; whether it was one.
+    pub(crate) fn judge_message(&mut self, now: Time, message: &PeerMessage, outbox: &mut Outbox) -> bool {
+        let from = message.from;
+        // Only the leader that this server follows may say it: a deposed one may know no better.
+        let is_of_leader = self.engine.leader() == Some(from);
+        match message.kind {
+            MessageKind::LeaseRenewals => {
+                for (number, renewal) in read::<Vec<(u64, Renewal)>>(message).unwrap_or_default() {
+                    self.hear_call(now, LeaseCaller::Server(from, number), renewal, outbox);
+                }
+            }
+            MessageKind::LeaseAnswers if is_of_leader => {
+                for (number, answer) in read::<Vec<(u64, LeaseAnswer)>>(message).unwrap_or_default() {
+                    self.relayed_answer(number, answer, outbox);
+                }
+            }
+            MessageKind::CheckNodes if is_of_leader => {
+                if let Some(list) = read::<CheckList>(message) {
+                    // The tick that would notice may come behind this message.
+                    if !self.is_running(now) {
+                        self.judge.juror.was_late(now);
+                    }
+                    self.judge.juror.take_list(now, message.term, &list);
+                    let reports = self.judge.juror.reports(now, list.number);
+                    self.send(from, MessageKind::NodeReports, &reports, outbox);
+                }
+            }
+            MessageKind::NodeReports if self.is_serving() => {
+                if let Some(reports) = read::<JurorReports>(message) {
+                    self.take_reports(now, from, reports, outbox);
+                }
+            }
+            // They are the judge's all the same: the engine must not see them.
+            MessageKind::LeaseAnswers | MessageKind::CheckNodes | MessageKind::NodeReports => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sends a server something of the judge's.
+    pub(super) fn send<T: Serialize>(&self, to: ServerId, kind: MessageKind, said: &T, outbox: &mut Outbox) {
+        let context = Bytes::from(wire::encode(said));
+        let message = PeerMessage::new(kind, self.config.id, to);
+        outbox.messages.push((to, PeerMessage { term: self.engine.term(), context, ..message }));
+    }
+
+    pub(super) fn flush_answers(&mut self, outbox: &mut Outbox) {
+        for (to, answers) in std::mem::take(&mut self.judge.answers) {
+            for batch in answers.chunks(BATCH) {
+                self.send(to, MessageKind::LeaseAnswers, &batch, outbox);
+            }
+        }
+    }
+}
+
+impl Judge {
+    /// Answers whoever waits for the answer to a renewal.
+    pub(super) fn answer(&mut self, caller: LeaseCaller, answer: LeaseAnswer, outbox: &mut Outbox) {
+        match caller {
+            LeaseCaller::Call(token) => outbox.replies.push((token, answer.into_response())),
+            LeaseCaller::Server(server, number) => {
+                self.answers.entry(server).or_default().push((number, answer));
+            }
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
+    let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context);
+    read.inspect_err(|error| {
+        let (server, kind) = (message.from.0, message.kind);
+        tracing::warn!(server, ?kind, %error, "cannot read what a server says of leases");
+    })
+    .ok()
+}

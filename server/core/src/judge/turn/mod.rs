@@ -1,0 +1,88 @@
+//! The judge in the core's turns: begins and ends with the leadership, learns what became true,
+//! and does what is due.
+
+mod brake;
+mod checks;
+mod messages;
+mod registrations;
+mod relay;
+mod renewals;
+mod upkeep;
+mod verdict;
+
+use crate::core::Core;
+use crate::judge::brake::Brake;
+use crate::judge::checks::Checks;
+use crate::judge::upkeep::Upkeep;
+use crate::judge::windows::Windows;
+use crate::outbox::Outbox;
+use crate::state::State;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::time::Time;
+
+impl Core {
+    /// This server begins to serve: nothing is known of anybody yet.
+    pub(crate) fn start_judge(&mut self, now: Time) {
+        self.judge.windows.restart(now, &self.state);
+        self.judge.upkeep.restart(now, &self.state);
+    }
+
+    /// This server no longer leads.
+    pub(crate) fn stop_judge(&mut self, now: Time, outbox: &mut Outbox) {
+        self.judge.windows = Windows::default();
+        self.judge.checks = Checks::default();
+        self.judge.brake = Brake::default();
+        self.judge.upkeep = Upkeep::default();
+        self.judge.deciding.clear();
+        self.drop_registrations(outbox);
+        self.refuse_relayed(now, outbox);
+    }
+
+    /// The leader learns what became true.
+    pub(crate) fn note_members(&mut self, now: Time, changes: &[Change]) {
+        let Self { judge, state, .. } = self;
+        // A restore: what was known is of other rows.
+        if changes.iter().any(|change| matches!(change, Change::Cleared)) {
+            judge.windows.restart(now, state);
+            judge.upkeep.restart(now, state);
+            judge.checks.close_all();
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Agent(number, _) => judge.follow(now, state, *number),
+                Change::Session(_, Some(session)) if State::depends_on_its_node(session) => {
+                    if let Some(agent) = state.member(&session.spec.node.folded()) {
+                        judge.note_session(now, state, agent.number, session.spec.health_window);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Once a tick, on every server.
+    pub(crate) fn tick_judge(&mut self, now: Time, outbox: &mut Outbox) {
+        self.refuse_relayed(now, outbox);
+        if self.is_serving() {
+            self.open_checks(now);
+            self.update_brake(now);
+            self.propose_verdicts(now);
+            self.look_at_registrations(now, outbox);
+            self.run_upkeep(now);
+            self.tell_jurors(now, outbox);
+        }
+        outbox.challenges.append(&mut self.judge.juror.ask(now));
+    }
+
+    /// At the end of a turn: what was gathered for other servers.
+    pub(crate) fn flush_judge(&mut self, outbox: &mut Outbox) {
+        // It is silent, whatever was asked of it.
+        if self.set_back().is_some() {
+            self.judge.answers.clear();
+            return;
+        }
+        self.flush_relay(outbox);
+        self.flush_answers(outbox);
+    }
+}

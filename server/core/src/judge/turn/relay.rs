@@ -1,0 +1,70 @@
+//! Renewals that this follower relays, and the answers that it hands on.
+
+use crate::core::Core;
+use crate::input::CallToken;
+use crate::judge::messages::{BATCH, LeaseAnswer};
+use crate::judge::relay::{MAX_RELAYED, Relayed};
+use crate::outbox::{Outbox, not_leader};
+use crate::raft::message::MessageKind;
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::Renewal;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+
+impl Core {
+    /// A renewal came to a server that follows this leader.
+    pub(super) fn relay(
+        &mut self,
+        now: Time,
+        leader: ServerId,
+        (token, renewal): (CallToken, Renewal),
+        outbox: &mut Outbox,
+    ) {
+        self.refuse_those_of_another_leader(now, Some(leader), outbox);
+        let relay = &mut self.judge.relay;
+        if relay.waiting.len() >= MAX_RELAYED {
+            let what = format!("{MAX_RELAYED} renewals wait for the leader");
+            return outbox.fail(token, Unavailable::Overloaded(what));
+        }
+        let number = relay.gather(renewal);
+        relay.waiting.insert(number, Relayed { came: now, token, renewal });
+    }
+
+    /// The same for what a node answered to this juror: the leader must hear it, and nobody waits.
+    pub(super) fn relay_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
+        // Before this server serves itself there is nobody to tell, and all windows start then.
+        if let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) {
+            self.refuse_those_of_another_leader(now, Some(leader), outbox);
+            self.judge.relay.gather(renewal);
+        }
+    }
+
+    /// The leader answered a renewal.
+    pub(super) fn relayed_answer(&mut self, number: u64, answer: LeaseAnswer, outbox: &mut Outbox) {
+        if let Some(token) = self.judge.relay.take(number, &answer) {
+            outbox.replies.push((token, answer.into_response()));
+        }
+    }
+
+    /// Refuses those that the leader has not answered, and will not.
+    pub(super) fn refuse_relayed(&mut self, now: Time, outbox: &mut Outbox) {
+        let follows = |leader: &ServerId| *leader != self.config.id && self.set_back().is_none();
+        let leader = self.engine.leader().filter(follows);
+        self.refuse_those_of_another_leader(now, leader, outbox);
+    }
+
+    fn refuse_those_of_another_leader(&mut self, now: Time, leader: Option<ServerId>, outbox: &mut Outbox) {
+        for token in self.judge.relay.refused(now, leader) {
+            outbox.fail(token, not_leader());
+        }
+    }
+
+    pub(super) fn flush_relay(&mut self, outbox: &mut Outbox) {
+        let gathered = std::mem::take(&mut self.judge.relay.gathered);
+        if let Some(leader) = self.judge.relay.leader {
+            for batch in gathered.chunks(BATCH) {
+                self.send(leader, MessageKind::LeaseRenewals, &batch, outbox);
+            }
+        }
+    }
+}

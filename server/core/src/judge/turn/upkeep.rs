@@ -1,0 +1,60 @@
+//! What is due of the upkeep is proposed.
+
+use crate::core::Core;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// How often the leader looks whether something is due here.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often it compares catalog and roster.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
+/// The same where the last look found something: there may be more.
+const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
+/// How many members and nodes one command reconciles.
+const RECONCILED_AT_ONCE: usize = 256;
+
+impl Core {
+    pub(super) fn run_upkeep(&mut self, now: Time) {
+        if now < self.judge.upkeep.look_at {
+            return;
+        }
+        self.judge.upkeep.look_at = now + LOOK_INTERVAL;
+        self.end_former_hosts(now);
+        self.reap_failed_members(now);
+        self.reconcile_if_due(now);
+    }
+
+    fn end_former_hosts(&mut self, now: Time) {
+        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
+        for (number, window) in self.judge.upkeep.former_due(now) {
+            if let Some(lease) = self.state.agent(number).map(|agent| agent.lease()) {
+                self.gather_own(Command::EndFormerSessions { lease, window, term, base });
+            }
+        }
+    }
+
+    fn reap_failed_members(&mut self, now: Time) {
+        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
+        for lease in self.judge.upkeep.reap_due(now, self.config.timers.reap_failed_after) {
+            self.gather_own(Command::ReapMember { lease, term, base });
+        }
+    }
+
+    fn reconcile_if_due(&mut self, now: Time) {
+        if now < self.judge.upkeep.reconcile_at {
+            return;
+        }
+        let (members, strangers) = self.state.unreconciled(RECONCILED_AT_ONCE);
+        let found = members.len() + strangers.len();
+        self.judge.upkeep.reconcile_at = now + if found > 0 { RECONCILE_AGAIN } else { RECONCILE_INTERVAL };
+        if found > 0 {
+            tracing::info!(
+                members = members.len(),
+                strangers = strangers.len(),
+                "the catalog says something else than the roster of members: it is made to agree"
+            );
+            self.gather_own(Command::Reconcile { members, strangers });
+        }
+    }
+}
