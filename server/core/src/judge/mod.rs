@@ -28,10 +28,10 @@
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,
 //! which is later than the sending from which the agent counts, so the agent's deadline comes
-//! first. Between the proposal of a verdict and its outcome no renewal of that node is acknowledged. After
-//! an election every window starts afresh. A verdict that no majority of the voters of its entry's
-//! index confirms does nothing, see [`without_minority`]. Whatever is unsure makes a window
-//! longer, never shorter.
+//! first. Between the proposal of a verdict and its outcome no renewal of that node is
+//! acknowledged. After an election every window starts afresh. A verdict that no majority of the
+//! voters of its entry's index confirms does nothing, see [`without_minority`]. Whatever is unsure
+//! makes a window longer, never shorter.
 //!
 //! The jurors are the voters. Other agents may become jurors too, with reports like theirs that
 //! open a check or clear a node, but never confirm a verdict.
