@@ -8,7 +8,7 @@
 //!
 //! How a lease is judged stands in the server's `judge`; how an agent keeps it, in its `lease`.
 
-use crate::id::{AgentNumber, LogIndex};
+use crate::id::{AgentNumber, LogIndex, ServerId, Term};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -132,6 +132,11 @@ pub struct LeaseAck {
     /// The shortest window of the sessions on the agent's node, as the leader knows it; none where
     /// no session depends on the node's life.
     pub shortest: Option<HealthWindow>,
+    /// Who acknowledges. A renewal comes through any server, so this is how an agent that asks for
+    /// nothing hears of an election.
+    pub leader: ServerId,
+    /// In which term.
+    pub term: Term,
 }
 
 /// Why a lease is none any more: its agent must register anew.

@@ -451,7 +451,8 @@ impl Book {
             Request::Propose(Some(request), command) => self.propose(id, request, command),
             Request::Renew(_) => Some(Response::Renewed(None)),
             Request::RenewLease(Renewal { lease, sequence, .. }) => {
-                Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: None }))
+                let (leader, term) = (ServerId(view.leader?), Term(view.term));
+                Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: None, leader, term }))
             }
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => {
                 self.blocking_reads += 1;

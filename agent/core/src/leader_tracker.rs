@@ -203,6 +203,18 @@ impl LeaderTracker {
         }
     }
 
+    /// A server acknowledged a renewal as the leader of a term; the answer may have come through
+    /// another server.
+    pub fn acknowledged(&mut self, leader: ServerId, term: Term, now: Time) {
+        if term <= self.term {
+            return;
+        }
+        match (self.servers.slot_of(leader), self.home) {
+            (None, Some(home)) => self.ask_again(home),
+            _ => self.elected(leader, term, now),
+        }
+    }
+
     /// A server refused a call because it was taken out of the quorum: it is of no use any more,
     /// whoever leads.
     pub fn removed(&mut self, slot: Slot, now: Time) {
@@ -289,6 +301,11 @@ impl LeaderTracker {
         if term < self.term {
             return;
         }
+        self.elected(leader, term, now);
+    }
+
+    /// A server is said to lead in a term that is no older than any that was heard of.
+    fn elected(&mut self, leader: ServerId, term: Term, now: Time) {
         let Some(named) = self.servers.slot_of(leader) else { return };
         // Another one was elected in a newer term, so ours is deposed, whether or not it knows
         // that.

@@ -307,6 +307,28 @@ fn a_server_that_says_it_leads_and_refuses_is_believed_again_later() {
 }
 
 #[test]
+fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgement() {
+    let mut story = Story::at_rest(A, B, 3);
+    story.tracker.acknowledged(ServerId(1), Term(3), story.now);
+    story.step();
+    assert_eq!((story.leader(), story.actions.ask.len()), (Some(A), 0), "no news");
+    story.tracker.acknowledged(ServerId(3), Term(4), story.now);
+    story.step();
+    assert_eq!(story.leader(), None, "it leads by its own word only");
+    assert!(story.actions.keep.contains(&C), "{:?}", story.actions);
+    story.up(C);
+    story.says(C, Some(C), 4);
+    assert_eq!(story.leader(), Some(C));
+    // An older one comes late.
+    story.tracker.acknowledged(ServerId(1), Term(3), story.now);
+    assert_eq!(story.step().leader, Some(C));
+    // Of a server that nobody has told of, home is asked.
+    story.tracker.acknowledged(ServerId(9), Term(5), story.now);
+    story.step();
+    assert_eq!((story.actions.leader, story.actions.ask.as_slice()), (Some(C), [B].as_slice()));
+}
+
+#[test]
 fn a_follower_that_lags_moves_nobody() {
     let mut story = Story::at_rest(C, B, 4);
     story.says(B, Some(A), 3);

@@ -267,6 +267,7 @@ impl QuorumClient {
     }
 
     fn lease_renewed(&mut self, ack: &LeaseAck) {
+        self.tell(|tracker, now| tracker.acknowledged(ack.leader, ack.term, now));
         let Some(lease) = self.renewals.living_mut(ack.lease) else { return };
         let Some(sent) = lease.acknowledge(ack) else { return };
         self.counts.renewals_acknowledged += 1;

@@ -163,6 +163,16 @@ fn a_renewal_that_is_refused_or_lost_goes_another_way_at_once() {
 }
 
 #[test]
+fn an_acknowledgement_tells_an_agent_that_asks_for_nothing_who_leads_now() {
+    let mut story = Story::just_renewed();
+    story.home();
+    (story.leader, story.term) = (Some(C), 2);
+    story.notices.clear();
+    story.pass(2 * INTERVAL);
+    assert!(story.notices.contains(&Notice::LeaderFound(C.into())), "{:?}", story.notices);
+}
+
+#[test]
 fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;

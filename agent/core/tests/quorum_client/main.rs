@@ -85,6 +85,11 @@ struct Story {
     last_token: u64,
 }
 
+fn server_id(address: &str) -> ServerId {
+    let number = SERVERS.iter().position(|server| *server == address).expect("a known server");
+    ServerId(number as u64 + 1)
+}
+
 impl Story {
     /// Nothing is connected yet.
     fn begin() -> Self {
@@ -214,16 +219,18 @@ impl Story {
 
     fn acknowledgement(&self, renewal: &Renewal) -> Response {
         let Renewal { lease, sequence, .. } = *renewal;
-        Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: self.shortest })
+        Response::LeaseRenewed(LeaseAck {
+            lease,
+            sequence,
+            shortest: self.shortest,
+            leader: server_id(self.leader.unwrap_or(A)),
+            term: Term(self.term),
+        })
     }
 
     fn status(&self, server: &str) -> Status {
-        let id = |address: &str| {
-            let number = SERVERS.iter().position(|server| *server == address).expect("a known server");
-            ServerId(number as u64 + 1)
-        };
         let row = |address: &&str| ServerStatus {
-            id: id(address),
+            id: server_id(address),
             node_id: String::new(),
             node: String::new(),
             address: (*address).into(),
@@ -236,8 +243,8 @@ impl Story {
         };
         Status {
             cluster_id: "c".into(),
-            server: id(server),
-            leader: self.leader.map(id),
+            server: server_id(server),
+            leader: self.leader.map(server_id),
             term: Term(self.term),
             servers: SERVERS.iter().map(row).collect(),
             caller: self.generation.map(|generation| AgentNumber(generation.0)),

@@ -128,7 +128,8 @@ impl Core {
                 self.observer.observed.renewals_acknowledged += 1;
                 let agent = self.state.agent_of(lease);
                 let shortest = agent.and_then(|agent| self.state.shortest_window(&agent.node));
-                LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest })
+                let (leader, term) = (self.config.id, self.engine.term());
+                LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest, leader, term })
             }
         };
         self.judge.answer(caller, answer, outbox);
