@@ -88,6 +88,22 @@ pub enum MessageKind {
     NodeReports,
 }
 
+impl MessageKind {
+    /// Whether it is consensus, which the engine makes and takes; all others are the core's own.
+    pub fn is_consensus(self) -> bool {
+        !matches!(
+            self,
+            Self::Checksum
+                | Self::ChecksumResponse
+                | Self::Corrupt
+                | Self::LeaseRenewals
+                | Self::LeaseAnswers
+                | Self::CheckNodes
+                | Self::NodeReports
+        )
+    }
+}
+
 impl PeerMessage {
     /// How far its sender has certainly come: what its disk must hold for it to say so. Votes that
     /// are only probed for rest on nothing.

@@ -35,6 +35,10 @@ struct Written {
 
 impl Raft {
     fn sent(&mut self, server: ServerId, message: &PeerMessage) -> Result<(), String> {
+        // What the core says beside it leaves without any write, and moves nobody's term.
+        if !message.kind.is_consensus() {
+            return Ok(());
+        }
         let term = message.term;
         let said = self.said.entry(server).or_default();
         *said = (*said).max(term);
@@ -134,6 +138,16 @@ mod tests {
         copied.wrote(ServerId(2), &entry(3, "first"), None).unwrap();
         copied.crashed(ONE, Term(2));
         assert!(copied.wrote(ONE, &entry(3, "other"), None).is_err());
+    }
+
+    #[test]
+    fn what_is_said_beside_consensus_tells_nobody_of_a_term() {
+        let mut raft = Raft::default();
+        raft.wrote(ONE, &entry(3, "lost"), None).unwrap();
+        let message = PeerMessage::new(MessageKind::LeaseAnswers, ONE, ServerId(2));
+        raft.sent(ONE, &PeerMessage { term: Term(3), ..message }).unwrap();
+        raft.crashed(ONE, Term(2));
+        raft.wrote(ONE, &entry(3, "anew"), None).unwrap();
     }
 
     #[test]
