@@ -1,6 +1,6 @@
 //! From the state's records to the JSON that clients see. Renders only: it never looks anything up.
 
-use super::go::duration::format_duration;
+use super::go::duration::{format_duration, silence};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::id::SessionId;
@@ -246,7 +246,7 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::NodeFailed { window, confirmed_by, silent_for } => (
             window.as_str().into(),
             confirmed_by.iter().map(ToString::to_string).collect(),
-            format_duration(*silent_for),
+            silence(*silent_for),
         ),
         _ => Default::default(),
     };

@@ -3,10 +3,10 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::duration::{self, clamped, format_duration};
+use super::super::go::duration::{self, clamped, format_duration, silence};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::go::number;
-use super::operator::{leaders_view, silence};
+use super::operator::leaders_view;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
 use lockmesh_protocol::command::Command;

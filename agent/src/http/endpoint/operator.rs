@@ -4,14 +4,13 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::duration::format_duration;
+use super::super::go::duration::silence;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{ServerStatus, Status, Unavailable};
-use std::time::Duration;
 
 pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let status = seen(call).await?;
@@ -81,11 +80,6 @@ fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
         last_contact: server.last_contact.map(silence).unwrap_or_default(),
         healthy: by_leader.then_some(server.healthy),
     }
-}
-
-/// How long a server was not heard, no finer than anybody cares.
-pub(super) fn silence(time: Duration) -> String {
-    format_duration(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// Tells a server that belongs to no quorum to join this one.

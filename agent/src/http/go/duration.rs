@@ -10,6 +10,11 @@ pub fn clamped(nanoseconds: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
 }
 
+/// How long somebody was not heard, no finer than anybody cares.
+pub fn silence(time: Duration) -> String {
+    format_duration(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,7 +31,7 @@ impl Stand {
             lease: self.lease(name),
             window: HealthWindow::Default,
             confirmed_by: vec![ServerId(1)],
-            silent_for: Duration::from_secs(5),
+            silent_for: Duration::from_micros(5_000_123),
             term: Term(1),
             base: 0,
         }));
