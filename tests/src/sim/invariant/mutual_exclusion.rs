@@ -1,13 +1,16 @@
 //! A lock has one holder: by the log, and by what clients believe at any true time.
 //!
 //! A client believes in its lock from the moment it is told so until it lets go, and no longer than
-//! its session's lease: one TTL after it sent the last renewal that was acknowledged. Whoever
-//! restores a backup takes all locks from their holders; the fencing token tells what was granted
-//! before.
+//! its session's lease: one TTL after it sent the last renewal that was acknowledged, or when the
+//! servers failed its node, by when its agent has told it that the node's lease is over (that it
+//! has, `node_lease` looks). Whoever restores a backup takes all locks from their holders; the
+//! fencing token tells what was granted before.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
+use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, SessionId};
+use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
@@ -17,11 +20,24 @@ pub(super) struct MutualExclusion {
     holders: BTreeMap<Key, (SessionId, Fence)>,
     beliefs: BTreeMap<(Key, SessionId), Fence>,
     leases: BTreeMap<SessionId, Time>,
+    /// When sessions ended with their nodes.
+    failed: BTreeMap<SessionId, Time>,
     /// Grants up to this one were before the last restore.
     restored_at: Fence,
 }
 
 impl MutualExclusion {
+    fn applied(&mut self, past: &Past) -> Result<(), String> {
+        let failed = past.changes.iter().filter_map(|change| match change {
+            Change::Loss(_, Some(loss)) if matches!(loss.cause, LossCause::NodeFailed { .. }) => {
+                Some((loss.session, past.at))
+            }
+            _ => None,
+        });
+        self.failed.extend(failed);
+        self.entry(&past.changes)
+    }
+
     fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
         if is_restore(changes) {
             self.beliefs.clear();
@@ -62,6 +78,7 @@ impl MutualExclusion {
         let others = self.beliefs.iter().filter(|((of, who), _)| of == key && who != session);
         for ((_, other), held) in others {
             let lease = self.leases.get(other).copied().unwrap_or_default();
+            let lease = self.failed.get(other).map_or(lease, |failed| lease.min(*failed));
             ensure(lease <= now, || {
                 format!(
                     "{session} was told that it holds {key} (fence {fence}), while {other} (fence {held}) may believe so until {} µs",
@@ -81,7 +98,7 @@ impl Invariant for MutualExclusion {
 
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied(past) => self.entry(&past.changes),
+            Fact::Applied(past) => self.applied(past),
             Fact::Strange { changes } => self.entry(changes),
             Fact::Believes { session, key, fence } => self.believe(session, key, *fence, scene.now),
             Fact::Leased { session, until } => {
