@@ -145,6 +145,10 @@ impl Durable {
                 self.mark.index, found.mark.index
             ));
         }
+        // A newer checkpoint, of which the log is no part, takes the log's place.
+        if found.mark.index > self.mark.index && self.term(found.mark.index) != Some(found.mark.term) {
+            return None;
+        }
         let replaced = begun.iter().filter_map(|write| write.entries.first()).map(|entry| entry.index).min();
         let must_be = |entry: &&LogEntry| replaced.is_none_or(|from| entry.index < from);
         let lost = self.entries.iter().filter(must_be).find(|entry| !found.holds(entry.index, entry.term));
@@ -162,5 +166,39 @@ impl From<&Recovered> for Durable {
             state: found.state.clone(),
             own: found.own.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_core::raft::log::EntryKind;
+
+    fn log(entries: &[(u64, u64)]) -> Durable {
+        let mut durable = Durable::new(mark(1, 1));
+        let entries = entries.iter().map(|(index, term)| LogEntry {
+            index: LogIndex(*index),
+            term: Term(*term),
+            kind: EntryKind::Normal,
+            data: Default::default(),
+            context: Default::default(),
+        });
+        durable.entries = entries.collect();
+        durable
+    }
+
+    fn mark(index: u64, term: u64) -> SnapshotMeta {
+        SnapshotMeta { index: LogIndex(index), term: Term(term), membership: Default::default() }
+    }
+
+    #[test]
+    fn a_checkpoint_takes_the_place_of_a_log_that_does_not_lead_to_it() {
+        let held = log(&[(2, 1), (3, 2), (4, 2)]);
+        let parted = Durable { mark: mark(3, 3), base: (LogIndex(3), Term(3)), ..log(&[]) };
+        assert_eq!(held.lost_in(&parted, &[]), None);
+        // One to which it leads does not, nor is a checkpoint that was there before an excuse.
+        let led_to = Durable { mark: mark(3, 2), base: (LogIndex(3), Term(2)), ..log(&[]) };
+        assert!(held.lost_in(&led_to, &[]).is_some_and(|lost| lost.contains("the entry at 4")));
+        assert!(held.lost_in(&log(&[(2, 1)]), &[]).is_some_and(|lost| lost.contains("the entry at 3")));
     }
 }
