@@ -145,8 +145,8 @@ impl Durable {
                 self.mark.index, found.mark.index
             ));
         }
-        // A newer checkpoint, of which the log is no part, takes the log's place.
-        if found.mark.index > self.mark.index && self.term(found.mark.index) != Some(found.mark.term) {
+        // A checkpoint takes the place of a log that does not lead to it.
+        if self.term(found.mark.index) != Some(found.mark.term) {
             return None;
         }
         let replaced = begun.iter().filter_map(|write| write.entries.first()).map(|entry| entry.index).min();
@@ -196,7 +196,7 @@ mod tests {
         let held = log(&[(2, 1), (3, 2), (4, 2)]);
         let parted = Durable { mark: mark(3, 3), base: (LogIndex(3), Term(3)), ..log(&[]) };
         assert_eq!(held.lost_in(&parted, &[]), None);
-        // One to which it leads does not, nor is a checkpoint that was there before an excuse.
+        // One to which it leads does not, however new it is.
         let led_to = Durable { mark: mark(3, 2), base: (LogIndex(3), Term(2)), ..log(&[]) };
         assert!(held.lost_in(&led_to, &[]).is_some_and(|lost| lost.contains("the entry at 4")));
         assert!(held.lost_in(&log(&[(2, 1)]), &[]).is_some_and(|lost| lost.contains("the entry at 3")));
