@@ -353,7 +353,8 @@ impl Guard {
     fn think(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
         match self.doing.clone() {
             Doing::Nothing if stage.calm && self.served && !self.restored => {}
-            Doing::Nothing if self.is_patient && self.left(stage.now, judge).is_some() => {}
+            // What a restore brought back does not go away by itself.
+            Doing::Nothing if self.is_patient && !self.restored && self.left(stage.now, judge).is_some() => {}
             Doing::Nothing => self.want(stage, acts),
             Doing::Acquiring(id, _) if !stage.calm && self.draw.once_in(16) => {
                 stage.hit(Mark::GuardWentAway);
