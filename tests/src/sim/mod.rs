@@ -21,6 +21,7 @@
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
 //! | `guard_promises` | what else the library promises them |
+//! | `session_watches` | what their agent tells them of their sessions |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
@@ -65,6 +66,7 @@ pub mod plan;
 pub mod process;
 pub mod readers;
 pub mod run;
+pub mod session_watches;
 mod setback;
 pub mod snapshots;
 pub mod stage;

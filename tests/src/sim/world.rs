@@ -125,6 +125,10 @@ impl World {
             Event::GuardAct(agent, guard, act) => {
                 self.agents[agent].guard_acts(&mut self.stage, &mut self.judge, guard, *act);
             }
+            Event::SessionWatch(agent, life, session, timer) => {
+                let agent = &mut self.agents[agent];
+                agent.session_timer_fired(&mut self.stage, &mut self.judge, (life, session), timer);
+            }
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
