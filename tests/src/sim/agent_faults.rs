@@ -2,6 +2,7 @@
 //! now.
 
 use super::agent::registration;
+use super::guard::Guard;
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::process::DriverEvent;
@@ -85,14 +86,17 @@ impl World {
     /// A host, or all of them at once, has such trouble that the servers may fail it: it dies, is
     /// suspended, its agent stands still, or nothing comes through to it or from it.
     pub(super) fn trouble_hosts(&mut self) {
-        let hosts = match self.stage.draw.once_in(3) {
-            true => (0..self.agents.len()).collect(),
-            false => vec![self.some_agent()],
+        let holds = |agent: &usize| self.agents[*agent].guards.iter().any(Guard::is_holding);
+        let holding: Vec<usize> = (0..self.agents.len()).filter(holds).collect();
+        let hosts = match self.stage.draw.below(4) {
+            0 => (0..self.agents.len()).collect(),
+            1 => vec![self.some_agent()],
+            _ => self.stage.draw.any(&holding).into_iter().collect::<Vec<_>>(),
         };
         let longest = self.stage.plan.guards.host_trouble_length;
         let what = self.stage.draw.below(6);
         for agent in hosts {
-            let length = self.stage.draw.duration(Duration::from_millis(200), longest);
+            let length = self.stage.draw.duration(Duration::from_secs(1), longest);
             match what {
                 0 => self.kill_host(agent, length),
                 1 => self.suspend_host(agent, length),

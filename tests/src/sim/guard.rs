@@ -194,9 +194,14 @@ impl Guard {
         self.clock = clock;
     }
 
+    /// Whether it holds something, or did when it looked last.
+    pub fn is_holding(&self) -> bool {
+        matches!(self.doing, Doing::Holding(..))
+    }
+
     /// Whether it holds something, or did when it looked last, under this session.
     pub fn held_by(&self, session: &SessionId) -> bool {
-        matches!(self.doing, Doing::Holding(..)) && self.is_own(session)
+        self.is_holding() && self.is_own(session)
     }
 
     /// What its host's clock shows.
@@ -695,7 +700,7 @@ fn note(stage: &mut Stage, notice: &Notice) {
 
 /// One of the locks that guards want.
 fn lock_key(stage: &mut Stage) -> Key {
-    Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.clients.locks)))
+    Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.guards.locks)))
 }
 
 /// Whose a lock is and its modify index, by the furthest state that any server has come to.

@@ -58,6 +58,7 @@ marks! {
     ChallengeAnswered: "a node answered such a question",
     LeaseLost: "an agent was told that its node's lease is none any more",
     NodeFailed: "the servers failed a node",
+    Braked: "very many nodes were silent at once, and the servers' windows long",
     AgentStopped: "an agent stood still, and then took everything in at once",
     HostSuspended: "an agent's host was suspended",
     HostDied: "an agent's host died, and came back",

@@ -42,6 +42,8 @@ pub struct Plan {
 pub struct GuardPlan {
     /// At each agent.
     pub per_agent: usize,
+    /// How many locks they want.
+    pub locks: u64,
     /// How far their clocks run wrong, at most: so many microseconds a second.
     pub drift: u64,
     /// The mean time between two times that a guard's process stands still, or its host with it;
@@ -329,8 +331,9 @@ impl GuardPlan {
             drift: draw.below(MAX_GUARD_DRIFT + 1),
             stop_length: draw.duration(200 * MS, 6 * SECOND),
             host_trouble: (per_agent > 0 && !draw.once_in(4)).then(|| draw.around(5 * SECOND)),
-            host_trouble_length: *draw.pick(&[3, 8, 20]) * SECOND,
+            host_trouble_length: *draw.pick(&[4, 8, 20]) * SECOND,
             is_crowd: per_agent > 0 && draw.once_in(6),
+            locks: *draw.pick(&[1, 2, 6]),
         }
     }
 }

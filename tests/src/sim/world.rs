@@ -294,6 +294,7 @@ impl World {
         let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
         let served = process.core().is_serving();
         let Some(turn) = process.turn(&mut self.stage) else { return };
+        self.judge.see(&self.stage, &Fact::Leases { server: id, turn: &turn.leases });
         self.judge_log(id, &turn);
         self.write(id, &turn);
         self.judge_state(id, &turn);
