@@ -1,5 +1,5 @@
-//! The sessions that guards on this host follow: a task each, which feeds
-//! [`SessionEvents`](lockmesh_agent_core::session_events) and carries out what it wants.
+//! The sessions that guards on this host follow: a task each, which feeds a [`SessionWatch`] and
+//! carries out what it wants.
 //!
 //! A session's first follower begins the watch, all others share it, and it goes on for a while
 //! after the last one: guards poll. **Invariant:** what is told of a session comes out of the pure
@@ -10,28 +10,18 @@ use crate::http::loss_in_words;
 use crate::metrics;
 use crate::upstream::{BoxFuture, Upstream};
 use lockmesh_agent_core::lease::LeaseState;
-use lockmesh_agent_core::session_events::{Input, SessionEvent, SessionEvents, SessionState, SessionView};
+use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionState, SessionView};
+use lockmesh_agent_core::session_watch::{Found, Input, LINGER, Orders, READ_WAIT, ReadOrder, SessionWatch};
 use lockmesh_net::random::seed;
-use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::{SERF_HEALTH, Session};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-
-/// How long a watch goes on without a follower.
-const LINGER: Duration = Duration::from_secs(15);
-
-/// How long one read waits for the session's end.
-const READ_WAIT: Duration = Duration::from_secs(300);
-
-/// The shortest and the longest pause after a read or a command that failed.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How many reasons are looked up at a time: a whole history is read for each.
 const REASONS_AT_A_TIME: usize = 4;
@@ -130,7 +120,8 @@ impl SessionWatches {
         table.insert(session, Arc::clone(&told));
         metrics::WATCHED_SESSIONS.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
         drop(table);
-        tokio::spawn(Watch::new(Arc::clone(self), session, events, told).run(index));
+        let (watch, orders) = SessionWatch::new(events, index, seed());
+        tokio::spawn(WatchTask { watches: Arc::clone(self), session, watch, told }.run(orders));
         Ok(self.followed(receiver))
     }
 
@@ -162,16 +153,10 @@ impl SessionWatches {
             Ok(answer) => answer,
             Err(unavailable) => return (began, Err(FollowError::Unavailable(unavailable))),
         };
-        let found = match &answer.rows {
-            Rows::Sessions(sessions) => sessions.first(),
-            _ => None,
-        };
-        let view = match found {
-            Some(session) if session.spec.node.folded() != self.node.folded() => {
-                return (began, Err(FollowError::OtherNode(session.spec.node.clone())));
-            }
-            Some(session) => view(session),
-            None => SessionView::Gone(self.reason(session).await),
+        let view = match Found::of(&answer, &self.node) {
+            Found::Here(view) => view,
+            Found::OtherNode(node) => return (began, Err(FollowError::OtherNode(node))),
+            Found::Gone => SessionView::Gone(self.reason(session).await),
         };
         (began, Ok((view, answer.index)))
     }
@@ -187,15 +172,6 @@ impl SessionWatches {
             Some(loss) => loss_in_words(loss),
             None => "there is no such session: it ended long ago, or never was".into(),
         }
-    }
-}
-
-/// What a session's checks say of its node.
-fn view(session: &Session) -> SessionView {
-    let spec = &session.spec;
-    match spec.all_checks().any(|check| check.as_str() == SERF_HEALTH) {
-        true => SessionView::Bound(spec.health_window),
-        false => SessionView::Unbound,
     }
 }
 
@@ -232,66 +208,49 @@ impl Followed {
     }
 }
 
-/// The watch over one session.
-struct Watch {
+/// The task of one watch.
+struct WatchTask {
     watches: Arc<SessionWatches>,
     session: SessionId,
-    events: SessionEvents,
+    watch: SessionWatch,
     told: Arc<watch::Sender<SessionEvent>>,
-    backoff: Backoff,
 }
 
-impl Watch {
-    fn new(
-        watches: Arc<SessionWatches>,
-        session: SessionId,
-        events: SessionEvents,
-        told: Arc<watch::Sender<SessionEvent>>,
-    ) -> Self {
-        Self { watches, session, events, told, backoff: Backoff::new(PAUSES, seed()) }
-    }
-
-    async fn run(mut self, mut index: LogIndex) {
+impl WatchTask {
+    async fn run(mut self, mut orders: Orders) {
         let clock = self.watches.clock;
         let mut stopping = self.watches.stopping.subscribe();
         let mut lease = self.watches.upstream.lease();
         lease.mark_changed();
-        let mut reading = self.begin_read(index, Duration::ZERO);
-        let mut is_fresh = self.events.wants_read();
-        let (mut ending, mut is_ended): (Option<BoxFuture<bool>>, bool) = (None, false);
+        let (mut reading, mut ending): (Option<BoxFuture<SessionRead>>, Option<BoxFuture<bool>>) =
+            (None, None);
         let mut lingering = self.begin_linger();
-        while !self.events.is_over() {
-            tokio::select! {
+        while !self.watch.is_over() {
+            // A read takes the place of the one under way.
+            reading = orders.read.take().map(|order| self.begin_read(order)).or(reading);
+            ending = orders.end.take().map(|pause| self.begin_end(pause)).or(ending);
+            orders = tokio::select! {
                 stands = next_lease(&mut lease) => self.take(Input::Lease(stands)),
-                (began, read) = &mut reading => {
-                    let pause = self.take_read(began, read, &mut index);
-                    (reading, is_fresh) = (self.begin_read(index, pause), self.events.wants_read());
-                }
-                ended = finished(&mut ending) => (ending, is_ended) = (None, ended),
-                () = clock.sleep_until(self.events.wakes_at()) => self.take(Input::Tick),
+                (began, read) = finished(&mut reading) => self.take_read(began, read),
+                is_ended = finished(&mut ending) => self.take(Input::Ended(is_ended)),
+                () = clock.sleep_until(self.watch.wakes_at()) => self.take(Input::Tick),
                 () = &mut lingering => {
-                    if !self.events.wants_end() && self.watches.forget(self.session, true) {
+                    if self.watch.may_stop() && self.watches.forget(self.session, true) {
                         return;
                     }
                     lingering = self.begin_linger();
+                    Orders::default()
                 }
                 _ = stopping.wait_for(|stopping| *stopping) => break,
-            }
-            if self.events.wants_read() && !is_fresh {
-                // One that waits for news would find the session only at its end.
-                (reading, is_fresh) = (self.begin_read(index, Duration::ZERO), true);
-            }
-            if self.events.wants_end() && ending.is_none() && !is_ended {
-                ending = Some(self.begin_end());
-            }
+            };
         }
         self.watches.forget(self.session, false);
     }
 
-    fn take(&mut self, input: Input) {
-        let before = self.events.event().state;
-        self.events.handle(self.watches.clock.now(), input);
-        let event = self.events.event();
+    fn take(&mut self, input: Input) -> Orders {
+        let before = self.watch.event().state;
+        let orders = self.watch.handle(self.watches.clock.now(), input);
+        let event = self.watch.event();
         if event.state != before {
             metrics::SESSION_STATES.with_label_values(&[event.state.as_str()]).inc();
             self.log(event);
@@ -301,6 +260,7 @@ impl Watch {
             *told = event.clone();
             is_news
         });
+        orders
     }
 
     fn log(&self, event: &SessionEvent) {
@@ -313,31 +273,15 @@ impl Watch {
         }
     }
 
-    /// Takes what a read found; how long to wait before the next one.
-    fn take_read(
-        &mut self,
-        began: Time,
-        read: Result<(SessionView, LogIndex), FollowError>,
-        index: &mut LogIndex,
-    ) -> Duration {
-        match read {
-            Ok((view, at)) => {
-                *index = at;
-                self.backoff.reset();
-                self.take(Input::Read { began, view });
-                Duration::ZERO
-            }
-            Err(error) => {
-                tracing::debug!(session = %self.session, %error, "a followed session cannot be read");
-                self.backoff.next_pause()
-            }
-        }
+    fn take_read(&mut self, began: Time, read: Result<(SessionView, LogIndex), FollowError>) -> Orders {
+        let found = read.inspect_err(|error| {
+            tracing::debug!(session = %self.session, %error, "a followed session cannot be read");
+        });
+        self.take(Input::Read { began, found: found.ok() })
     }
 
-    /// A read that waits for news behind an index, unless the session has to be looked at now.
-    fn begin_read(&self, index: LogIndex, pause: Duration) -> BoxFuture<SessionRead> {
+    fn begin_read(&self, ReadOrder { pause, behind }: ReadOrder) -> BoxFuture<SessionRead> {
         let (watches, session) = (Arc::clone(&self.watches), self.session);
-        let behind = (!self.events.wants_read()).then_some(index);
         Box::pin(async move {
             tokio::time::sleep(pause).await;
             watches.read(session, behind).await
@@ -359,14 +303,13 @@ impl Watch {
     }
 
     /// Ends the session; `true` when that is done.
-    fn begin_end(&mut self) -> BoxFuture<bool> {
-        let (upstream, session, pause) =
-            (self.watches.upstream.clone(), self.session, self.backoff.next_pause());
+    fn begin_end(&self, pause: Duration) -> BoxFuture<bool> {
+        let (upstream, session) = (self.watches.upstream.clone(), self.session);
         Box::pin(async move {
+            tokio::time::sleep(pause).await;
             let ended = upstream.propose(Command::DestroySession(session)).await;
             if let Err(error) = &ended {
                 tracing::debug!(%session, %error, "a session that was given up cannot be ended yet");
-                tokio::time::sleep(pause).await;
             }
             ended.is_ok()
         })
@@ -382,9 +325,10 @@ async fn next_lease(lease: &mut watch::Receiver<LeaseState>) -> LeaseState {
     }
 }
 
-async fn finished(work: &mut Option<BoxFuture<bool>>) -> bool {
-    match work {
-        Some(work) => work.await,
-        None => std::future::pending().await,
-    }
+/// What came of this work, once; for ever nothing where there is none.
+async fn finished<T>(work: &mut Option<BoxFuture<T>>) -> T {
+    let Some(under_way) = work else { return std::future::pending().await };
+    let done = under_way.await;
+    *work = None;
+    done
 }

@@ -6,13 +6,12 @@
 use crate::client::{Client, Tidying};
 use crate::error::Error;
 use crate::holder::{
-    Event, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, NodeLeaseState,
-    Notice, Outbox, Request, Response, SessionUse, Wanted,
+    Event, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, Notice, Outbox,
+    Request, Response, SessionUse, Wanted,
 };
 use crate::loss::Loss;
 use crate::read::Read;
 use crate::session_options::SessionOptions;
-use crate::shape::session::SessionEvent;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -304,7 +303,8 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::NodeLease(session, read) => {
             let answer = sessions.events(&session, &read).await?;
-            node_lease(client, answer.value).map(Response::NodeLease)
+            let told = NodeLease::of(answer.value, client.clock().now());
+            told.map(Response::NodeLease).map_err(|why| client.garbled(why))
         }
         Request::DestroySession(session) => sessions.destroy(&session).await.map(|()| Response::Done),
         Request::Get(key, read) => {
@@ -330,25 +330,6 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::Delete(key) => kv.delete(&key).await.map(|()| Response::Done),
     }
-}
-
-/// What the agent's words mean on this host's clock.
-fn node_lease(client: &Client, event: SessionEvent) -> Result<NodeLease, Error> {
-    let moment = |nanoseconds| Moment::default() + Duration::from_nanos(nanoseconds);
-    // Both see one clock, unless the agent is on another host or in another time namespace: then
-    // its deadline says nothing here, and must not promise more than what was left of it.
-    let latest = client.clock().now() + Duration::from_millis(event.remaining_ms + 1);
-    let state = match (event.state.as_str(), event.deadline) {
-        ("safe", 0) => NodeLeaseState::Unbound,
-        ("safe" | "jeopardy", deadline) => NodeLeaseState::Until {
-            deadline: moment(deadline).min(latest),
-            jeopardy_at: moment(event.jeopardy_at).min(latest),
-        },
-        ("suspended", _) => NodeLeaseState::Suspended,
-        ("lost", _) => NodeLeaseState::Lost(event.reason),
-        (other, _) => return Err(client.garbled(format!("{other:?} is no state of a session"))),
-    };
-    Ok(NodeLease { state, index: event.index })
 }
 
 fn log(notice: Notice) {

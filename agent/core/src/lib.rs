@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`lease`] | the node lease: when it is renewed, and until when guards may believe |
 //! | [`session_events`] | how a session of this node stands, as its guards are told |
+//! | [`session_watch`] | when a session that guards follow is read, and when it is ended |
 //! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
 //! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
 //! | [`servers`] | the servers, configured and heard of |
@@ -21,3 +22,4 @@ pub mod quorum_client;
 pub mod request_ids;
 pub mod servers;
 pub mod session_events;
+pub mod session_watch;

@@ -56,6 +56,7 @@ pub use body::Body;
 pub use listener::{ListenError, Listeners, UnixSocket};
 pub use serve::serve;
 pub(crate) use shapes::loss_in_words;
+pub use shapes::session_event;
 
 #[cfg(test)]
 mod tests;

@@ -51,11 +51,7 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
 }
 
 /// What guards are told of a session, at this time.
-pub(super) fn session_event(
-    session: SessionId,
-    event: &SessionEvent,
-    now: Time,
-) -> shape::session::SessionEvent {
+pub fn session_event(session: SessionId, event: &SessionEvent, now: Time) -> shape::session::SessionEvent {
     let nanoseconds = |time: Option<Time>| time.unwrap_or_default().0.saturating_mul(1_000);
     let remaining = event.deadline.map(|deadline| deadline.since(now)).unwrap_or_default();
     shape::session::SessionEvent {

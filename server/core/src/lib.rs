@@ -50,7 +50,7 @@ pub mod write_queue;
 
 pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
 pub use input::{CallToken, Input};
-pub use judge::without_minority;
+pub use judge::{LeaseContents, without_minority};
 pub use outbox::Outbox;
 pub use proposal::Proposal;
 pub use state::State;

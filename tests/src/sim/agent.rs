@@ -1,17 +1,20 @@
 //! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients
 //! that call it.
 //!
-//! It has a clock of its own, and now and then takes nothing in for a while. How it is connected is
-//! in [`super::connections`], what its clients want in [`super::client`].
+//! It has the clock of its host, which goes on from one of its lives to the next, and now and then
+//! takes nothing in for a while. How it is connected is in [`super::connections`], what its clients
+//! want in [`super::client`], which sessions its guards follow in [`super::session_watches`].
 
 use super::challenges::{Question, port};
 use super::client::{Client, Wish};
 use super::clock::Clock;
 use super::connections::{Connection, IDLE_TIMEOUT};
+use super::guard::GuardEvent;
 use super::guards::Guards;
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
+use super::session_watches::SessionWatches;
 use super::stage::{Event, Stage};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
@@ -49,6 +52,9 @@ pub struct Agent {
     pub(super) place: usize,
     /// Which of its lives in the simulation.
     pub(super) life: u64,
+    /// How often its host was started.
+    boots: u8,
+    /// Its host's.
     clock: Clock,
     /// It takes nothing in until then.
     busy_until: Time,
@@ -82,6 +88,8 @@ pub struct Agent {
     tasks: Vec<Task>,
     /// Programs on its host that hold locks by the client library.
     pub(super) guards: Guards,
+    /// The sessions that they follow.
+    pub(super) watches: SessionWatches,
 }
 
 impl Agent {
@@ -89,13 +97,15 @@ impl Agent {
     pub fn start(stage: &mut Stage, judge: &mut Judge, place: usize) -> Self {
         let clients = Client::all(stage, place);
         let tasks = clients.into_iter().map(|client| Task { client, pending: None }).collect();
+        let clock = Clock::start(stage.now, clock_rate(stage));
         let mut agent = Self {
             place,
             life: 0,
-            clock: clock(stage),
+            boots: 1,
+            clock,
             busy_until: Time(0),
             turn: None,
-            upstream: upstream(stage, place),
+            upstream: upstream(stage, (place, 1), Time(0)),
             connections: BTreeMap::new(),
             given_up: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -110,7 +120,8 @@ impl Agent {
             questions: BTreeMap::new(),
             lease: LeaseState::default(),
             tasks,
-            guards: Guards::begin(stage, place),
+            guards: Guards::begin(stage, place, clock),
+            watches: SessionWatches::default(),
         };
         agent.begin_life(stage, judge);
         agent
@@ -131,8 +142,39 @@ impl Agent {
     /// The process dies and comes back after a while: what was under way is forgotten.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentRestart);
-        self.clock = clock(stage);
-        self.upstream = upstream(stage, self.place);
+        let downtime = stage.plan.faults.agent_downtime;
+        let downtime = stage.draw.duration(Duration::ZERO, downtime);
+        // Somebody sets how fast the host's clock runs, never what it shows.
+        let rate = clock_rate(stage);
+        self.clock.turn(stage.now, rate);
+        self.guards.set_clock(self.clock);
+        self.start_anew(stage, judge, downtime);
+    }
+
+    /// The host dies with all that runs on it, and is started again after a while.
+    pub fn lose_host(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
+        stage.hit(Mark::HostDied);
+        self.boots += 1;
+        self.clock = Clock::start(stage.now, clock_rate(stage));
+        for guard in self.guards.numbers() {
+            let event = GuardEvent::HostDies(self.clock, downtime);
+            stage.after(Duration::ZERO, Event::Guard(self.place, guard, event));
+        }
+        self.start_anew(stage, judge, downtime);
+    }
+
+    /// The host stands still with all that runs on it. Its clock goes on.
+    pub fn suspend_host(&mut self, stage: &mut Stage, length: Duration) {
+        stage.hit(Mark::HostSuspended);
+        for guard in self.guards.numbers() {
+            let event = GuardEvent::HostStops(length);
+            stage.after(Duration::ZERO, Event::Guard(self.place, guard, event));
+        }
+        self.stop(stage, length);
+    }
+
+    fn start_anew(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
+        self.upstream = upstream(stage, (self.place, self.boots), self.clock.at(stage.now));
         self.connections.clear();
         self.given_up.clear();
         self.calls.clear();
@@ -140,20 +182,21 @@ impl Agent {
         (self.leader, self.home, self.registration) = (None, None, None);
         self.questions.clear();
         self.lease = LeaseState::default();
+        self.watches = SessionWatches::default();
         self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
             task.pending = None;
             task.client.restart(stage, judge);
         }
         self.begin_life(stage, judge);
-        let downtime = stage.plan.faults.agent_downtime;
-        self.busy_until = stage.now + stage.draw.duration(Duration::ZERO, downtime);
+        self.busy_until = stage.now + downtime;
         self.turn = None;
     }
 
     /// It shall end: whoever waits for news or locks is answered.
     pub fn hurry(&mut self, stage: &mut Stage, judge: &mut Judge) {
         self.tell(stage, judge, Input::Hurry);
+        self.stop_watches(stage);
     }
 
     /// It ends as it should, and comes back: everybody was told something before.
@@ -321,6 +364,34 @@ impl Agent {
         CallToken(self.last_token)
     }
 
+    /// What the clock shows that goes on while the host is suspended.
+    pub(super) fn boot_time(&self, stage: &Stage) -> Time {
+        self.clock.at(stage.now)
+    }
+
+    /// When that clock will show this.
+    pub(super) fn when(&self, stage: &Stage, shown: Time) -> Time {
+        self.clock.when(shown, stage.now)
+    }
+
+    /// How the node's lease stands.
+    pub(super) fn lease(&self) -> &LeaseState {
+        &self.lease
+    }
+
+    /// Somebody on this host wants something of the quorum.
+    pub(super) fn call_locally(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        call: LocalCall,
+    ) {
+        let bound = judge.bound;
+        self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
+        self.tell(stage, judge, Input::Call(token, call));
+    }
+
     /// Tells the quorum client something, and does what it says then.
     pub(super) fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
         self.tell_as_of(stage, judge, input, None);
@@ -349,24 +420,27 @@ impl Agent {
             stage.hit(Mark::ReadShared);
         }
         answers.retain(|(token, answer)| !self.answers_challenge(stage, *token, answer));
-        self.notice_lease(stage, judge);
+        let is_other_lease = self.notice_lease(stage, judge);
         for (token, answer) in &answers {
             self.see(stage, judge, AgentEvent::Told { token: *token, answer, as_of });
         }
         self.see(stage, judge, AgentEvent::Settled);
+        if is_other_lease {
+            self.tell_watches(stage, judge);
+        }
         for (token, answer) in answers {
             self.heard(stage, judge, token, answer);
         }
     }
 
-    /// What guards on this host may believe has changed.
-    fn notice_lease(&mut self, stage: &Stage, judge: &mut Judge) {
+    /// Whether what guards on this host may believe has changed.
+    fn notice_lease(&mut self, stage: &Stage, judge: &mut Judge) -> bool {
         let lease = self.upstream.lease();
         if *lease == self.lease {
-            return;
+            return false;
         }
         self.lease = lease.clone();
-        let Some(registration) = self.registration else { return };
+        let Some(registration) = self.registration else { return true };
         let until = HealthWindow::ALL.map(|window| {
             let deadline = self.lease.deadline(window);
             // One that has passed already is believed in by nobody.
@@ -374,6 +448,7 @@ impl Agent {
             ahead.map_or(Time(0), |deadline| self.clock.when(deadline, stage.now))
         });
         judge.see(stage, &Fact::NodeBelieved { lease: registration.lease, until });
+        true
     }
 
     fn wake_later(&mut self, stage: &mut Stage) {
@@ -420,6 +495,9 @@ impl Agent {
     ) {
         if self.guards.called(token) {
             return self.guard_heard(stage, judge, token, answer);
+        }
+        if self.watch_heard(stage, judge, token, &answer) {
+            return;
         }
         let Some(task) = self.task_of(token) else { return };
         if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer
@@ -500,7 +578,7 @@ fn local_call(request: &Request) -> LocalCall {
     }
 }
 
-fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
+fn upstream(stage: &mut Stage, (place, boots): (usize, u8), now: Time) -> QuorumClient {
     // Each life is a process of its own, on one boot of one host.
     let process = u128::from(stage.draw.bits());
     let clients = &stage.plan.clients;
@@ -509,7 +587,7 @@ fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
         registration: AgentRegistration {
             incarnation: Incarnation {
                 process: process.to_be_bytes(),
-                boot: [place as u8; 16],
+                boot: [place as u8, boots, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
                 ..Incarnation::default()
             },
             port: port(place),
@@ -520,14 +598,14 @@ fn upstream(stage: &mut Stage, place: usize) -> QuorumClient {
         probe_after: PROBE_AFTER,
     };
     let seed = stage.draw.bits();
-    QuorumClient::new(config, seed, Time(0))
+    QuorumClient::new(config, seed, now)
 }
 
-/// The clock of a process that begins now.
-fn clock(stage: &mut Stage) -> Clock {
-    let drift = stage.plan.faults.drift;
-    let drift = stage.draw.within(0, 2 * drift as u64) as i64 - drift;
-    Clock::start(stage.now, drift)
+/// How wrong a host's clock runs; where guards rest on it, more than servers' clocks do.
+fn clock_rate(stage: &mut Stage) -> i64 {
+    let guards = &stage.plan.guards;
+    let drift = if guards.per_agent > 0 { guards.drift as i64 } else { stage.plan.faults.drift };
+    stage.draw.within(0, 2 * drift as u64) as i64 - drift
 }
 
 /// The servers that whoever starts an agent names: the first ones, all that there are by now, and

@@ -2,8 +2,9 @@
 //! now.
 
 use super::agent::registration;
+use super::guard::Guard;
 use super::marks::Mark;
-use super::network::Place;
+use super::network::{Link, Place};
 use super::process::DriverEvent;
 use super::stage::{Ask, Event, Requester};
 use super::world::World;
@@ -59,10 +60,64 @@ impl World {
         let agent = self.some_agent();
         let longest = self.stage.plan.faults.stop_length;
         let length = self.stage.draw.duration(Duration::from_millis(20), longest);
-        self.stage.hit(if is_suspended { Mark::HostSuspended } else { Mark::AgentStopped });
-        let what = if is_suspended { "'s host is suspended" } else { " stands still" };
-        self.stage.say(|| format!("agent {agent}{what} for {length:?}"));
+        match is_suspended {
+            true => self.suspend_host(agent, length),
+            false => self.stop_agent(agent, length),
+        }
+    }
+
+    fn stop_agent(&mut self, agent: usize, length: Duration) {
+        self.stage.hit(Mark::AgentStopped);
+        self.stage.say(|| format!("agent {agent} stands still for {length:?}"));
         self.agents[agent].stop(&mut self.stage, length);
+    }
+
+    fn suspend_host(&mut self, agent: usize, length: Duration) {
+        self.stage.say(|| format!("agent {agent}'s host is suspended for {length:?}"));
+        self.agents[agent].suspend_host(&mut self.stage, length);
+    }
+
+    fn kill_host(&mut self, agent: usize, downtime: Duration) {
+        self.stage.say(|| format!("agent {agent}'s host dies, and comes back after {downtime:?}"));
+        self.agents[agent].lose_host(&mut self.stage, &mut self.judge, downtime);
+        self.hang_up(agent);
+    }
+
+    /// A host, or all of them at once, has such trouble that the servers may fail it: it dies, is
+    /// suspended, its agent stands still, or nothing comes through to it or from it.
+    pub(super) fn trouble_hosts(&mut self) {
+        let holds = |agent: &usize| self.agents[*agent].guards.iter().any(Guard::is_holding);
+        let holding: Vec<usize> = (0..self.agents.len()).filter(holds).collect();
+        let hosts = match self.stage.draw.below(4) {
+            0 => (0..self.agents.len()).collect(),
+            1 => vec![self.some_agent()],
+            _ => self.stage.draw.any(&holding).into_iter().collect::<Vec<_>>(),
+        };
+        let longest = self.stage.plan.guards.host_trouble_length;
+        let what = self.stage.draw.below(6);
+        for agent in hosts {
+            let length = self.stage.draw.duration(Duration::from_secs(1), longest);
+            match what {
+                0 => self.kill_host(agent, length),
+                1 => self.suspend_host(agent, length),
+                2 => self.stop_agent(agent, length),
+                _ => self.isolate_host(agent, length),
+            }
+        }
+    }
+
+    /// Nothing comes through between a host and the servers, or one way only.
+    fn isolate_host(&mut self, agent: usize, length: Duration) {
+        self.stage.hit(Mark::HostIsolated);
+        let (is_deaf, is_mute) =
+            *self.stage.draw.pick(&[(true, true), (true, true), (true, false), (false, true)]);
+        let here = Place::Agent(agent);
+        let servers: Vec<Place> = self.machines.keys().copied().map(Place::Server).collect();
+        let in_bound = servers.iter().filter(|_| is_deaf).map(|server| (*server, here));
+        let out_bound = servers.iter().filter(|_| is_mute).map(|server| (here, *server));
+        let links: Vec<Link> = in_bound.chain(out_bound).collect();
+        self.stage.say(|| format!("agent {agent} is cut off for {length:?}: deaf {is_deaf}, mute {is_mute}"));
+        self.cut_exactly(links, length);
     }
 
     /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment.

@@ -41,6 +41,8 @@ pub enum Kind {
     AgentStop,
     /// An agent's host is suspended.
     Suspension,
+    /// Hosts have such trouble that the servers may fail their nodes.
+    Hosts,
     /// A copy of an agent's machine registers.
     AgentCopy,
     /// An agent's home, or the server that it takes for the leader, has trouble.
@@ -94,6 +96,7 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
         (Kind::AgentRestart, plan.agent_restart),
         (Kind::AgentStop, plan.agent_stop),
         (Kind::Suspension, plan.suspension),
+        (Kind::Hosts, stage.plan.guards.host_trouble),
         (Kind::AgentCopy, plan.agent_copy),
         (Kind::ServerOfAgent, plan.server_of_agent),
         (Kind::Transfer, plan.transfer),
@@ -133,6 +136,7 @@ impl World {
             Kind::Stall | Kind::Refusal => self.trouble_disk(kind),
             Kind::AgentRestart => self.restart_some_agent(),
             Kind::AgentStop | Kind::Suspension => self.stop_some_agent(kind == Kind::Suspension),
+            Kind::Hosts => self.trouble_hosts(),
             Kind::AgentCopy => self.copy_some_agent(),
             Kind::ServerOfAgent => self.trouble_server_of_agent(),
             Kind::Transfer => self.transfer(),
@@ -259,8 +263,13 @@ impl World {
 
     /// Cuts links for so long, at most.
     pub(super) fn cut_for(&mut self, links: Vec<Link>, longest: Duration) {
-        links.iter().for_each(|link| self.stage.network.cut(*link));
         let length = self.stage.draw.duration(Duration::from_millis(50), longest);
+        self.cut_exactly(links, length);
+    }
+
+    /// Cuts links for so long.
+    pub(super) fn cut_exactly(&mut self, links: Vec<Link>, length: Duration) {
+        links.iter().for_each(|link| self.stage.network.cut(*link));
         self.stage.after(length, Event::Mend(Mend::Links(links)));
     }
 

@@ -37,6 +37,11 @@ impl Clock {
         at
     }
 
+    /// It counts so many microseconds too many or too few in a second from now on.
+    pub fn turn(&mut self, now: Time, drift: i64) {
+        *self = Self { since: now, shown: self.at(now), drift };
+    }
+
     /// Lets it jump ahead.
     pub fn jump(&mut self, now: Time, by: Duration) {
         (self.shown, self.since) = (self.at(now) + by, now);

@@ -1,5 +1,5 @@
 //! A program that holds locks by the client library: the real [`Holder`], driven as the library's
-//! own driver drives it, on a host with a clock of its own.
+//! own driver drives it, with the clock of its host.
 //!
 //! It wants a lock, holds it for a while, and gives it back; at times it changes its mind, or its
 //! process stands still, or dies. Its requests are local calls of its agent:
@@ -12,15 +12,15 @@ use super::guard_calls::{self, Kind};
 use super::guard_promises::Promises;
 use super::judge::Judge;
 use super::marks::Mark;
-use super::plan::GuardPlan;
 use super::stage::{Event, Stage};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
-    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Outbox, Request, Response,
-    SessionUse, WaitLimit, Wanted,
+    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Notice, Outbox, Request,
+    Response, SessionUse, WaitLimit, Wanted,
 };
-use lockmesh_client::{Error, SessionOptions};
+use lockmesh_client::shape::session::SessionEvent;
+use lockmesh_client::{Error, HealthWindow, Read, SessionOptions};
 use lockmesh_core::state::State;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -53,6 +53,12 @@ pub enum GuardEvent {
     Kill,
     /// Somebody on this host takes a lock away from a guard.
     Revoke,
+    /// What the agent says of its session has come.
+    IsTold(u64, HolderRequest, Box<Result<SessionEvent, Unavailable>>),
+    /// Its host stands still for so long.
+    HostStops(Duration),
+    /// Its host dies, and comes back after so long with a clock that begins anew.
+    HostDies(Clock, Duration),
 }
 
 /// What a guard wants of its agent.
@@ -60,6 +66,8 @@ pub enum GuardEvent {
 pub enum Act {
     /// A call for a holder's request.
     Call(u64, HolderRequest, LocalCall),
+    /// A holder's request to be told how its session stands.
+    Follow(u64, HolderRequest, SessionId, Read),
     /// Nobody waits for this one any more.
     Cancel(u64, HolderRequest),
     /// Nobody waits for any of them any more, up to this holder: the process of the next ones may
@@ -73,7 +81,8 @@ pub enum Act {
 #[derive(Debug)]
 struct Seat {
     holder: Holder,
-    under_way: BTreeMap<HolderRequest, Kind>,
+    /// What each is, and when it was sent.
+    under_way: BTreeMap<HolderRequest, (Kind, Time)>,
     wakes_at: Option<Time>,
 }
 
@@ -116,6 +125,8 @@ pub struct Guard {
     doing: Doing,
     /// While the process stands still: what it will find.
     missed: Option<Vec<GuardEvent>>,
+    /// Until when it stands still.
+    stands_until: Time,
     /// Whether somebody else shall take the lock away, and that be noticed, before it is content.
     awaits_loss: bool,
     promises: Promises,
@@ -128,24 +139,22 @@ pub struct Guard {
 
 impl Guard {
     /// The guards of one agent; all of them begin to think.
-    pub fn all(stage: &mut Stage, agent: usize) -> Vec<Self> {
+    pub fn all(stage: &mut Stage, agent: usize, clock: Clock) -> Vec<Self> {
         let plan = stage.plan.guards.clone();
         let guards: Vec<Self> =
-            (0..plan.per_agent).map(|number| Self::draw(stage, &plan, agent, number)).collect();
+            (0..plan.per_agent).map(|number| Self::draw(stage, (agent, number), clock)).collect();
         guards.iter().for_each(|guard| guard.begin(stage));
         guards
     }
 
-    fn draw(stage: &mut Stage, plan: &GuardPlan, agent: usize, number: usize) -> Self {
+    fn draw(stage: &mut Stage, (agent, number): (usize, usize), clock: Clock) -> Self {
         let mut draw = Draw::new(stage.draw.bits());
-        let drift = plan.drift;
-        let rate = draw.within(0, 2 * drift) as i64 - drift as i64;
         let session_use = if draw.once_in(3) { SessionUse::Shared } else { SessionUse::OneHold };
         let is_patient = draw.once_in(2);
         Self {
             agent,
             number,
-            clock: Clock::start(stage.now, rate),
+            clock,
             draw,
             session_use,
             promises: Promises::default(),
@@ -156,6 +165,7 @@ impl Guard {
             seat: None,
             doing: Doing::Nothing,
             missed: None,
+            stands_until: Time(0),
             awaits_loss: false,
             restored: false,
             served: false,
@@ -179,7 +189,22 @@ impl Guard {
         stage.after(wait, Event::Guard(self.agent, self.number, event));
     }
 
-    /// What its own clock shows.
+    /// Its host's clock goes on at another rate.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// Whether it holds something, or did when it looked last.
+    pub fn is_holding(&self) -> bool {
+        matches!(self.doing, Doing::Holding(..))
+    }
+
+    /// Whether it holds something, or did when it looked last, under this session.
+    pub fn held_by(&self, session: &SessionId) -> bool {
+        self.is_holding() && self.is_own(session)
+    }
+
+    /// What its host's clock shows.
     fn moment(&self, now: Time) -> Moment {
         Moment::default() + self.clock.at(now).since(Time(0))
     }
@@ -235,7 +260,13 @@ impl Guard {
             (GuardEvent::Stop, None) if !stage.calm => self.stop(stage),
             (GuardEvent::Stop, _) => {}
             (GuardEvent::Resume, _) => self.resume(stage, judge, &mut acts),
-            (GuardEvent::Kill, _) => self.die(stage, &mut acts),
+            (GuardEvent::Kill, _) => self.kill(stage, &mut acts),
+            (GuardEvent::HostStops(length), _) => self.stand_still(stage, length),
+            (GuardEvent::HostDies(clock, downtime), _) => {
+                self.die(&mut acts);
+                self.clock = clock;
+                self.stand_still(stage, downtime);
+            }
             (GuardEvent::Revoke, _) => self.revoke(stage, judge, &mut acts),
             (event, Some(missed)) => missed.push(event),
             (event, None) => self.take(stage, judge, event, &mut acts),
@@ -250,23 +281,31 @@ impl Guard {
     fn look(&mut self, now: Time) {
         if let Doing::Holding(id, ..) = self.doing {
             let is_believed = self.belief(now).is_some();
-            self.promises.looked(id, is_believed);
+            self.promises.looked(now, id, is_believed);
         }
     }
 
     fn stop(&mut self, stage: &mut Stage) {
         stage.hit(Mark::GuardStopped);
-        self.missed = Some(Vec::new());
         let plan = stage.plan.guards.clone();
         let length = stage.draw.duration(Duration::from_millis(10), plan.stop_length);
-        self.later(stage, length, GuardEvent::Resume);
+        self.stand_still(stage, length);
         let next = plan.stop.unwrap_or_default();
         let wait = length + stage.around(next);
         self.later(stage, wait, GuardEvent::Stop);
     }
 
+    fn stand_still(&mut self, stage: &mut Stage, length: Duration) {
+        self.missed.get_or_insert_default();
+        self.stands_until = self.stands_until.max(stage.now + length);
+        self.later(stage, length, GuardEvent::Resume);
+    }
+
     /// Timers and answers are found in any order.
     fn resume(&mut self, stage: &mut Stage, judge: &mut Judge, acts: &mut Vec<Act>) {
+        if stage.now < self.stands_until {
+            return;
+        }
         let Some(mut missed) = self.missed.take() else { return };
         if self.draw.once_in(2) {
             missed.reverse();
@@ -279,18 +318,22 @@ impl Guard {
         }
     }
 
-    fn die(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
+    fn kill(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
         if stage.calm {
             return;
         }
         stage.hit(Mark::GuardKilled);
-        acts.push(Act::CancelAll(self.last_seat));
-        self.seats.clear();
-        (self.seat, self.doing) = (None, Doing::Nothing);
+        self.die(acts);
         let mean = stage.plan.guards.kill.unwrap_or_default();
         let wait = stage.around(mean);
         self.later(stage, wait, GuardEvent::Kill);
-        // Whoever thinks already goes on with that.
+    }
+
+    /// Whoever thinks already goes on with that.
+    fn die(&mut self, acts: &mut Vec<Act>) {
+        acts.push(Act::CancelAll(self.last_seat));
+        self.seats.clear();
+        (self.seat, self.doing) = (None, Doing::Nothing);
     }
 
     fn take(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
@@ -310,12 +353,19 @@ impl Guard {
                 }
             }
             GuardEvent::Hears(seat, number, answer) => {
-                let Some(kind) = self.answered(seat, number) else { return };
+                let Some((kind, sent)) = self.answered(seat, number) else { return };
                 let result = match answer {
                     Some(answer) => guard_calls::response(kind, *answer),
                     None => Err(guard_calls::unanswered()),
                 };
-                self.note_look(kind, &result);
+                self.note_look((kind, sent), &result);
+                self.tell(stage, seat, Input::Answered(number, result), acts);
+            }
+            GuardEvent::IsTold(seat, number, told) => {
+                if self.answered(seat, number).is_none() {
+                    return;
+                }
+                let result = guard_calls::node_lease(*told, self.moment(stage.now));
                 self.tell(stage, seat, Input::Answered(number, result), acts);
             }
             GuardEvent::Tired(seat, number) => {
@@ -326,19 +376,20 @@ impl Guard {
                 self.tell(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
             }
             GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
+            GuardEvent::HostStops(_) | GuardEvent::HostDies(..) => {}
         }
         self.look(stage.now);
     }
 
     /// What a look at what it holds or at its session shows, it has heard.
-    fn note_look(&mut self, kind: Kind, result: &Result<Response, Error>) {
+    fn note_look(&mut self, (kind, sent): (Kind, Time), result: &Result<Response, Error>) {
         if !matches!(self.doing, Doing::Holding(..)) {
             return;
         }
         match result {
             Ok(Response::Entries(entries, index)) if kind == Kind::Look => {
                 let session = self.holder().and_then(Holder::session).map(str::to_owned);
-                self.promises.saw(session.as_deref(), entries, *index);
+                self.promises.saw(sent, session.as_deref(), entries, *index);
             }
             Ok(Response::Found(false)) => self.promises.saw_no_session(),
             _ => {}
@@ -346,7 +397,7 @@ impl Guard {
     }
 
     /// A request is under way no more.
-    fn answered(&mut self, seat: u64, number: HolderRequest) -> Option<Kind> {
+    fn answered(&mut self, seat: u64, number: HolderRequest) -> Option<(Kind, Time)> {
         self.seats.get_mut(&seat)?.under_way.remove(&number)
     }
 
@@ -396,6 +447,11 @@ impl Guard {
     fn options(&mut self, stage: &Stage) -> SessionOptions {
         let plan = &stage.plan.clients;
         let ttl = self.draw.duration(plan.ttl / 2, plan.ttl);
+        // Under a longer one it is the node's silence that ends the session.
+        let longer = self.draw.duration(Duration::from_secs(6), Duration::from_secs(12));
+        let ttl = if self.draw.once_in(2) { longer } else { ttl };
+        let windows = [None, Some(HealthWindow::Fast), Some(HealthWindow::Default), Some(HealthWindow::Safe)];
+        let health_window = *self.draw.pick(&windows);
         let delays = self.draw.once_in(3);
         let lock_delay =
             if delays { self.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
@@ -404,6 +460,7 @@ impl Guard {
             ttl,
             lock_delay: Some(lock_delay),
             delete_keys,
+            health_window,
             ..SessionOptions::named(guard_calls::SESSION_NAME)
         }
     }
@@ -546,27 +603,25 @@ impl Guard {
         let Some(seat) = self.seats.get_mut(&number) else { return };
         let mut outbox = Outbox::default();
         seat.holder.handle(moment, input, &mut outbox);
-        let Outbox { cancelled, requests, events, notices: _ } = outbox;
+        let Outbox { cancelled, requests, events, notices } = outbox;
         for request in cancelled {
             if seat.under_way.remove(&request).is_some() {
                 acts.push(Act::Cancel(number, request));
             }
         }
-        let is_answered = |what: &Request| matches!(what, Request::NodeLease(..));
-        let (answered, requests): (Vec<_>, Vec<_>) =
-            requests.into_iter().partition(|(_, what)| is_answered(what));
         for (request, what) in requests {
-            seat.under_way.insert(request, guard_calls::kind(&what));
+            seat.under_way.insert(request, (guard_calls::kind(&what), stage.now));
             let limit = guard_calls::limit(&what);
             let node = self.agent;
-            let call = guard_calls::local_call(&mut self.draw, node, what);
-            acts.push(Act::Call(number, request, call));
+            acts.push(match what {
+                Request::NodeLease(session, read) => {
+                    Act::Follow(number, request, guard_calls::id_of(&session), read)
+                }
+                what => Act::Call(number, request, guard_calls::local_call(&mut self.draw, node, what)),
+            });
             stage.after(limit, Event::Guard(self.agent, self.number, GuardEvent::Tired(number, request)));
         }
-        for (request, _) in answered {
-            let unknown = Err(guard_calls::tells_no_node_lease());
-            self.tell(stage, number, Input::Answered(request, unknown), acts);
-        }
+        notices.iter().for_each(|notice| note(stage, notice));
         self.plan_to_wake(stage, number);
         for event in events {
             if self.seat == Some(number) {
@@ -636,9 +691,17 @@ impl Guard {
     }
 }
 
+fn note(stage: &mut Stage, notice: &Notice) {
+    match notice {
+        Notice::Suspended(_) => stage.hit(Mark::GuardSuspended),
+        Notice::Resumed(_) => stage.hit(Mark::GuardResumed),
+        _ => {}
+    }
+}
+
 /// One of the locks that guards want.
 fn lock_key(stage: &mut Stage) -> Key {
-    Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.clients.locks)))
+    Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.guards.locks)))
 }
 
 /// Whose a lock is and its modify index, by the furthest state that any server has come to.

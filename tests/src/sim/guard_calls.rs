@@ -4,10 +4,12 @@
 use super::draw::Draw;
 use super::judge::Judge;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
-use lockmesh_client::holder::{Request, Response, Write};
-use lockmesh_client::{Acquired, Consistency as Freshness, Entry, Error, Read};
+use lockmesh_client::holder::{Moment, NodeLease, Request, Response, Write};
+use lockmesh_client::shape::session::SessionEvent;
+use lockmesh_client::{Acquired, Consistency as Freshness, Entry, Error, HealthWindow as Window, Read};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -27,7 +29,7 @@ const BLOCKING_SLACK: Duration = Duration::from_secs(15);
 pub fn limit(request: &Request) -> Duration {
     match request {
         Request::Renew(_, limit) | Request::FindSession(_, limit) => *limit,
-        Request::Get(_, read) | Request::List(_, read) if read.index > 0 => {
+        Request::Get(_, read) | Request::List(_, read) | Request::NodeLease(_, read) if read.index > 0 => {
             read.wait.unwrap_or_default() + BLOCKING_SLACK
         }
         Request::Acquire(_, _, Some(wait)) => *wait + BLOCKING_SLACK,
@@ -58,15 +60,14 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
-                health_window: Default::default(),
+                health_window: window(options.health_window),
             })
         }
         Request::Renew(session, _) => return LocalCall::Ask(Asked::Renew(id_of(&session))),
         Request::FindSession(session, _) => {
             return read(Query::Session(id_of(&session)), Read::default());
         }
-        // Agents are played without their HTTP: see `tells_no_node_lease`.
-        Request::NodeLease(..) => unreachable!("answered before it becomes a call"),
+        Request::NodeLease(..) => unreachable!("that is no call of the quorum"),
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
         Request::List(prefix, how) => return read(Query::Entries(prefix.into()), how),
         Request::Acquire(write, session, Some(wait)) => {
@@ -83,6 +84,11 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
         Request::Delete(key) => Command::Kv(KvCommand::Delete(key.into())),
     };
     LocalCall::Propose(command)
+}
+
+fn window(window: Option<Window>) -> HealthWindow {
+    let word = window.map(Window::as_str);
+    word.and_then(HealthWindow::parse).unwrap_or_default()
 }
 
 fn read(query: Query, how: Read) -> LocalCall {
@@ -178,9 +184,14 @@ fn unavailable(reason: &Unavailable) -> Error {
     }
 }
 
-/// What an agent answers that tells nothing of its node's lease: the TTL alone bounds sessions.
-pub fn tells_no_node_lease() -> Error {
-    Error::Refused { status: 404, text: "no such endpoint".into() }
+/// What the agent says of a guard's session, to the guard that hears it now.
+///
+/// # Errors
+/// The failure that a guard is told: nothing is known of the session.
+pub fn node_lease(told: Result<SessionEvent, Unavailable>, now: Moment) -> Result<Response, Error> {
+    let event = told.map_err(|reason| unavailable(&reason))?;
+    let lease = NodeLease::of(event, now).expect("agents say what their guards understand");
+    Ok(Response::NodeLease(lease))
 }
 
 /// The connection broke, or the time ran out.

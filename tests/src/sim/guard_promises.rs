@@ -2,7 +2,7 @@
 //!
 //! | it is broken by | |
 //! |---|---|
-//! | a hold that was not believed in, and is again | the program may have been told so in between |
+//! | a hold that was not believed in, and is again without a look that began later and shows it as its own | somebody else may have had it in between |
 //! | a hold that is believed in after a look that shows it gone | why it went may be asked for, but later |
 //! | a grant that may not be believed in when it is told | there is nothing that it could be used for |
 //! | a release that took effect and is told as too late | the program would think that it worked unguarded |
@@ -11,6 +11,7 @@
 use lockmesh_client::holder::HoldId;
 use lockmesh_client::{Entry, Error};
 use lockmesh_protocol::id::{LogIndex, SessionId};
+use lockmesh_protocol::time::Time;
 
 /// What became of a guard's holds, as far as promises rest on it.
 #[derive(Debug, Default)]
@@ -19,13 +20,22 @@ pub struct Promises {
     /// guard has not heard yet.
     taken: Option<(HoldId, SessionId, LogIndex)>,
     /// What was not believed in any more when it was last looked at.
-    doubted: Option<HoldId>,
+    doubted: Option<Doubt>,
     /// What the guard's own session gave back.
     given_back: Option<HoldId>,
     /// What is tried once only.
     tried_once: Option<HoldId>,
     /// What was broken.
     pub broken: Vec<String>,
+}
+
+/// A hold that was not believed in when it was looked at.
+#[derive(Debug)]
+struct Doubt {
+    id: HoldId,
+    since: Time,
+    /// Whether a look that began later showed it as its session's own.
+    is_cleared: bool,
 }
 
 impl Promises {
@@ -45,19 +55,28 @@ impl Promises {
     }
 
     /// Something that was granted is looked at.
-    pub fn looked(&mut self, id: HoldId, is_believed: bool) {
-        if !is_believed {
-            self.doubted = Some(id);
-        } else if self.doubted == Some(id) {
-            self.broken.push(format!("{id:?} was not believed in, and is again"));
+    pub fn looked(&mut self, now: Time, id: HoldId, is_believed: bool) {
+        match (&self.doubted, is_believed) {
+            (Some(doubt), false) if doubt.id == id && !doubt.is_cleared => {}
+            (_, false) => self.doubted = Some(Doubt { id, since: now, is_cleared: false }),
+            (Some(doubt), true) if doubt.id == id => {
+                if !doubt.is_cleared {
+                    self.broken.push(format!("{id:?} was not believed in, and is again"));
+                }
+                self.doubted = None;
+            }
+            (_, true) => {}
         }
     }
 
-    /// A look at the key of what is held was answered.
-    pub fn saw(&mut self, session: Option<&str>, entries: &[Entry], index: u64) {
+    /// A look at the key of what is held, which was sent then, was answered.
+    pub fn saw(&mut self, sent: Time, session: Option<&str>, entries: &[Entry], index: u64) {
         let is_own = entries.first().is_some_and(|entry| entry.session.as_deref() == session);
         if !is_own && self.taken.as_ref().is_some_and(|(.., taken)| taken.0 <= index) {
             self.taken = None;
+        }
+        if let Some(doubt) = self.doubted.as_mut().filter(|doubt| is_own && sent >= doubt.since) {
+            doubt.is_cleared = true;
         }
     }
 

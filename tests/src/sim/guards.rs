@@ -8,16 +8,21 @@
 //! its process stands still.
 
 use super::agent::Agent;
+use super::clock::Clock;
 use super::guard::{Act, Guard, GuardEvent, holder_in, holder_of};
 use super::invariant::AgentEvent;
 use super::judge::Judge;
+use super::marks::{Mark, Marks};
 use super::stage::{Event, Stage};
 use super::world::World;
-use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
 use lockmesh_client::holder::HolderRequest;
+use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
@@ -39,8 +44,18 @@ pub struct Guards {
 
 impl Guards {
     /// All of them begin to think.
-    pub fn begin(stage: &mut Stage, agent: usize) -> Self {
-        Self { all: Guard::all(stage, agent), calls: BTreeMap::new() }
+    pub fn begin(stage: &mut Stage, agent: usize, clock: Clock) -> Self {
+        Self { all: Guard::all(stage, agent, clock), calls: BTreeMap::new() }
+    }
+
+    /// The numbers of all.
+    pub fn numbers(&self) -> std::ops::Range<usize> {
+        0..self.all.len()
+    }
+
+    /// Their host's clock goes on at another rate.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.all.iter_mut().for_each(|guard| guard.set_clock(clock));
     }
 
     /// Each of them.
@@ -80,12 +95,18 @@ impl Agent {
             Act::Call(holder, request, call) => {
                 let token = self.next_token();
                 self.guards.calls.insert(token, Some((guard, holder, request)));
-                self.call_for_guard(stage, judge, token, call);
+                self.call_locally(stage, judge, token, call);
+            }
+            Act::Follow(holder, request, session, read) => {
+                let token = self.next_token();
+                self.guards.calls.insert(token, Some((guard, holder, request)));
+                let wait = read.wait.unwrap_or_default();
+                self.poll(stage, judge, token, (session, read.index, wait));
             }
             Act::Forget(call) => {
                 let token = self.next_token();
                 self.guards.calls.insert(token, None);
-                self.call_for_guard(stage, judge, token, call);
+                self.call_locally(stage, judge, token, call);
             }
             Act::Cancel(holder, request) => {
                 if let Some(token) = self.guards.token_of((guard, holder, request)) {
@@ -103,14 +124,11 @@ impl Agent {
         }
     }
 
-    fn call_for_guard(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken, call: LocalCall) {
-        let bound = judge.bound;
-        self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.tell(stage, judge, Input::Call(token, call));
-    }
-
     fn cancel_call(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) {
         self.guards.calls.remove(&token);
+        if self.poll_cancelled(stage, token) {
+            return;
+        }
         self.see(stage, judge, AgentEvent::Left { token });
         self.tell(stage, judge, Input::Cancel(token));
     }
@@ -125,8 +143,7 @@ impl Agent {
         answer: Result<Answered, Unavailable>,
     ) {
         let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
-        let is_content = stage.calm && self.guards.all[guard].is_served();
-        let is_heard = is_content || !stage.draw.once_in(stage.plan.guards.unheard_once_in);
+        let is_heard = self.is_heard(stage, guard);
         if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
             let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
             self.tell(stage, judge, input);
@@ -135,6 +152,40 @@ impl Agent {
         let wait = stage.around(LOCAL_DELAY);
         stage.after(wait, Event::Guard(self.place, guard, event));
     }
+
+    /// A guard's poll was answered.
+    pub(super) fn guard_told(
+        &mut self,
+        stage: &mut Stage,
+        token: CallToken,
+        told: Result<SessionEvent, Unavailable>,
+    ) {
+        let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
+        let event = match self.is_heard(stage, guard) {
+            true => GuardEvent::IsTold(holder, request, Box::new(told)),
+            false => GuardEvent::Hears(holder, request, None),
+        };
+        let wait = stage.around(LOCAL_DELAY);
+        stage.after(wait, Event::Guard(self.place, guard, event));
+    }
+
+    fn is_heard(&self, stage: &mut Stage, guard: usize) -> bool {
+        let is_content = stage.calm && self.guards.all[guard].is_served();
+        is_content || !stage.draw.once_in(stage.plan.guards.unheard_once_in)
+    }
+}
+
+/// Verdicts that took something from a guard that held it.
+fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
+    let mut marks = Marks::default();
+    for change in changes {
+        let Change::Loss(_, Some(loss)) = change else { continue };
+        let LossCause::NodeFailed { window, .. } = &loss.cause else { continue };
+        if agents.iter().flat_map(|agent| agent.guards.iter()).any(|guard| guard.held_by(&loss.session)) {
+            marks.hit(if *window == HealthWindow::Fast { Mark::GuardFailedFast } else { Mark::GuardFailed });
+        }
+    }
+    marks
 }
 
 impl World {
@@ -150,6 +201,7 @@ impl World {
         let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
             return;
         };
+        self.stage.marks.add(&failed_guards(&past.changes, &self.agents));
         let victim = match past.proposal.as_ref().map(|proposal| &proposal.command) {
             _ if past.changes.contains(&Change::Cleared) => (None, None),
             Some(Command::Kv(KvCommand::DeleteCas(key, _))) => match self.holder_before(index, key) {

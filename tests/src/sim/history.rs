@@ -34,6 +34,8 @@ pub struct Past {
     pub at: Time,
     /// That server.
     pub by: ServerId,
+    /// Who voted at its index.
+    pub voters: Membership,
 }
 
 impl Past {
@@ -137,7 +139,16 @@ impl History {
         }
         self.restores += changes.iter().filter(|change| matches!(change, Change::Cleared)).count();
         let index = LogIndex(entry.index.0 + self.state.index_base());
-        self.past.push(Past { entry: entry.clone(), proposal, index, changes, reply, at, by });
+        self.past.push(Past {
+            entry: entry.clone(),
+            proposal,
+            index,
+            changes,
+            reply,
+            at,
+            by,
+            voters: voters.clone(),
+        });
         if entry.index.0.is_multiple_of(STATES_EVERY) {
             self.kept.insert(entry.index, self.state.clone());
         }

@@ -21,8 +21,10 @@
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
 //! | `guard_promises` | what else the library promises them |
+//! | `session_watches` | what their agent tells them of their sessions |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
+//! | `lease_turn` | what a server's turn had to do with leases |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
 //! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
@@ -54,6 +56,7 @@ pub mod guards;
 pub mod history;
 pub mod invariant;
 pub mod judge;
+pub mod lease_turn;
 pub mod locker;
 pub mod machine;
 pub mod marks;
@@ -65,6 +68,7 @@ pub mod plan;
 pub mod process;
 pub mod readers;
 pub mod run;
+pub mod session_watches;
 mod setback;
 pub mod snapshots;
 pub mod stage;

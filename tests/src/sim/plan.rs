@@ -42,6 +42,8 @@ pub struct Plan {
 pub struct GuardPlan {
     /// At each agent.
     pub per_agent: usize,
+    /// How many locks they want.
+    pub locks: u64,
     /// How far their clocks run wrong, at most: so many microseconds a second.
     pub drift: u64,
     /// The mean time between two times that a guard's process stands still, or its host with it;
@@ -55,6 +57,13 @@ pub struct GuardPlan {
     pub revoke: Option<Duration>,
     /// One in so many answers finds its connection broken.
     pub unheard_once_in: u64,
+    /// The mean time between two times that hosts have such trouble that their nodes may fail; none
+    /// for never.
+    pub host_trouble: Option<Duration>,
+    /// How long that lasts, at most.
+    pub host_trouble_length: Duration,
+    /// Whether there are so many hosts that the judge's brake may come on.
+    pub is_crowd: bool,
 }
 
 /// How often servers are compared, and whether one holds what it should not.
@@ -244,11 +253,22 @@ impl Plan {
         if plan.corruption.comes.is_some() && draw.once_in(2) {
             plan.keep_witnesses();
         }
+        if plan.guards.is_crowd {
+            plan.gather_hosts();
+        }
         plan
     }
 }
 
 impl Plan {
+    /// So many hosts that all of them at once are too many to fail; each has little to do.
+    fn gather_hosts(&mut self) {
+        let clients = &mut self.clients;
+        (clients.agents, clients.lockers, clients.writers, clients.watchers) = (6, 1, 1, 1);
+        clients.readers = 0;
+        self.guards.per_agent = 1;
+    }
+
     /// Lets no server be a copy of another one, which could not say whose state is corrupt.
     fn keep_witnesses(&mut self) {
         self.voters = self.voters.max(3);
@@ -286,6 +306,7 @@ impl Focus {
         plan.guards.drift = MAX_GUARD_DRIFT;
         plan.guards.unheard_once_in = 4;
         plan.guards.stop = Some(2 * SECOND);
+        plan.guards.host_trouble = Some(6 * SECOND);
         plan.clients.agents = plan.clients.agents.max(2);
         (plan.clients.lockers, plan.clients.writers, plan.clients.locks) = (1, 1, 1);
         (plan.clients.archives, plan.disk.is_real, plan.corruption.comes) = (false, false, None);
@@ -309,6 +330,10 @@ impl GuardPlan {
             unheard_once_in: 16,
             drift: draw.below(MAX_GUARD_DRIFT + 1),
             stop_length: draw.duration(200 * MS, 6 * SECOND),
+            host_trouble: (per_agent > 0 && !draw.once_in(4)).then(|| draw.around(5 * SECOND)),
+            host_trouble_length: *draw.pick(&[4, 8, 20]) * SECOND,
+            is_crowd: per_agent > 0 && draw.once_in(6),
+            locks: *draw.pick(&[1, 2, 6]),
         }
     }
 }

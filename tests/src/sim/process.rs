@@ -6,6 +6,7 @@
 use super::clock::Clock;
 use super::disk::{Checkpoint, Told};
 use super::fault_injection::FaultInjection;
+use super::lease_turn::LeaseTurn;
 use super::marks::Mark;
 use super::readers::Readers;
 use super::stage::{Ask, Event, Requester, Stage};
@@ -22,7 +23,7 @@ use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
@@ -110,6 +111,8 @@ pub struct Turn {
     pub told_removed: Vec<ServerId>,
     /// Nodes that shall be asked whether they live.
     pub challenges: Vec<ChallengeWanted>,
+    /// What it had to do with leases.
+    pub leases: LeaseTurn,
     /// It was removed itself.
     pub removed: bool,
     /// It learned that its state is corrupt.
@@ -303,6 +306,11 @@ impl Process {
         self.frontend.core()
     }
 
+    /// In which term it serves, if it does.
+    fn serving_term(&self) -> Option<Term> {
+        self.core().is_serving().then(|| self.core().log_status().term)
+    }
+
     /// Lets its disk have a row, whatever the log says.
     pub fn record(&mut self, row: Change) {
         let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().own_memory());
@@ -367,9 +375,11 @@ impl Process {
         let mut turn = Turn::default();
         turn.memberships.0 = self.core().membership().clone();
         let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
+        turn.leases.served = self.serving_term();
         let events = std::mem::take(&mut self.events);
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
         for event in events {
+            turn.leases.takes(&event);
             self.take(now, event);
         }
         for _ in 0..self.readers.close_silent(stage.now) {
@@ -388,6 +398,12 @@ impl Process {
         self.unwritten.end_turn();
         turn.memberships.1 = self.core().membership().clone();
         self.note_applied(&mut turn);
+        let mut leases = std::mem::take(&mut turn.leases);
+        leases.ended(&turn, self.serving_term(), self.applied);
+        turn.leases = leases;
+        if self.core().is_braking() {
+            stage.hit(Mark::Braked);
+        }
         if brings_snapshot && turn.installed.is_none() {
             stage.hit(Mark::InstallRefused);
         }

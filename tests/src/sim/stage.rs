@@ -12,6 +12,7 @@ use super::guard::{Act, GuardEvent};
 use super::marks::{Mark, Marks};
 use super::network::{Network, Place};
 use super::plan::{Focus, Plan};
+use super::session_watches::WatchTimer;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
@@ -54,6 +55,8 @@ pub enum Event {
     Guard(usize, usize, GuardEvent),
     /// What a guard wants has come to its agent: the agent, the guard's number there.
     GuardAct(usize, usize, Box<Act>),
+    /// An agent's watch over a session waits for this: the agent, its life, the session.
+    SessionWatch(usize, u64, SessionId, WatchTimer),
     /// A client thinks of something to do: agent, its life, task.
     Think(usize, u64, usize),
     /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
@@ -106,6 +109,7 @@ impl Event {
             | Self::Think(agent, ..)
             | Self::Challenge(agent, _)
             | Self::GuardAct(agent, ..)
+            | Self::SessionWatch(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)
             | Self::GoAway(agent, ..)

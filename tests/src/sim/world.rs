@@ -125,6 +125,10 @@ impl World {
             Event::GuardAct(agent, guard, act) => {
                 self.agents[agent].guard_acts(&mut self.stage, &mut self.judge, guard, *act);
             }
+            Event::SessionWatch(agent, life, session, timer) => {
+                let agent = &mut self.agents[agent];
+                agent.session_timer_fired(&mut self.stage, &mut self.judge, (life, session), timer);
+            }
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
@@ -290,6 +294,7 @@ impl World {
         let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
         let served = process.core().is_serving();
         let Some(turn) = process.turn(&mut self.stage) else { return };
+        self.judge.see(&self.stage, &Fact::Leases { server: id, turn: &turn.leases });
         self.judge_log(id, &turn);
         self.write(id, &turn);
         self.judge_state(id, &turn);

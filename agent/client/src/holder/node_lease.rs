@@ -8,6 +8,7 @@
 use super::id::HolderRequest;
 use super::moment::Moment;
 use crate::backoff::{Backoff, Jitter};
+use crate::shape::session::SessionEvent;
 use std::time::Duration;
 
 /// How long a new session may stay without a word of its node's lease that can be believed.
@@ -20,6 +21,30 @@ pub struct NodeLease {
     pub state: NodeLeaseState,
     /// What to wait behind for the next word; 0 where the agent gives none.
     pub index: u64,
+}
+
+impl NodeLease {
+    /// What an event that came at `now` means on this host's clock.
+    ///
+    /// # Errors
+    /// It names a state that there is none of: nothing follows from it.
+    pub fn of(event: SessionEvent, now: Moment) -> Result<Self, String> {
+        let moment = |nanoseconds| Moment::default() + Duration::from_nanos(nanoseconds);
+        // Both see one clock, unless the agent is on another host or in another time namespace:
+        // then its deadline says nothing here, and must not promise more than what was left of it.
+        let latest = now + Duration::from_millis(event.remaining_ms + 1);
+        let state = match (event.state.as_str(), event.deadline) {
+            ("safe", 0) => NodeLeaseState::Unbound,
+            ("safe" | "jeopardy", deadline) => NodeLeaseState::Until {
+                deadline: moment(deadline).min(latest),
+                jeopardy_at: moment(event.jeopardy_at).min(latest),
+            },
+            ("suspended", _) => NodeLeaseState::Suspended,
+            ("lost", _) => NodeLeaseState::Lost(event.reason),
+            (other, _) => return Err(format!("{other:?} is no state of a session")),
+        };
+        Ok(Self { state, index: event.index })
+    }
 }
 
 /// How a session stands, as far as its node is concerned.

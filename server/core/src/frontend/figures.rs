@@ -102,7 +102,7 @@ impl Frontend {
             unpersisted_since: self.unpersisted_since(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
-            is_braking: self.core.judge.is_braking(),
+            is_braking: self.core.is_braking(),
             is_corrupt: self.corrupt,
             states_differ: *self.core.corruption_checks().finding() != Finding::Alike,
             followers: self.follower_figures(now, log.last_index),

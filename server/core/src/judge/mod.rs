@@ -21,6 +21,7 @@
 //! | `registrations.rs` | another process registers for a node while the first one may live |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
 //! | `messages.rs` | what servers tell each other of all this |
+//! | `contents.rs` | the same, for whoever looks on |
 //! | `turn/` | what the core does with all that in its turns, file by file |
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
@@ -38,6 +39,7 @@
 
 mod brake;
 mod checks;
+mod contents;
 mod juror;
 mod majority;
 mod messages;
@@ -63,6 +65,7 @@ use std::time::Duration;
 use upkeep::Upkeep;
 use windows::Windows;
 
+pub use contents::LeaseContents;
 pub use majority::without_minority;
 
 /// What a server knows of the members' lives.

@@ -10,6 +10,10 @@
 //! | `lock_delay` | a lock-delay lasts as long as it must, whoever leads |
 //! | `ttl` | no session expires sooner than its TTL after a renewal that was acknowledged |
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
+//! | `lease_deadline` | what an agent believes rests on its own lease, and counts from the sending |
+//! | `acknowledgements` | a leader that is one acknowledges a renewal, and none while it decides |
+//! | `verdicts` | a verdict needs a majority of its index, and is about the present lease |
+//! | `silence` | no verdict comes sooner than its window after the leader heard of the node |
 //! | `no_lost_write` | a write that was answered is in the log, where the answer says |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
 //! | `outcomes` | what a client was told is not done is never done |
@@ -25,6 +29,7 @@
 //!
 //! `agent_event` says what passes between an agent and its surroundings.
 
+mod acknowledgements;
 pub mod agent_event;
 mod atomic_invalidation;
 mod backups;
@@ -35,6 +40,7 @@ mod fencing;
 mod fresh_reads;
 mod holder_alive;
 mod leadership;
+mod lease_deadline;
 mod lock_delay;
 mod mutual_exclusion;
 mod no_lost_write;
@@ -44,13 +50,16 @@ mod parked_reads;
 mod raft;
 mod registrations;
 mod replicas;
+mod silence;
 mod ttl;
+mod verdicts;
 mod watches;
 
 pub use agent_event::AgentEvent;
 
 use super::durable::Durable;
 use super::history::{History, Past};
+use super::lease_turn::LeaseTurn;
 use super::plan::Plan;
 use super::process::{Given, Shadow};
 use lockmesh_core::State;
@@ -149,6 +158,13 @@ pub enum Fact<'a> {
         /// Until when, in true time.
         until: Time,
     },
+    /// What a turn of a server had to do with leases.
+    Leases {
+        /// Which server's.
+        server: ServerId,
+        /// What it heard and said.
+        turn: &'a LeaseTurn,
+    },
     /// An agent knows how long its node's sessions live at least, as far as the node is concerned.
     NodeBelieved {
         /// Its lease.
@@ -236,6 +252,10 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(lock_delay::LockDelays::default()),
         Box::new(ttl::Ttl::default()),
         Box::new(node_lease::NodeLease::default()),
+        Box::new(lease_deadline::LeaseDeadline::default()),
+        Box::new(acknowledgements::Acknowledgements::default()),
+        Box::new(verdicts::Verdicts),
+        Box::new(silence::Silence::default()),
         Box::new(no_lost_write::NoLostWrite::default()),
         Box::new(exactly_once::ExactlyOnce::default()),
         Box::new(outcomes::Outcomes::default()),

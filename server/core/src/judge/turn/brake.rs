@@ -5,6 +5,11 @@ use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 
 impl Core {
+    /// Whether very many nodes are silent at once, so that this leader's windows are long.
+    pub fn is_braking(&self) -> bool {
+        self.judge.is_braking()
+    }
+
     pub(super) fn update_brake(&mut self, now: Time) {
         let judge = &self.judge;
         // An announced restart is no sign of anything.

@@ -1,0 +1,250 @@
+//! The watch over one session that guards on this host follow: it feeds [`SessionEvents`], and says
+//! when the session is read, and when it is ended. Pure: whoever has connections reads and ends.
+//!
+//! **Invariants.** From the first order on a read is always under way: one that waits for news, or
+//! one that is answered at once where the session has to be looked at now. Each takes the place of
+//! the one before. A session that was given up is ended, and that is tried until it is done.
+
+use crate::lease::LeaseState;
+use crate::session_events::{self, SessionEvent, SessionEvents, SessionView};
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::id::{LogIndex, NodeName};
+use lockmesh_protocol::query::{Answer, Rows};
+use lockmesh_protocol::record::{SERF_HEALTH, Session};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// The shortest and the longest pause after a read or an end that failed.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How long a read waits for news of the session.
+pub const READ_WAIT: Duration = Duration::from_secs(300);
+
+/// How long a watch goes on that nobody follows: guards poll.
+pub const LINGER: Duration = Duration::from_secs(15);
+
+/// Something that this is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// How the node's lease stands.
+    Lease(LeaseState),
+    /// The read that was ordered last has ended.
+    Read {
+        /// When it began, behind its pause.
+        began: Time,
+        /// What it found at which index; none where it failed.
+        found: Option<(SessionView, LogIndex)>,
+    },
+    /// The session was ended, or could not be.
+    Ended(bool),
+    /// Nothing happened, but time has passed.
+    Tick,
+}
+
+/// What shall be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// A read of the session, which takes the place of the one under way.
+    pub read: Option<ReadOrder>,
+    /// The session shall be ended, after this pause.
+    pub end: Option<Duration>,
+}
+
+/// How the session shall be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOrder {
+    /// After this pause.
+    pub pause: Duration,
+    /// Answered as soon as there is news behind this index; at once where there is none.
+    pub behind: Option<LogIndex>,
+}
+
+/// What a read found of a session that somebody on this node asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is there.
+    Here(SessionView),
+    /// It belongs to another node, whose clock its deadlines are of.
+    OtherNode(NodeName),
+    /// It is not there: why, the history of losses may know.
+    Gone,
+}
+
+impl Found {
+    /// What this answer says to an agent on this node.
+    pub fn of(answer: &Answer, node: &NodeName) -> Self {
+        let found = match &answer.rows {
+            Rows::Sessions(sessions) => sessions.first(),
+            _ => None,
+        };
+        match found {
+            Some(session) if session.spec.node.folded() != node.folded() => {
+                Self::OtherNode(session.spec.node.clone())
+            }
+            Some(session) => Self::Here(view(session)),
+            None => Self::Gone,
+        }
+    }
+}
+
+/// What a session's checks say of its node.
+fn view(session: &Session) -> SessionView {
+    let spec = &session.spec;
+    match spec.all_checks().any(|check| check.as_str() == SERF_HEALTH) {
+        true => SessionView::Bound(spec.health_window),
+        false => SessionView::Unbound,
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct SessionWatch {
+    events: SessionEvents,
+    /// Up to which index the session is known.
+    index: LogIndex,
+    /// Whether the read under way is one that is answered at once.
+    is_looking: bool,
+    /// Whether the session's end was ordered.
+    is_ending: bool,
+    backoff: Backoff,
+}
+
+impl SessionWatch {
+    /// The watch over a session that was found at this index, and its first order. Equal seeds give
+    /// equal pauses.
+    pub fn new(events: SessionEvents, index: LogIndex, seed: u64) -> (Self, Orders) {
+        let backoff = Backoff::new(PAUSES, seed);
+        let mut watch = Self { events, index, is_looking: false, is_ending: false, backoff };
+        let read = Some(watch.read_after(Duration::ZERO));
+        (watch, Orders { read, end: None })
+    }
+
+    /// Takes one input; what shall be done then.
+    pub fn handle(&mut self, now: Time, input: Input) -> Orders {
+        let mut orders = Orders::default();
+        match input {
+            Input::Lease(lease) => self.events.handle(now, session_events::Input::Lease(lease)),
+            Input::Read { began, found: Some((view, index)) } => {
+                self.index = index;
+                self.backoff.reset();
+                self.events.handle(now, session_events::Input::Read { began, view });
+                orders.read = Some(self.read_after(Duration::ZERO));
+            }
+            Input::Read { found: None, .. } => {
+                self.events.handle(now, session_events::Input::Tick);
+                let pause = self.backoff.next_pause();
+                orders.read = Some(self.read_after(pause));
+            }
+            Input::Ended(is_done) => {
+                self.events.handle(now, session_events::Input::Tick);
+                orders.end = (!is_done).then(|| self.backoff.next_pause());
+            }
+            Input::Tick => self.events.handle(now, session_events::Input::Tick),
+        }
+        if self.events.wants_read() && !self.is_looking {
+            // One that waits for news would find the session only at its end.
+            orders.read = Some(self.read_after(Duration::ZERO));
+        }
+        if self.events.wants_end() && !self.is_ending {
+            self.is_ending = true;
+            orders.end = Some(Duration::ZERO);
+        }
+        // Of what is over nothing more has to be known or done.
+        if self.is_over() { Orders::default() } else { orders }
+    }
+
+    /// What guards are told now.
+    pub fn event(&self) -> &SessionEvent {
+        self.events.event()
+    }
+
+    /// Whether nothing will ever be told any more.
+    pub fn is_over(&self) -> bool {
+        self.events.is_over()
+    }
+
+    /// Whether it may end once nobody has followed it for [`LINGER`]: not before a session that was
+    /// given up has ended.
+    pub fn may_stop(&self) -> bool {
+        !self.events.wants_end()
+    }
+
+    /// When [`Input::Tick`] must be told, if nothing else happens before.
+    pub fn wakes_at(&self) -> Option<Time> {
+        self.events.wakes_at()
+    }
+
+    fn read_after(&mut self, pause: Duration) -> ReadOrder {
+        self.is_looking = self.events.wants_read();
+        ReadOrder { pause, behind: (!self.is_looking).then_some(self.index) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Input, Orders, ReadOrder, SessionWatch};
+    use crate::lease::LeaseState;
+    use crate::session_events::{SessionEvents, SessionState, SessionView};
+    use lockmesh_protocol::id::LogIndex;
+    use lockmesh_protocol::lease::HealthWindow;
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    const BOUND: SessionView = SessionView::Bound(HealthWindow::Default);
+    const NEWS: ReadOrder = ReadOrder { pause: Duration::ZERO, behind: Some(LogIndex(7)) };
+    const LOOK: ReadOrder = ReadOrder { pause: Duration::ZERO, behind: None };
+
+    fn at(millis: u64) -> Time {
+        Time(0) + Duration::from_millis(millis)
+    }
+
+    fn renewed(millis: u64) -> LeaseState {
+        LeaseState { renewed: Some(at(millis)), ended: None }
+    }
+
+    /// A watch over a session that was found when its node's lease had just been renewed.
+    fn watch() -> SessionWatch {
+        let events = SessionEvents::new(at(0), renewed(0), at(1), BOUND);
+        let (watch, orders) = SessionWatch::new(events, LogIndex(7), 1);
+        assert_eq!(orders, Orders { read: Some(NEWS), end: None });
+        watch
+    }
+
+    #[test]
+    fn after_an_interruption_the_session_is_looked_at_once_and_then_news_are_awaited() {
+        let mut watch = watch();
+        assert_eq!(watch.handle(at(4_750), Input::Tick), Orders::default());
+        assert_eq!(watch.event().state, SessionState::Suspended);
+        let acknowledged = watch.handle(at(5_000), Input::Lease(renewed(4_900)));
+        assert_eq!(acknowledged.read, Some(LOOK), "it takes the place of the one that waits");
+        assert_eq!(watch.handle(at(5_010), Input::Lease(renewed(5_000))).read, None, "one is enough");
+        let found = Input::Read { began: at(5_000), found: Some((BOUND, LogIndex(7))) };
+        assert_eq!(watch.handle(at(5_020), found).read, Some(NEWS));
+        assert_eq!(watch.event().state, SessionState::Safe);
+    }
+
+    #[test]
+    fn a_read_that_failed_is_made_again_after_a_while() {
+        let mut watch = watch();
+        let failed = || Input::Read { began: at(10), found: None };
+        let pauses = [0; 3].map(|_| watch.handle(at(20), failed()).read.unwrap().pause);
+        assert!(pauses.iter().all(|pause| !pause.is_zero()) && pauses[2] > pauses[0], "{pauses:?}");
+    }
+
+    #[test]
+    fn what_was_given_up_is_ended_until_that_is_done() {
+        let mut watch = watch();
+        watch.handle(at(4_750), Input::Tick);
+        assert!(watch.may_stop());
+        assert_eq!(watch.handle(at(9_750), Input::Tick).end, Some(Duration::ZERO));
+        assert_eq!(watch.event().state, SessionState::Lost);
+        assert!(!watch.may_stop() && !watch.is_over());
+        assert_eq!(watch.handle(at(9_760), Input::Tick).end, None, "it is under way");
+        assert!(watch.handle(at(9_800), Input::Ended(false)).end.is_some_and(|pause| !pause.is_zero()));
+        assert_eq!(watch.handle(at(9_900), Input::Ended(true)), Orders::default());
+        let gone = SessionView::Gone("destroyed".into());
+        let gone = Input::Read { began: at(9_950), found: Some((gone, LogIndex(9))) };
+        assert_eq!(watch.handle(at(9_960), gone), Orders::default());
+        assert!(watch.is_over() && watch.may_stop());
+    }
+}

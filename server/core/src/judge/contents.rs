@@ -1,0 +1,50 @@
+//! What the messages of servers say of leases, for whoever looks on and judges the judge: the
+//! simulator does.
+
+use super::messages::{JurorReports, LeaseAnswer, MAX_CONTEXT_BYTES};
+use crate::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::lease::{LeaseAck, Renewal};
+use lockmesh_protocol::wire;
+use serde::de::DeserializeOwned;
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseContents {
+    /// Renewals that a follower relays to the leader.
+    pub renewals: Vec<Renewal>,
+    /// What nodes answered to a juror, as it reports to the leader.
+    pub answers: Vec<Renewal>,
+    /// What the leader acknowledges of the renewals that were relayed to it.
+    pub acknowledged: Vec<LeaseAck>,
+}
+
+impl LeaseContents {
+    /// What this message says; nothing where it is about other things.
+    pub fn of(message: &PeerMessage) -> Self {
+        let mut contents = Self::default();
+        match message.kind {
+            MessageKind::LeaseRenewals => {
+                let renewals = read::<Vec<(u64, Renewal)>>(message).unwrap_or_default();
+                contents.renewals.extend(renewals.into_iter().map(|(_, renewal)| renewal));
+            }
+            MessageKind::NodeReports => {
+                let reports = read::<JurorReports>(message).map(|reports| reports.reports);
+                let reports = reports.unwrap_or_default().into_iter();
+                contents.answers.extend(reports.filter_map(|report| report.answer));
+            }
+            MessageKind::LeaseAnswers => {
+                let answers = read::<Vec<(u64, LeaseAnswer)>>(message).unwrap_or_default();
+                contents.acknowledged.extend(answers.into_iter().filter_map(|(_, answer)| match answer {
+                    LeaseAnswer::Renewed(ack) => Some(ack),
+                    LeaseAnswer::Ended(..) | LeaseAnswer::Unavailable(_) => None,
+                }));
+            }
+            _ => {}
+        }
+        contents
+    }
+}
+
+fn read<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
+    wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context).ok()
+}

@@ -1,0 +1,62 @@
+//! What an agent says of its node's lease rests on an acknowledgement of that very lease (I5 of the
+//! design), and counts from when the renewal was sent (a half of I1).
+
+use super::{AgentEvent, Fact, Invariant, Scene, ensure};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+
+/// When renewals were sent, and which of them were acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct LeaseDeadline {
+    sent: BTreeMap<(LeaseId, u64), Time>,
+    /// When the newest renewal was sent whose acknowledgement was heard.
+    acknowledged: BTreeMap<LeaseId, Time>,
+}
+
+impl LeaseDeadline {
+    fn believes(&self, lease: LeaseId, until: [Time; 3]) -> Result<(), String> {
+        for window in HealthWindow::ALL {
+            let until = until[window as usize];
+            if until == Time(0) {
+                continue;
+            }
+            let Some(sent) = self.acknowledged.get(&lease) else {
+                return Err(format!("{lease:?} is believed in, and no renewal of it was acknowledged"));
+            };
+            let latest = *sent + window.duration();
+            ensure(until <= latest, || {
+                let late = until.since(latest);
+                format!("{lease:?} is believed in {late:?} longer than {window:?} since its renewal was sent")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Invariant for LeaseDeadline {
+    fn name(&self) -> &'static str {
+        "lease_deadline"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Agent { event: AgentEvent::Sent { request: Request::RenewLease(renewal), .. }, .. } => {
+                self.sent.insert((renewal.lease, renewal.sequence), scene.now);
+            }
+            Fact::Agent {
+                event: AgentEvent::Replied { response: Response::LeaseRenewed(ack), .. }, ..
+            } => {
+                let Some(sent) = self.sent.get(&(ack.lease, ack.sequence)) else {
+                    return Err(format!("{ack:?} is of a renewal that nobody sent"));
+                };
+                let newest = self.acknowledged.entry(ack.lease).or_default();
+                *newest = (*newest).max(*sent);
+            }
+            Fact::NodeBelieved { lease, until } => return self.believes(*lease, *until),
+            _ => {}
+        }
+        Ok(())
+    }
+}

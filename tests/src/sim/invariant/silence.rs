@@ -1,0 +1,106 @@
+//! No leader proposes a verdict sooner than its window after it heard of the node, or began to
+//! serve: neither where a juror had the node's answer (I6 of the design), nor while very many are
+//! silent (I8), nor behind an election.
+//!
+//! A renewal counts whoever sent it on; an answer to a juror where it is one to the check that is
+//! open, as the leader's own questions tell.
+
+use super::{Fact, Invariant, Scene, ensure};
+use crate::sim::lease_turn::LeaseTurn;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId};
+use lockmesh_protocol::lease::{LeaseId, Renewal};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+
+/// What each server has heard.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    servers: BTreeMap<ServerId, Leader>,
+}
+
+#[derive(Debug)]
+struct Leader {
+    /// Since when it serves.
+    since: Time,
+    /// When it heard of each lease last, and how.
+    heard: BTreeMap<LeaseId, (Time, &'static str)>,
+    /// What a node must say that answers the check which is open.
+    nonces: BTreeMap<LeaseId, u64>,
+    /// Verdicts that it proposed, until it has applied them: what it hears meanwhile does not count.
+    deciding: BTreeMap<AgentNumber, LogIndex>,
+}
+
+impl Leader {
+    fn new(since: Time) -> Self {
+        Self { since, heard: BTreeMap::new(), nonces: BTreeMap::new(), deciding: BTreeMap::new() }
+    }
+
+    fn hear(&mut self, now: Time, renewal: &Renewal, how: &'static str) {
+        if !self.deciding.contains_key(&renewal.lease.agent) {
+            self.heard.insert(renewal.lease, (now, how));
+            self.nonces.remove(&renewal.lease);
+        }
+    }
+
+    fn verdicts(&mut self, turn: &LeaseTurn, scene: &Scene<'_>) -> Result<(), String> {
+        for (index, failure) in &turn.verdicts {
+            let window = failure.window.duration();
+            let served = (self.since, "it began to serve");
+            let (heard, how) = self.heard.get(&failure.lease).copied().unwrap_or(served).max(served);
+            let silent = scene.now.since(heard);
+            ensure(silent >= scene.at_least(window, heard), || {
+                let (lease, confirmed_by) = (failure.lease, &failure.confirmed_by);
+                format!(
+                    "a {:?} verdict on {lease:?} by {confirmed_by:?} was proposed {silent:?} after {how}",
+                    failure.window
+                )
+            })?;
+            self.deciding.insert(failure.lease.agent, *index);
+        }
+        Ok(())
+    }
+}
+
+impl Silence {
+    fn turn(&mut self, server: ServerId, turn: &LeaseTurn, scene: &Scene<'_>) -> Result<(), String> {
+        if turn.served.is_none() || turn.served != turn.serves {
+            self.servers.remove(&server);
+        }
+        if turn.serves.is_none() {
+            return Ok(());
+        }
+        let now = scene.now;
+        let is_new = !self.servers.contains_key(&server);
+        let leader = self.servers.entry(server).or_insert_with(|| Leader::new(now));
+        // What came in the turn in which it began to serve may have come before that.
+        for renewal in turn.renewals.iter().filter(|_| !is_new) {
+            leader.hear(now, renewal, "its renewal came");
+        }
+        for answer in turn.answers.iter().filter(|_| !is_new) {
+            if leader.nonces.get(&answer.lease) == Some(&answer.nonce) {
+                leader.hear(now, answer, "a juror had its answer");
+            }
+        }
+        leader.nonces.extend(turn.asked.iter().map(|challenge| (challenge.lease, challenge.nonce)));
+        leader.verdicts(turn, scene)?;
+        leader.deciding.retain(|_, index| *index > turn.applied);
+        Ok(())
+    }
+}
+
+impl Invariant for Silence {
+    fn name(&self) -> &'static str {
+        "silence"
+    }
+
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Leases { server, turn } => self.turn(*server, turn, scene),
+            Fact::Crashed { server, .. } => {
+                self.servers.remove(server);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

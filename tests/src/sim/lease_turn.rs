@@ -1,0 +1,79 @@
+//! What one turn of a server had to do with leases, as somebody sees it who reads what comes to it
+//! and what it sends.
+
+use super::process::{DriverEvent, Turn};
+use lockmesh_core::{LeaseContents, Proposal};
+use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::format;
+use lockmesh_protocol::id::{LogIndex, Term};
+use lockmesh_protocol::lease::{Challenge, LeaseAck, Renewal};
+use lockmesh_protocol::rpc::{Request, Response};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct LeaseTurn {
+    /// In which term the server served before the turn.
+    pub served: Option<Term>,
+    /// The same behind it.
+    pub serves: Option<Term>,
+    /// How far it had applied the log behind it.
+    pub applied: LogIndex,
+    /// Renewals that agents sent to it, or other servers relayed.
+    pub renewals: Vec<Renewal>,
+    /// What nodes answered to it, or to jurors that report to it.
+    pub answers: Vec<Renewal>,
+    /// Acknowledgements of another server, which it hands on.
+    pub relayed: Vec<LeaseAck>,
+    /// The acknowledgements that it sent.
+    pub acknowledged: Vec<LeaseAck>,
+    /// Whom it wants to ask.
+    pub asked: Vec<Challenge>,
+    /// The verdicts that it proposed, and where they stand in its log.
+    pub verdicts: Vec<(LogIndex, NodeFailure)>,
+}
+
+impl LeaseTurn {
+    /// The server takes this in.
+    pub fn takes(&mut self, event: &DriverEvent) {
+        match event {
+            DriverEvent::Ask(ask, _) => {
+                if let Request::RenewLease(renewal) = &ask.request {
+                    self.renewals.push(*renewal);
+                }
+            }
+            DriverEvent::Peer(_, message) => {
+                let LeaseContents { renewals, answers, acknowledged } = LeaseContents::of(message);
+                self.renewals.extend(renewals);
+                self.answers.extend(answers);
+                self.relayed.extend(acknowledged);
+            }
+            DriverEvent::Challenged(challenge, Some(renewal)) => {
+                let is_answer = (renewal.lease, renewal.nonce) == (challenge.lease, challenge.nonce);
+                self.answers.extend(is_answer.then_some(*renewal));
+            }
+            _ => {}
+        }
+    }
+
+    /// The turn has ended: what came of it.
+    pub fn ended(&mut self, turn: &Turn, serves: Option<Term>, applied: LogIndex) {
+        (self.serves, self.applied) = (serves, applied);
+        let given = turn.given.iter().filter_map(|given| match given.response {
+            Response::LeaseRenewed(ack) => Some(ack),
+            _ => None,
+        });
+        let sent = turn.messages.iter().flat_map(|(_, message)| LeaseContents::of(message).acknowledged);
+        self.acknowledged.extend(given.chain(sent));
+        self.asked.extend(turn.challenges.iter().map(|wanted| wanted.challenge));
+        let Some(term) = serves.or(self.served) else { return };
+        // Whoever leads writes no entries of its term but its own.
+        let entries = turn.writes.iter().flat_map(|write| &write.entries);
+        let own = entries.filter(|entry| entry.term == term && !entry.data.is_empty());
+        self.verdicts.extend(own.filter_map(|entry| {
+            match format::decode::<Proposal>(&entry.data).ok()?.command {
+                Command::FailNode(failure) => Some((entry.index, failure)),
+                _ => None,
+            }
+        }));
+    }
+}

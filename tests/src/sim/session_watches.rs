@@ -1,0 +1,417 @@
+//! The sessions that guards follow at their agent: the real [`SessionWatch`], driven as the agent's
+//! own tasks drive it, and the polls of guards that wait for news of them.
+//!
+//! A session's first follower begins the watch, all others share it, and it goes on for a while
+//! after the last one. All of it lives and stands still with the agent's process.
+
+use super::agent::Agent;
+use super::invariant::AgentEvent;
+use super::judge::Judge;
+use super::marks::Mark;
+use super::stage::{Event, Stage};
+use lockmesh_agent_core::lease::LeaseState;
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionView};
+use lockmesh_agent_core::session_watch::{
+    Found, Input as Told, LINGER, Orders, READ_WAIT, ReadOrder, SessionWatch,
+};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Something that a watch waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum WatchTimer {
+    /// The pause before the read of this number is over.
+    Read(u64),
+    /// The pause before the session is ended is over.
+    End,
+    /// The watch wanted to be woken.
+    Tick,
+    /// Nobody has followed for long, perhaps.
+    Linger,
+    /// A poll has waited for news for as long as it may.
+    PollEnds(CallToken),
+}
+
+/// What one agent follows.
+#[derive(Debug, Default)]
+pub struct SessionWatches {
+    watched: BTreeMap<SessionId, Watched>,
+    calls: BTreeMap<CallToken, WatchCall>,
+    polls: BTreeMap<CallToken, Poll>,
+    last_read: u64,
+    /// The agent shall end: nobody waits any more.
+    is_stopping: bool,
+}
+
+#[derive(Debug)]
+struct Watched {
+    watch: SessionWatch,
+    /// The read that was ordered last, and its number.
+    read: (u64, ReadOrder),
+    wakes_at: Option<Time>,
+    /// Since when nobody follows; none while somebody does.
+    unfollowed: Option<Time>,
+}
+
+/// A guard's poll.
+#[derive(Clone, Copy, Debug)]
+struct Poll {
+    session: SessionId,
+    /// The index behind which it wants news; 0 for what there is.
+    behind: u64,
+    wait: Duration,
+}
+
+/// A read of a session: for a poll that is the first, or for a watch.
+#[derive(Clone, Debug)]
+struct Reading {
+    session: SessionId,
+    began: Time,
+    by: ReadBy,
+}
+
+#[derive(Clone, Debug)]
+enum ReadBy {
+    /// A poll, when the lease stood so.
+    Poll(CallToken, LeaseState),
+    /// A watch: the number of its read.
+    Watch(u64),
+}
+
+/// What a watch or a poll waits for.
+#[derive(Clone, Debug)]
+enum WatchCall {
+    Read(Reading),
+    /// Why it is gone that was read at this index.
+    Losses(Reading, LogIndex),
+    End(SessionId),
+}
+
+impl Agent {
+    /// A guard wants to know how a session stands: what is behind an index, within a time.
+    pub(super) fn poll(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        (session, behind, wait): (SessionId, u64, Duration),
+    ) {
+        self.watches.polls.insert(token, Poll { session, behind, wait });
+        if self.watches.watched.contains_key(&session) {
+            return self.followed(stage, token);
+        }
+        let by = ReadBy::Poll(token, self.lease().clone());
+        self.read_session(stage, judge, session, by, None);
+    }
+
+    /// Nobody waits for this poll any more; whether it was one.
+    pub(super) fn poll_cancelled(&mut self, stage: &mut Stage, token: CallToken) -> bool {
+        let Some(poll) = self.watches.polls.remove(&token) else { return false };
+        self.begin_linger(stage, poll.session);
+        true
+    }
+
+    /// The agent shall end: whoever waits is told what there is.
+    pub(super) fn stop_watches(&mut self, stage: &mut Stage) {
+        self.watches.is_stopping = true;
+        let waiting: Vec<CallToken> = self.watches.polls.keys().copied().collect();
+        waiting.into_iter().for_each(|token| self.answer_poll(stage, token));
+    }
+
+    /// The watch that a poll follows is there: it is answered, or waits.
+    fn followed(&mut self, stage: &mut Stage, token: CallToken) {
+        let Some(Poll { session, behind, wait }) = self.watches.polls.get(&token).copied() else { return };
+        let is_stopping = self.watches.is_stopping;
+        let Some(watched) = self.watches.watched.get_mut(&session) else { return };
+        watched.unfollowed = None;
+        if behind == 0 || behind != watched.watch.event().index || is_stopping {
+            return self.answer_poll(stage, token);
+        }
+        self.session_timer(stage, wait, session, WatchTimer::PollEnds(token));
+    }
+
+    fn answer_poll(&mut self, stage: &mut Stage, token: CallToken) {
+        let Some(poll) = self.watches.polls.get(&token) else { return };
+        let session = poll.session;
+        // One whose first read is under way waits for that.
+        let Some(watched) = self.watches.watched.get(&session) else { return };
+        let event = watched.watch.event().clone();
+        self.tell_poll(stage, token, session, &event);
+        self.begin_linger(stage, session);
+    }
+
+    fn tell_poll(&mut self, stage: &mut Stage, token: CallToken, session: SessionId, event: &SessionEvent) {
+        self.watches.polls.remove(&token);
+        let shape = lockmesh_agent::http::session_event(session, event, self.boot_time(stage));
+        self.guard_told(stage, token, Ok(shape));
+    }
+
+    fn session_timer(&self, stage: &mut Stage, wait: Duration, session: SessionId, timer: WatchTimer) {
+        stage.after(wait, Event::SessionWatch(self.place, self.life, session, timer));
+    }
+
+    /// A watch goes on for a while without a follower.
+    fn begin_linger(&mut self, stage: &mut Stage, session: SessionId) {
+        let is_followed = self.watches.polls.values().any(|poll| poll.session == session);
+        if let Some(watched) = self.watches.watched.get_mut(&session).filter(|_| !is_followed) {
+            watched.unfollowed = Some(stage.now);
+            self.session_timer(stage, LINGER, session, WatchTimer::Linger);
+        }
+    }
+
+    /// The time has come for something.
+    pub(super) fn session_timer_fired(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        (life, session): (u64, SessionId),
+        timer: WatchTimer,
+    ) {
+        if life != self.life {
+            return;
+        }
+        match timer {
+            WatchTimer::PollEnds(token) => self.answer_poll(stage, token),
+            WatchTimer::Tick => {
+                if let Some(watched) = self.watches.watched.get_mut(&session) {
+                    watched.wakes_at = None;
+                }
+                self.tell_watch(stage, judge, session, Told::Tick);
+            }
+            WatchTimer::Read(number) => {
+                let read = self.watches.watched.get(&session).map(|watched| watched.read);
+                if let Some((_, order)) = read.filter(|(newest, _)| *newest == number) {
+                    let by = ReadBy::Watch(number);
+                    self.read_session(stage, judge, session, by, order.behind);
+                }
+            }
+            WatchTimer::End => {
+                if self.watches.watched.contains_key(&session) {
+                    stage.hit(Mark::SessionGivenUp);
+                    let call = LocalCall::Propose(Command::DestroySession(session));
+                    self.call_for_watch(stage, judge, WatchCall::End(session), call);
+                }
+            }
+            WatchTimer::Linger => {
+                let Some(watched) = self.watches.watched.get(&session) else { return };
+                if watched.unfollowed.is_none_or(|since| stage.now.since(since) < LINGER) {
+                    return;
+                }
+                match watched.watch.may_stop() {
+                    true => self.forget_watch(stage, judge, session),
+                    false => self.begin_linger(stage, session),
+                }
+            }
+        }
+    }
+
+    fn forget_watch(&mut self, stage: &mut Stage, judge: &mut Judge, session: SessionId) {
+        self.cancel_read(stage, judge, session);
+        self.watches.watched.remove(&session);
+    }
+
+    /// The node's lease stands otherwise than before.
+    pub(super) fn tell_watches(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        let watched: Vec<SessionId> = self.watches.watched.keys().copied().collect();
+        for session in watched {
+            let lease = self.lease().clone();
+            self.tell_watch(stage, judge, session, Told::Lease(lease));
+        }
+    }
+
+    /// Tells a watch something, and does what it orders then.
+    fn tell_watch(&mut self, stage: &mut Stage, judge: &mut Judge, session: SessionId, told: Told) {
+        let now = self.boot_time(stage);
+        let Some(watched) = self.watches.watched.get_mut(&session) else { return };
+        let orders = watched.watch.handle(now, told);
+        let (event, is_over) = (watched.watch.event().clone(), watched.watch.is_over());
+        let news = self.watches.polls.iter().filter(|(_, poll)| poll.session == session);
+        let news: Vec<CallToken> =
+            news.filter(|(_, poll)| poll.behind != event.index).map(|(token, _)| *token).collect();
+        for token in news {
+            self.tell_poll(stage, token, session, &event);
+        }
+        self.begin_linger(stage, session);
+        if is_over {
+            return self.forget_watch(stage, judge, session);
+        }
+        self.carry_out_orders(stage, judge, session, &orders);
+        self.wake_watch_later(stage, session);
+    }
+
+    fn carry_out_orders(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        session: SessionId,
+        orders: &Orders,
+    ) {
+        if let Some(order) = orders.read {
+            self.cancel_read(stage, judge, session);
+            self.watches.last_read += 1;
+            let number = self.watches.last_read;
+            if let Some(watched) = self.watches.watched.get_mut(&session) {
+                watched.read = (number, order);
+            }
+            self.session_timer(stage, order.pause, session, WatchTimer::Read(number));
+        }
+        if let Some(pause) = orders.end {
+            self.session_timer(stage, pause, session, WatchTimer::End);
+        }
+    }
+
+    fn wake_watch_later(&mut self, stage: &mut Stage, session: SessionId) {
+        let Some(watched) = self.watches.watched.get(&session) else { return };
+        let Some(shown) = watched.watch.wakes_at() else { return };
+        let at = self.when(stage, shown);
+        let Some(watched) = self.watches.watched.get_mut(&session) else { return };
+        if watched.wakes_at.is_none_or(|known| at < known) {
+            watched.wakes_at = Some(at);
+            self.session_timer(stage, at.since(stage.now), session, WatchTimer::Tick);
+        }
+    }
+
+    /// Nobody waits any more for what a watch reads.
+    fn cancel_read(&mut self, stage: &mut Stage, judge: &mut Judge, session: SessionId) {
+        let Some(watched) = self.watches.watched.get(&session) else { return };
+        let (number, _) = watched.read;
+        let is_it = |(_, call): &(&CallToken, &WatchCall)| call.is_read(number);
+        let under_way = self.watches.calls.iter().find(is_it).map(|(token, _)| *token);
+        if let Some(token) = under_way {
+            self.watches.calls.remove(&token);
+            self.see(stage, judge, AgentEvent::Left { token });
+            self.tell(stage, judge, Input::Cancel(token));
+        }
+    }
+
+    /// Reads a session from the leader; behind an index, when it changes.
+    fn read_session(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        session: SessionId,
+        by: ReadBy,
+        behind: Option<LogIndex>,
+    ) {
+        let reading = Reading { session, began: self.boot_time(stage), by };
+        let blocking = behind.map(|index| Blocking { index, wait: READ_WAIT });
+        let query = Query::Session(session);
+        let call = LocalCall::Read { query, consistency: Consistency::Default, blocking };
+        self.call_for_watch(stage, judge, WatchCall::Read(reading), call);
+    }
+
+    fn call_for_watch(&mut self, stage: &mut Stage, judge: &mut Judge, why: WatchCall, call: LocalCall) {
+        let token = self.next_token();
+        self.watches.calls.insert(token, why);
+        self.call_locally(stage, judge, token, call);
+    }
+
+    /// A call of a watch was answered; whether it was one.
+    pub(super) fn watch_heard(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        answer: &Result<Answered, Unavailable>,
+    ) -> bool {
+        let Some(call) = self.watches.calls.remove(&token) else { return false };
+        match call {
+            WatchCall::End(session) => self.tell_watch(stage, judge, session, Told::Ended(answer.is_ok())),
+            WatchCall::Losses(reading, index) => {
+                let gone = SessionView::Gone("it is gone".into());
+                self.read_ended(stage, judge, reading, Ok((gone, index)));
+            }
+            WatchCall::Read(reading) => match rows(answer) {
+                Ok(answer) => self.found(stage, judge, reading, &answer),
+                Err(reason) => self.read_ended(stage, judge, reading, Err(reason)),
+            },
+        }
+        true
+    }
+
+    fn found(&mut self, stage: &mut Stage, judge: &mut Judge, reading: Reading, answer: &Answer) {
+        let node: NodeName = format!("n{}", self.place).as_str().into();
+        match Found::of(answer, &node) {
+            Found::Here(view) => self.read_ended(stage, judge, reading, Ok((view, answer.index))),
+            Found::OtherNode(node) => {
+                judge.object("guards", format!("a session of agent {} belongs to {node}", self.place));
+            }
+            Found::Gone => {
+                let (query, consistency) = (Query::Losses, Consistency::Default);
+                let call = LocalCall::Read { query, consistency, blocking: None };
+                self.call_for_watch(stage, judge, WatchCall::Losses(reading, answer.index), call);
+            }
+        }
+    }
+
+    /// It is known what became of a session, or a read of it failed.
+    fn read_ended(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        reading: Reading,
+        found: Result<(SessionView, LogIndex), Unavailable>,
+    ) {
+        let Reading { session, began, by } = reading;
+        match (by, found) {
+            (ReadBy::Watch(_), found) => {
+                self.tell_watch(stage, judge, session, Told::Read { began, found: found.ok() });
+            }
+            (ReadBy::Poll(token, _), Err(reason)) => {
+                if self.watches.polls.remove(&token).is_some() {
+                    self.guard_told(stage, token, Err(reason));
+                }
+            }
+            (ReadBy::Poll(token, lease), Ok((view, index))) => {
+                let events = SessionEvents::new(began, lease, self.boot_time(stage), view);
+                if events.is_over() {
+                    return self.tell_poll(stage, token, session, events.event());
+                }
+                self.begin_watch(stage, judge, session, (events, index));
+                self.followed(stage, token);
+            }
+        }
+    }
+
+    /// Another poll may have been first.
+    fn begin_watch(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        session: SessionId,
+        (events, index): (SessionEvents, LogIndex),
+    ) {
+        if self.watches.watched.contains_key(&session) {
+            return;
+        }
+        let (watch, orders) = SessionWatch::new(events, index, stage.draw.bits());
+        let read = (0, ReadOrder { pause: Duration::ZERO, behind: None });
+        self.watches.watched.insert(session, Watched { watch, read, wakes_at: None, unfollowed: None });
+        self.carry_out_orders(stage, judge, session, &orders);
+        // What has become of the lease since the first read began.
+        let lease = self.lease().clone();
+        self.tell_watch(stage, judge, session, Told::Lease(lease));
+    }
+}
+
+impl WatchCall {
+    fn is_read(&self, number: u64) -> bool {
+        matches!(self, Self::Read(Reading { by: ReadBy::Watch(read), .. })
+            | Self::Losses(Reading { by: ReadBy::Watch(read), .. }, _) if *read == number)
+    }
+}
+
+fn rows(answer: &Result<Answered, Unavailable>) -> Result<Answer, Unavailable> {
+    match answer {
+        Ok(Answered::Response(Response::Answer(answer))) => Ok(answer.clone()),
+        Ok(Answered::Shared(answer)) => Ok((**answer).clone()),
+        Ok(Answered::Response(Response::Unavailable(reason))) | Err(reason) => Err(reason.clone()),
+        Ok(other) => unreachable!("no answer to a read: {other:?}"),
+    }
+}
