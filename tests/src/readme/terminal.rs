@@ -50,7 +50,7 @@ impl Terminal {
     pub fn open(number: u32, folder: &Path) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
         // In a session without a terminal, so that the shell takes none away from the developer.
-        shell.args(["sh", "-c", "exec 2>&1; exec bash --norc --noprofile -i"]);
+        shell.args(["sh", "-c", "exec 2>&1; exec bash --norc --noprofile --noediting -i"]);
         shell.env_clear().env("SHELL", "/bin/bash").env("PS1", "").env("PS2", "").env("TERM", "dumb");
         shell.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         shell.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
