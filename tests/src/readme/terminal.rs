@@ -123,8 +123,6 @@ impl Terminal {
         if !sent.is_ok_and(|status| status.success()) {
             return Err("the terminal is gone".into());
         }
-        // The shell forgets what was typed ahead.
-        self.press(&format!("echo {ENDED} $?"))?;
         self.wait_for_code().map(|_| ())
     }
 
