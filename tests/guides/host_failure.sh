@@ -79,3 +79,4 @@ same "its session" "$(curl "http://localhost:8500/v1/session/info/$session")" "[
 same "its lock" "$(acquire left)" true
 member=$(curl http://localhost:8500/v1/agent/members | grep -o '"Name": *"n5".*' | sed 's/"DelegateCur".*//')
 same "the member" "$(field Status <<<"$member")" 3
+same "its address" "$(field Addr <<<"$member")" 127.0.0.1
