@@ -14,7 +14,7 @@ use lockmesh_net::config::{
 use lockmesh_protocol::duration;
 use lockmesh_protocol::lease::HealthWindow;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ pub struct AgentConfig {
     /// A file that holds the process's number while it runs; empty for none.
     pub pid_file: PathBuf,
     /// Where servers ask this agent whether it lives, and from where it calls them: UDP, IPv4 or
-    /// IPv6, as `ip:port`. `[::]` stands for all addresses of both families. Port 0 takes any free
-    /// one.
+    /// IPv6, as `ip:port`. `[::]` stands for all addresses of both families, on a host without IPv6
+    /// for those of IPv4. Port 0 takes any free one.
     pub listen: SocketAddr,
     /// The address that the catalog gives for this node, at which servers find `listen`; empty for
     /// the one listened on, or for the one the servers see where that is a wildcard.
@@ -146,7 +146,7 @@ impl Default for AgentConfig {
         Self {
             data_dir: "/var/lib/lockmesh/agent".into(),
             pid_file: PathBuf::new(),
-            listen: SocketAddr::from(([0, 0, 0, 0], 8301)),
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8301)),
             advertise: None,
             threads: 1,
             leave_on_terminate: false,
@@ -396,7 +396,9 @@ mod tests {
             complaint(listen("0.0.0.0:1", "[2001:db8::1]:8300")).starts_with("`listen` is 0.0.0.0, from")
         );
         assert!(complaint(listen("127.0.0.1:1", "10.0.0.5:8300")).contains("server 10.0.0.5 is not reached"));
-        assert!(complaint(|c| c.advertise = "2001:db8::1".parse().ok()).contains("for both families"));
+        let all_of_ipv4 = |c: &mut AgentConfig| c.listen = "0.0.0.0:1".parse().expect("an address");
+        let advertised = complaint(|c| (all_of_ipv4(c), c.advertise = "2001:db8::1".parse().ok()).1);
+        assert!(advertised.contains("for both families"), "{advertised}");
         for (at, server) in [("[::]:0", "10.0.0.5:8300"), ("[::]:0", "[::1]:1"), ("127.0.0.1:0", "s1:1")] {
             let mut config = AgentConfig::default();
             listen(at, server)(&mut config);

@@ -254,7 +254,7 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         Reading::counter(&format!("lockmesh_lease_{name}_total"), help, move || value)
     };
     let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
-    let remaining = deadline.map_or(0.0, |deadline| deadline.since(BootClock::Kernel.now()).as_secs_f64());
+    let remaining = deadline.map_or(0.0, |deadline| deadline.since(BootClock::default().now()).as_secs_f64());
     let is_registered = usize::from(upstream.is_registered());
     let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
     let readings = [

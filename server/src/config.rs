@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub sessions: SessionConfig,
     /// How long deletes are remembered.
     pub tombstones: TombstoneConfig,
+    /// How long failed members are remembered.
+    pub members: MemberConfig,
     /// What the server takes on before it says that it is overloaded.
     pub limits: LimitConfig,
     /// What is logged, and how.
@@ -138,6 +140,17 @@ pub struct TombstoneConfig {
     pub granularity: Duration,
 }
 
+/// How long members that failed are remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemberConfig {
+    /// The leader forgets a member that has been failed for so long, and its node with all that is
+    /// on it, unless sessions without checks live there; a new leader counts afresh. 1 min to 365
+    /// days.
+    #[serde(with = "duration::text")]
+    pub reap_failed_after: Duration,
+}
+
 /// What the server takes on before it says that it is overloaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -166,6 +179,7 @@ impl Default for ServerConfig {
             storage: StorageConfig::default(),
             sessions: SessionConfig::default(),
             tombstones: TombstoneConfig::default(),
+            members: MemberConfig::default(),
             limits: LimitConfig::default(),
             log: LogConfig::default(),
         }
@@ -198,6 +212,8 @@ impl ServerConfig {
         let tombstones = &self.tombstones;
         check_length("tombstones.ttl", tombstones.ttl, second, second * 86_400)?;
         check_length("tombstones.granularity", tombstones.granularity, second / 1000, tombstones.ttl)?;
+        let reap_after = self.members.reap_failed_after;
+        check_length("members.reap_failed_after", reap_after, second * 60, second * 86_400 * 365)?;
         let limits = &self.limits;
         check_range("limits.queued_events", limits.queued_events as u64, 16, 1 << 20)?;
         check_range("limits.watches", limits.watches as u64, 1, 100_000_000)?;
@@ -320,6 +336,12 @@ impl Default for TombstoneConfig {
     }
 }
 
+impl Default for MemberConfig {
+    fn default() -> Self {
+        Self { reap_failed_after: Duration::from_secs(72 * 3600) }
+    }
+}
+
 impl Default for LimitConfig {
     fn default() -> Self {
         Self { queued_events: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
@@ -355,6 +377,10 @@ mod tests {
         assert_eq!(
             complaint(|c| c.tombstones.granularity = Duration::from_secs(3600)),
             "`tombstones.granularity` is 1h0m0s, but must be 1ms to 15m0s"
+        );
+        assert_eq!(
+            complaint(|c| c.members.reap_failed_after = Duration::from_secs(59)),
+            "`members.reap_failed_after` is 59s, but must be 1m0s to 8760h0m0s"
         );
     }
 

@@ -269,6 +269,6 @@ fn timers(config: &ServerConfig) -> TimerConfig {
         ttl_multiplier: config.sessions.ttl_multiplier,
         tombstone_ttl: config.tombstones.ttl,
         tombstone_granularity: config.tombstones.granularity,
-        ..TimerConfig::default()
+        reap_failed_after: config.members.reap_failed_after,
     }
 }

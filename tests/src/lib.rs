@@ -9,7 +9,7 @@
 //! strikes them under a recorded load; [`hosts`] gives each a network of its own, and lets the
 //! holder's host die. [`tidy`] reads the sources instead, and [`fuzz`] plays with every decoder;
 //! [`service`] is a server's QUIC service with a driver that a test commands. [`hunt`] breaks rules
-//! on purpose and says what finds each.
+//! on purpose and says what finds each. [`readme`] types what the README tells to type.
 //!
 //! **Invariant:** a test of the running program never calls Lockmesh's own code to learn what
 //! Lockmesh did. It believes only what a stranger's client would see.
@@ -30,6 +30,7 @@ pub mod kill;
 pub mod ledger;
 pub mod process;
 pub mod quorum;
+pub mod readme;
 pub mod service;
 pub mod sim;
 pub mod tidy;

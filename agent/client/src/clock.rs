@@ -1,7 +1,8 @@
 //! The clock that deadlines rest on: monotonic, and it goes on while the machine is suspended.
 //!
 //! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended
-//! machine: a holder that slept through its lease must find it over on waking up.
+//! machine: a holder that slept through its lease must find it over on waking up. The agent reads the
+//! same one: what it tells guards are points in time of this clock.
 
 use crate::holder::Moment;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,18 +15,18 @@ const LONGEST_NAP: Duration = Duration::from_millis(500);
 
 /// Where the time comes from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum Clock {
+pub enum Clock {
     /// The kernel's `CLOCK_BOOTTIME`.
     #[default]
     Boot,
     /// Tokio's, which tests can stop and turn; counted from the given instant.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "virtual-clock"))]
     Virtual(tokio::time::Instant),
 }
 
 impl Clock {
     /// The time now.
-    pub(crate) fn now(self) -> Moment {
+    pub fn now(self) -> Moment {
         match self {
             Self::Boot => {
                 let now = clock_gettime(ClockId::Boottime);
@@ -33,13 +34,13 @@ impl Clock {
                 let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
                 Moment::default() + Duration::new(seconds, nanoseconds)
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "virtual-clock"))]
             Self::Virtual(start) => Moment::default() + start.elapsed(),
         }
     }
 
     /// Waits until `moment` has come.
-    pub(crate) async fn sleep_until(self, moment: Moment) {
+    pub async fn sleep_until(self, moment: Moment) {
         loop {
             let left = moment.since(self.now());
             if left.is_zero() {

@@ -78,6 +78,7 @@ pub use address::{Address, DEFAULT_PORT};
 pub use agent::Agent;
 pub use catalog::Catalog;
 pub use client::{Answer, Client};
+pub use clock::Clock;
 pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};

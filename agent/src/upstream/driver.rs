@@ -19,7 +19,7 @@ use lockmesh_agent_core::quorum_client::{
 use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_net::CallClient;
 use lockmesh_net::random::seed;
-use lockmesh_net::{Endpoint, Identity};
+use lockmesh_net::{Endpoint, Identity, LinkError};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -70,7 +70,7 @@ impl Driver {
     pub(super) fn start(endpoint: Arc<Endpoint>, config: QuorumClientConfig) -> Arc<Self> {
         let node = config.registration.node.name.to_string();
         let state = ChannelState {
-            client: QuorumClient::new(config, seed(), BootClock::Kernel.now()),
+            client: QuorumClient::new(config, seed(), BootClock::default().now()),
             outbox: Outbox::default(),
             connections: BTreeMap::new(),
             callers: HashMap::new(),
@@ -143,7 +143,7 @@ impl Driver {
             tokio::select! {
                 // A host that is suspended has the rest of its sleep before it when it wakes up;
                 // renewals of the lease keep that short.
-                () = tokio::time::sleep(wakes_at.since(BootClock::Kernel.now())) => {
+                () = tokio::time::sleep(wakes_at.since(BootClock::default().now())) => {
                     let mut state = self.lock();
                     // It has passed: whatever time comes out of this turn counts as earlier.
                     state.wakes_at = None;
@@ -160,7 +160,7 @@ impl Driver {
         let mut next = Some(input);
         while let Some(input) = next {
             let ChannelState { client, outbox, .. } = &mut *state;
-            client.handle(BootClock::Kernel.now(), input, outbox);
+            client.handle(BootClock::default().now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
             // Carrying out may give the client something to hear, and the client may have a rest to
             // do.
@@ -223,7 +223,16 @@ impl Driver {
     /// A connection for calls to the server at an address, whether it is known or not.
     async fn connect(&self, address: &str) -> Result<CallClient, Unavailable> {
         let connected = CallClient::connect_to(&self.endpoint, address).await;
-        connected.map_err(|error| Unavailable::Denied(format!("no server is reached at {address}: {error}")))
+        connected.map_err(|error| {
+            // The habit of clusters where any member will do.
+            let hint = match &error {
+                LinkError::Stranger(_) => {
+                    ": name a server of this cluster, not an agent; by default its port is 8300"
+                }
+                _ => "",
+            };
+            Unavailable::Denied(format!("no server is reached at {address}: {error}{hint}"))
+        })
     }
 
     fn count(&self, state: &mut ChannelState) {

@@ -19,7 +19,7 @@ use quinn::{
 };
 use serde::de::DeserializeOwned;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -160,12 +160,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at an address; port 0 picks a free one.
+    /// Listens at an address; port 0 picks a free one. `[::]` is all addresses of both families, or of
+    /// IPv4 on a host that has no IPv6.
     ///
     /// # Errors
     /// The address cannot be bound, as one that is in use. Nothing listens.
     pub fn listen(address: SocketAddr, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
-        Self::new(socket(address, options)?, identity, options, true)
+        Self::new(socket_or_v4(address, options)?, identity, options, true)
     }
 
     /// Listens on a socket that was bound before.
@@ -182,8 +183,7 @@ impl Endpoint {
     /// There is no socket to be had, neither for IPv6 nor for IPv4.
     pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let socket = socket(any, options).or_else(|_| socket((Ipv4Addr::UNSPECIFIED, 0).into(), options))?;
-        Self::new(socket, identity, options, false)
+        Self::new(socket_or_v4(any, options)?, identity, options, false)
     }
 
     fn new(socket: UdpSocket, identity: &Identity, options: &QuicOptions, serves: bool) -> io::Result<Self> {
@@ -594,6 +594,17 @@ fn server_config(
     config.transport_config(transport.clone()).max_incoming(max_handshakes);
     config.incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
     config
+}
+
+/// All addresses are those of IPv4 where the host has no IPv6.
+fn socket_or_v4(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
+    let is_any_v6 = address.ip() == Ipv6Addr::UNSPECIFIED;
+    socket(address, options).or_else(|error| match error.kind() {
+        // A port that is in use is no reason to listen on half of the addresses.
+        ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
+        _ if is_any_v6 => socket((Ipv4Addr::UNSPECIFIED, address.port()).into(), options).map_err(|_| error),
+        _ => Err(error),
+    })
 }
 
 fn socket(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {

@@ -660,6 +660,7 @@ fn agent() -> Arc<Agent> {
         former_sessions_until: Some(LogIndex(7)),
         status: MemberStatus::Alive,
         status_since: WallTime(1_700_000_000_000),
+        address: "10.0.0.7".into(),
     })
 }
 

@@ -158,7 +158,7 @@ async fn registered_members(
     Ok(newest.into_iter().map(member).collect())
 }
 
-/// A member of the roster. One that left is in no catalog any more, which alone knows addresses.
+/// A member of the roster. One that left is in no catalog any more.
 fn roster_member(
     agent: &Agent,
     node: Option<&Arc<Node>>,
@@ -173,7 +173,7 @@ fn roster_member(
     };
     let described = MemberOf {
         name: node.map_or(agent.node.as_str(), |node| node.name.as_str()),
-        address: node.map_or("", |node| &node.address),
+        address: node.map_or(&agent.address, |node| &node.address),
         id: node.map_or(&agent.node_id, |node| &node.id),
         datacenter: node.map_or(&identity.datacenter, |node| &node.datacenter),
         version: &agent.version,

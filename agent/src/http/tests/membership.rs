@@ -82,7 +82,10 @@ async fn a_member_stands_as_the_roster_says() {
 
     stand.put("/v1/agent/force-leave/web-3", "").await.is(200, "");
     let left = member(&stand, "web-3").await;
-    assert_eq!((&left["Status"], &left["State"], &left["Addr"]), (&json!(3), &json!("left"), &json!("")));
+    assert_eq!(
+        (&left["Status"], &left["State"], &left["Addr"]),
+        (&json!(3), &json!("left"), &json!("10.0.0.9"))
+    );
     stand.get("/v1/catalog/node/web-3").await.is(200, "null");
 
     stand.put("/v1/agent/force-leave/web-3?prune", "").await.is(200, "");

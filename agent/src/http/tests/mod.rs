@@ -29,6 +29,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
@@ -310,7 +311,7 @@ impl Stand {
         tokio::spawn(checks.clone().run(stopping));
         let mut api = Api::new(upstream.clone(), identity(), limits, checks);
         let (node, most) = (identity().node, api.limits.max_watched_sessions);
-        let clock = BootClock::Virtual(tokio::time::Instant::now());
+        let clock = BootClock(Clock::Virtual(tokio::time::Instant::now()));
         api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
         let api = Arc::new(api.with_allowed_hosts(vec!["lock.example".into()]));
         Self { api, quorum, _stop: stop }

@@ -57,6 +57,7 @@ impl Step<'_> {
             former_sessions_until,
             status: MemberStatus::Alive,
             status_since: lives_on.map_or(self.at, |before| before.status_since),
+            address: registration.node.address.clone(),
         };
         let lease = agent.lease();
         self.set_agent(agent);

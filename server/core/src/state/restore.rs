@@ -10,9 +10,19 @@
 //! index from before would sleep until the next change. Not even a least index for all answers
 //! would do: by Consul's rules a key's `ModifyIndex` is the index of its query, and clients wait
 //! with it (Patroni does), who would all be answered at once, again and again.
+//!
+//! **A lock that was held here stays closed for a while**, unless the backup has the very same hold.
+//! Its holder has lost it by an operator's act and may not know yet: a guard that hears nothing
+//! believes until the deadline that it was given last. So such a lock is free after a restore, also
+//! where the backup gives it to another session, and closed by a lock-delay: for the longest window
+//! of a node, or the session's TTL where it depends on no node, and never for less than the
+//! session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose session
+//! has nothing but a longer TTL is stopped by its fencing token alone.
 
 use super::State;
 use super::agent::alive_check;
+use super::entry::lock_of;
+use super::invalidation::MAX_LOCK_DELAY;
 use super::node::SERF_HEALTH;
 use super::pages::Pages;
 use super::rows::TABLES;
@@ -21,10 +31,12 @@ use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{CheckId, Fence, LogIndex};
-use lockmesh_protocol::record::{Agent, Entry};
+use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::record::{Agent, Entry, LockDelay, Session};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many parts a backup may have, each of about 1 MiB.
 pub const RESTORE_PARTS_MAX: u32 = 16_384;
@@ -96,7 +108,38 @@ impl Step<'_> {
             self.touch(table);
         }
         ours.agents.values().for_each(|agent| self.bring_back(agent, &ours));
+        self.close_what_was_held(&ours);
         Ok(())
+    }
+
+    /// Whoever held a lock here may believe in it for a while.
+    fn close_what_was_held(&mut self, ours: &State) {
+        for (key, holder) in &ours.derived.holders {
+            let (before, now) = (ours.entries.get(key.as_str()), self.entry(key));
+            let (before, lock) = (lock_of(before), lock_of(now.as_ref()));
+            // The same grant: whoever believes in it is right.
+            if (lock.session, lock.fence) == (before.session, before.fence) {
+                continue;
+            }
+            if let Some(entry) = now.filter(|_| lock.session.is_some()) {
+                let freed = Entry { lock: lock.freed(), ..Entry::clone(&entry) };
+                self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
+            }
+            self.close_for(key, belief_of(&ours.sessions[holder]));
+        }
+        // And a lock-delay that closes a key here goes on, where the backup has nobody in the lock.
+        for (key, delay) in &ours.delays {
+            if lock_of(self.entry(key).as_ref()).session.is_none() {
+                self.close_for(key, delay.duration);
+            }
+        }
+    }
+
+    /// Closes a key for so long, or as long as the backup has it.
+    fn close_for(&mut self, key: &Key, duration: Duration) {
+        let known = self.state.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
+        let delay = LockDelay { started_at_index: self.index, duration: duration.max(known) };
+        self.set(Change::LockDelay(key.clone(), Some(delay)));
     }
 
     fn keep_ours(&mut self, ours: &State, backup: &State) {
@@ -175,6 +218,15 @@ impl State {
         backup.check().map_err(|violation| format!("it contradicts itself: {violation}"))?;
         Ok(backup)
     }
+}
+
+/// How long a guard of this session may believe in its locks without a word of anybody, and its
+/// lock-delay besides.
+fn belief_of(session: &Session) -> Duration {
+    let longest = HealthWindow::Safe.duration();
+    // With its node's lease the earlier deadline of both counts.
+    let ttl = session.spec.ttl.filter(|_| !State::depends_on_its_node(session));
+    longest.max(ttl.unwrap_or_default()).max(session.spec.lock_delay).min(MAX_LOCK_DELAY)
 }
 
 /// Whether a change sets a row of a backup.

@@ -6,9 +6,10 @@ use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage}
 use lockmesh_core::raft::TICK;
 use lockmesh_core::{CallToken, Core, Input};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, RestoreStep, TxnKv, TxnOp};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{LockDelay, NewServer};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -104,6 +105,34 @@ fn whoever_waits_as_long_as_he_is_told_gets_the_lock() {
         assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }), "after {delay:?}");
         assert_eq!(solo.now.since(began), delay, "the delay is a lower bound");
     }
+}
+
+/// Whoever holds a lock that a restore takes away may hear of it late, and believe in it until the
+/// longest window is over.
+#[test]
+fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
+    let mut solo = Solo::start();
+    let [believer, next] = ["1", "2"].map(|name| solo.session(name, Duration::ZERO, Duration::ZERO));
+    let rows: Vec<Change> = solo.core.state().rows().collect();
+    assert!(matches!(solo.acquire("job", &believer), Reply::Granted { .. }));
+    for step in [
+        RestoreStep::Begin { id: 1 },
+        RestoreStep::Part { id: 1, number: 0, rows },
+        RestoreStep::Commit { id: 1, parts: 1 },
+    ] {
+        assert_eq!(solo.command(Command::Restore(step)), Reply::Done);
+    }
+    let longest = HealthWindow::Safe.duration();
+    solo.run(longest - SECOND);
+    assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
+    assert!(matches!(solo.command(enqueue(&next, 2 * longest)), Reply::Queued { .. }));
+    // The next leader knows nothing of what has passed, and counts anew.
+    solo.crash();
+    solo.run(longest - SECOND);
+    assert_eq!(solo.entry("job"), None);
+    solo.run(3 * SECOND);
+    let holder = solo.entry("job").and_then(|entry| entry.lock.session);
+    assert_eq!(holder, Some(next), "whoever waited has it");
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! Whether what was said is what is shown. Ports, ids, times and this host's name may differ, and
+//! the width of a table's columns with them.
+
+/// Stands in the README for any lines, also none.
+const ANY_LINES: &str = "…";
+
+/// Whether lines are those that are shown.
+pub fn fits(shown: &[String], said: &[String]) -> bool {
+    match shown.split_first() {
+        None => said.is_empty(),
+        Some((line, rest)) if line == ANY_LINES => (0..=said.len()).any(|passed| fits(rest, &said[passed..])),
+        Some((line, rest)) => {
+            said.split_first().is_some_and(|(first, others)| is_like(line, first) && fits(rest, others))
+        }
+    }
+}
+
+/// Whether all lines that are shown are among those that were said, in their order.
+pub fn are_among(shown: &[String], said: &[String]) -> bool {
+    let mut said = said.iter();
+    shown.iter().all(|line| said.any(|other| is_like(line, other)))
+}
+
+fn is_like(shown: &str, said: &str) -> bool {
+    masked(shown) == masked(said)
+}
+
+/// A line without what is another each time.
+fn masked(line: &str) -> String {
+    let line = match line.split_once("confirmed by ") {
+        // Any majority of the servers, in any order.
+        Some((before, after)) => {
+            let end = after.find(')').unwrap_or(after.len());
+            format!("{before}confirmed by SERVERS{}", &after[end..])
+        }
+        None => line.to_owned(),
+    };
+    let mut words: Vec<String> = Vec::new();
+    for word in line.split_whitespace() {
+        let before = words.last().map_or("", String::as_str);
+        let is_number = word.chars().all(|c| c.is_ascii_digit() || c == ',');
+        let is_counted =
+            before.ends_with("pid") || (before.contains("Index") && !before.contains("LockIndex"));
+        words.push(match word {
+            // Who the program runs as is a host's own name.
+            _ if is_number && is_counted => "NUMBER".into(),
+            _ => masked_word(word),
+        });
+    }
+    words.join(" ")
+}
+
+fn masked_word(word: &str) -> String {
+    // What surrounds an id or a time stays, such as brackets and commas.
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+    let mut masked = String::new();
+    let mut rest = word;
+    while let Some(begin) = rest.find(is_part) {
+        let end = rest[begin..].find(|c| !is_part(c)).map_or(rest.len(), |length| begin + length);
+        masked.push_str(&rest[..begin]);
+        masked.push_str(&masked_part(&rest[begin..end]));
+        rest = &rest[end..];
+    }
+    masked + rest
+}
+
+fn masked_part(part: &str) -> String {
+    let shape: String = part.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let is_id = part.len() == 36 && part.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
+    let (whole, unit) = part.split_at(part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len()));
+    let is_fraction = !whole.is_empty() && {
+        let fraction = unit.strip_prefix('.').unwrap_or_default();
+        let digits = fraction.trim_end_matches("ms").trim_end_matches('s');
+        !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
+    };
+    if is_id {
+        "ID".into()
+    } else if shape == "0000-00-00" {
+        "DATE".into()
+    } else if shape == "00:00:00Z" {
+        "TIME".into()
+    } else if is_fraction {
+        "SECONDS".into()
+    } else if let Some(folder) = part.strip_prefix("lockmesh-dev-") {
+        format!("lockmesh-dev-{}", "X".repeat(folder.len().min(1)))
+    } else if let Some((host, port)) = part.rsplit_once(':')
+        && host.contains('.')
+        && port != "8500"
+    {
+        format!("{host}:PORT")
+    } else {
+        part.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ports_ids_and_times_may_differ_and_nothing_else() {
+        for (shown, said) in [
+            (
+                "n4  127.0.0.1:44120  failed  2026-11-22 10:00:00Z",
+                "n4 127.0.0.1:5 failed 2027-01-02 23:59:59Z",
+            ),
+            ("(silent for 1.66s; confirmed by s1, s2)", "(silent for 1.501234s; confirmed by s3, s1, s2)"),
+            ("  0.09 s  n4 (pid 48) is killed", " 12.10 s  n4 (pid 12345) is killed"),
+            ("\"CreateIndex\": 16,", "\"CreateIndex\": 9,"),
+            ("id=6f2d1a52-7f3b-4a44-9c55-0c8b3b8f1e11,", "id=d14a83f3-4c69-2327-974f-dcbad0658dff,"),
+            ("socket=/tmp/lockmesh-dev-0o0H7l/agent.sock", "socket=/tmp/lockmesh-dev-Ab12Cd/agent.sock"),
+        ] {
+            assert!(is_like(shown, said), "{} and {}", masked(shown), masked(said));
+        }
+        for (shown, said) in [
+            ("mine, fence 1", "mine, fence 2"),
+            ("n4 alive", "n4 failed"),
+            ("ready http=127.0.0.1:8500", "ready http=127.0.0.1:8501"),
+            ("\"LockIndex\": 1,", "\"LockIndex\": 2,"),
+            ("0.1.0", "0.2.0"),
+            ("1s", "2s"),
+        ] {
+            assert!(!is_like(shown, said), "{} and {}", masked(shown), masked(said));
+        }
+    }
+
+    #[test]
+    fn an_ellipsis_is_any_lines() {
+        assert!(fits(&lines(&["…", "b", "…"]), &lines(&["a", "b"])));
+        assert!(!fits(&lines(&["…", "b"]), &lines(&["b", "c"])));
+        assert!(!fits(&lines(&["b"]), &lines(&[])));
+        assert!(are_among(&lines(&["a", "c"]), &lines(&["a", "b", "c"])));
+        assert!(!are_among(&lines(&["c", "a"]), &lines(&["a", "b", "c"])));
+    }
+}
