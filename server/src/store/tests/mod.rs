@@ -26,5 +26,6 @@ fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
         former_sessions_until: None,
         status: MemberStatus::Alive,
         status_since: WallTime(0),
+        address: String::new(),
     }
 }
