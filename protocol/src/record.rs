@@ -350,7 +350,8 @@ pub struct Agent {
     pub status: MemberStatus,
     /// Since when.
     pub status_since: WallTime,
-    /// The address that it registered its node with; the catalog forgets the one of a node that left.
+    /// The address that it registered its node with; the catalog forgets the one of a node that
+    /// left.
     pub address: String,
 }
 

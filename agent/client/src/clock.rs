@@ -1,8 +1,8 @@
 //! The clock that deadlines rest on: monotonic, and it goes on while the machine is suspended.
 //!
 //! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended
-//! machine: a holder that slept through its lease must find it over on waking up. The agent reads the
-//! same one: what it tells guards are points in time of this clock.
+//! machine: a holder that slept through its lease must find it over on waking up. The agent reads
+//! the same one: what it tells guards are points in time of this clock.
 
 use crate::holder::Moment;
 use rustix::time::{ClockId, clock_gettime};

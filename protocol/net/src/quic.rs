@@ -160,8 +160,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at an address; port 0 picks a free one. `[::]` is all addresses of both families, or of
-    /// IPv4 on a host that has no IPv6.
+    /// Listens at an address; port 0 picks a free one. `[::]` is all addresses of both families, or
+    /// of IPv4 on a host that has no IPv6.
     ///
     /// # Errors
     /// The address cannot be bound, as one that is in use. Nothing listens.

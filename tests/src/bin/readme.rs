@@ -1,11 +1,11 @@
 //! Types the README's five minutes as a stranger does, and holds what is said to what it shows.
 //!
 //! Needs root: it runs in a sandbox with a network and an empty `/tmp` of its own, so that the
-//! README's ports and folders are free whatever else runs here. `cargo build --release` comes first,
-//! outside, for in the sandbox nothing can be fetched.
+//! README's ports and folders are free whatever else runs here. `cargo build --release` comes
+//! first, outside, for in the sandbox nothing can be fetched.
 //!
-//! The README's `cargo run --release` is cargo's own and runs what it built here. Only how much that
-//! is optimised is turned down, which saves two minutes: what is typed and said is the same.
+//! The README's `cargo run --release` is cargo's own and runs what it built here. Only how much
+//! that is optimised is turned down, which saves two minutes: what is typed and said is the same.
 
 use lockmesh_tests::hosts::sandbox;
 use lockmesh_tests::readme;

@@ -19,7 +19,8 @@ use terminal::Terminal;
 pub const SECTIONS: [&str; 3] =
     ["Five minutes to a first lock", "Kill one and watch", "Kill a host and watch"];
 
-/// Types all of it, with the terminals' first folder as given. Answers how many commands there were.
+/// Types all of it, with the terminals' first folder as given. Answers how many commands there
+/// were.
 ///
 /// # Errors
 /// The first line of the README that does not hold, and what was said instead.

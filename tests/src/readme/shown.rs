@@ -1,5 +1,5 @@
-//! Whether what was said is what is shown. Ports, ids, times and this host's name may differ, and
-//! the width of a table's columns with them.
+//! Whether what was said is what is shown. Ports, ids and times may differ, and the width of a
+//! table's columns with them.
 
 /// Stands in the README for any lines, also none.
 const ANY_LINES: &str = "…";
@@ -38,11 +38,10 @@ fn masked(line: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
         let before = words.last().map_or("", String::as_str);
-        let is_number = word.chars().all(|c| c.is_ascii_digit() || c == ',');
+        let is_number = word.trim_end_matches([',', ')']).chars().all(|c| c.is_ascii_digit());
         let is_counted =
             before.ends_with("pid") || (before.contains("Index") && !before.contains("LockIndex"));
         words.push(match word {
-            // Who the program runs as is a host's own name.
             _ if is_number && is_counted => "NUMBER".into(),
             _ => masked_word(word),
         });

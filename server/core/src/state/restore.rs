@@ -11,13 +11,13 @@
 //! would do: by Consul's rules a key's `ModifyIndex` is the index of its query, and clients wait
 //! with it (Patroni does), who would all be answered at once, again and again.
 //!
-//! **A lock that was held here stays closed for a while**, unless the backup has the very same hold.
-//! Its holder has lost it by an operator's act and may not know yet: a guard that hears nothing
-//! believes until the deadline that it was given last. So such a lock is free after a restore, also
-//! where the backup gives it to another session, and closed by a lock-delay: for the longest window
-//! of a node, or the session's TTL where it depends on no node, and never for less than the
-//! session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose session
-//! has nothing but a longer TTL is stopped by its fencing token alone.
+//! **A lock that was held here stays closed for a while**, unless the backup has the very same
+//! hold. Its holder has lost it by an operator's act and may not know yet: a guard that hears
+//! nothing believes until the deadline that it was given last. So such a lock is free after a
+//! restore, also where the backup gives it to another session, and closed by a lock-delay: for the
+//! longest window of a node, or the session's TTL where it depends on no node, and never for less
+//! than the session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose
+//! session has nothing but a longer TTL is stopped by its fencing token alone.
 
 use super::State;
 use super::agent::alive_check;

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 /// How many registrations may wait.
 const MAX_WAITING: usize = 64;
-/// How long the first process must be silent, where it can be asked. Also where both are of one boot
-/// and the second one has the lock of its data folder: a copied folder has a lock of its own, and a
-/// virtual machine that was cloned while it ran has the same boot id, folder and inode as the first.
-/// Nothing that the second one can show proves that the first one is dead.
+/// How long the first process must be silent, where it can be asked. Also where both are of one
+/// boot and the second one has the lock of its data folder: a copied folder has a lock of its own,
+/// and a virtual machine that was cloned while it ran has the same boot id, folder and inode as the
+/// first. Nothing that the second one can show proves that the first one is dead.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// A renewal that comes within this time may have been sent by a process that is dead by now.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
