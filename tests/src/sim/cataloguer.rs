@@ -50,6 +50,7 @@ impl Cataloguer {
         let command = match (stage.draw.below(10), self.session) {
             (0, _) => self.deregister(None),
             (1, _) => self.deregister(Some(CHECK.into())),
+            (4, _) if stage.plan.clients.rewrites_health => Command::Register(self.strange_health()),
             (2..=4, _) => Command::Register(self.registration(status)),
             (5, Some(session)) => Command::DestroySession(session),
             (6..=9, Some(session)) => {
@@ -70,6 +71,14 @@ impl Cataloguer {
         let node = Node::of(self.node.clone(), String::new(), "127.0.0.1");
         let check = Check::of(self.node.clone(), CHECK.into(), status);
         Registration { node, skip_node_update: false, service: None, checks: vec![check] }
+    }
+
+    /// What an agent never says of its own node. It ends no session, and stays until the leader
+    /// compares the catalog with the roster.
+    fn strange_health(&self) -> Registration {
+        let node = Node::of(self.own_node.clone(), String::new(), "127.0.0.1");
+        let check = Check::of(self.own_node.clone(), SERF_HEALTH.into(), CheckStatus::Warning);
+        Registration { node, skip_node_update: true, service: None, checks: vec![check] }
     }
 
     fn session(&self, stage: &mut Stage) -> Command {

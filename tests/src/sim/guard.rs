@@ -449,7 +449,8 @@ impl Guard {
         let ttl = self.draw.duration(plan.ttl / 2, plan.ttl);
         // Under a longer one it is the node's silence that ends the session.
         let longer = self.draw.duration(Duration::from_secs(6), Duration::from_secs(12));
-        let ttl = if self.draw.once_in(2) { longer } else { ttl };
+        let is_longer = stage.plan.guards.is_steady || self.draw.once_in(2);
+        let ttl = if is_longer { longer } else { ttl };
         let windows = [None, Some(HealthWindow::Fast), Some(HealthWindow::Default), Some(HealthWindow::Safe)];
         let health_window = *self.draw.pick(&windows);
         let delays = self.draw.once_in(3);

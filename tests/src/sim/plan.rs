@@ -64,6 +64,9 @@ pub struct GuardPlan {
     pub host_trouble_length: Duration,
     /// Whether there are so many hosts that the judge's brake may come on.
     pub is_crowd: bool,
+    /// Whether hosts alone have trouble: no leader serves long enough to fail a node where servers
+    /// have it all the time.
+    pub is_steady: bool,
 }
 
 /// How often servers are compared, and whether one holds what it should not.
@@ -210,6 +213,8 @@ pub struct ClientPlan {
     pub watchers: usize,
     /// How long each waits for news.
     pub watch: Duration,
+    /// Whether somebody writes the health of nodes that agents live on, as no agent says it.
+    pub rewrites_health: bool,
     /// Whether some make backups and restore them.
     pub archives: bool,
     /// How many keys are fought over.
@@ -253,20 +258,48 @@ impl Plan {
         if plan.corruption.comes.is_some() && draw.once_in(2) {
             plan.keep_witnesses();
         }
-        if plan.guards.is_crowd {
-            plan.gather_hosts();
-        }
+        plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
+        plan.suit_guards();
         plan
     }
 }
 
 impl Plan {
+    /// What guards need to be tried. Where there are none, hosts have trouble of other kinds.
+    fn suit_guards(&mut self) {
+        if self.guards.per_agent == 0 {
+            self.guards.host_trouble = None;
+            return;
+        }
+        if self.guards.is_crowd {
+            self.gather_hosts();
+        }
+        if self.guards.is_steady {
+            self.steady_servers();
+        }
+    }
+
     /// So many hosts that all of them at once are too many to fail; each has little to do.
     fn gather_hosts(&mut self) {
         let clients = &mut self.clients;
         (clients.agents, clients.lockers, clients.writers, clients.watchers) = (6, 1, 1, 1);
         clients.readers = 0;
         self.guards.per_agent = 1;
+    }
+
+    /// What befalls hosts is all that goes wrong, and their guards hold on to what they have.
+    fn steady_servers(&mut self) {
+        let faults = &mut self.faults;
+        (faults.crash, faults.blackout, faults.pause, faults.jump) = (None, None, None, None);
+        (faults.split, faults.one_way, faults.clog) = (None, None, None);
+        (faults.stall, faults.refusal, faults.transfer) = (None, None, None);
+        (faults.removal, faults.arrival, faults.wipe, faults.set_back) = (None, None, None, None);
+        (faults.server_of_agent, faults.agent_copy, faults.agent_restart) = (None, None, None);
+        let guards = &mut self.guards;
+        (guards.kill, guards.revoke, guards.stop) = (None, None, None);
+        (guards.host_trouble, guards.unheard_once_in, guards.locks) = (Some(4 * SECOND), 64, 6);
+        // A leader that is corrupt answers nobody, and nothing else makes it step down.
+        self.corruption.comes = None;
     }
 
     /// Lets no server be a copy of another one, which could not say whose state is corrupt.
@@ -304,9 +337,13 @@ impl Focus {
         }
         plan.guards.per_agent = plan.guards.per_agent.max(2);
         plan.guards.drift = MAX_GUARD_DRIFT;
+        plan.guards.host_trouble = Some(6 * SECOND);
+        plan.suit_guards();
+        if plan.guards.is_steady {
+            return;
+        }
         plan.guards.unheard_once_in = 4;
         plan.guards.stop = Some(2 * SECOND);
-        plan.guards.host_trouble = Some(6 * SECOND);
         plan.clients.agents = plan.clients.agents.max(2);
         (plan.clients.lockers, plan.clients.writers, plan.clients.locks) = (1, 1, 1);
         (plan.clients.archives, plan.disk.is_real, plan.corruption.comes) = (false, false, None);
@@ -330,10 +367,11 @@ impl GuardPlan {
             unheard_once_in: 16,
             drift: draw.below(MAX_GUARD_DRIFT + 1),
             stop_length: draw.duration(200 * MS, 6 * SECOND),
-            host_trouble: (per_agent > 0 && !draw.once_in(4)).then(|| draw.around(5 * SECOND)),
+            host_trouble: (!draw.once_in(4)).then(|| draw.around(5 * SECOND)),
             host_trouble_length: *draw.pick(&[4, 8, 20]) * SECOND,
-            is_crowd: per_agent > 0 && draw.once_in(6),
+            is_crowd: draw.once_in(6),
             locks: *draw.pick(&[1, 2, 6]),
+            is_steady: draw.once_in(3),
         }
     }
 }
@@ -433,6 +471,7 @@ impl ClientPlan {
             readers: draw.within(0, 2) as usize,
             watchers: draw.within(1, 3) as usize,
             watch: *draw.pick(&[2, 30]) * SECOND,
+            rewrites_health: false,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),
             keys: draw.within(1, 12),
