@@ -15,6 +15,12 @@ use sha2::Sha256;
 use std::fmt;
 use std::time::Duration;
 
+/// How long an agent that announced a restart may be silent, whatever the windows of its sessions:
+/// it is longer than any of them. Agents and servers must agree on it, so it is no setting.
+pub const RESTART_WINDOW: Duration = Duration::from_secs(30);
+
+const _: () = assert!(RESTART_WINDOW.as_secs() > HealthWindow::Safe.duration().as_secs());
+
 /// How long a node may stay silent before its sessions of this class end with it. Shorter windows
 /// come first. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -326,6 +326,7 @@ fn member_commands() -> Vec<Command> {
         Command::AnnounceRestart(lease()),
         Command::Reconcile { members: vec![AgentNumber(1)], strangers: vec!["node-two".into()] },
         Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
+        Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
     ]
 }
 
@@ -658,6 +659,7 @@ fn agent() -> Arc<Agent> {
         incarnation: incarnation(),
         lease_began: LogIndex(7),
         former_sessions_until: Some(LogIndex(7)),
+        restart_announced: Some(LogIndex(8)),
         status: MemberStatus::Alive,
         status_since: WallTime(1_700_000_000_000),
         address: "10.0.0.7".into(),

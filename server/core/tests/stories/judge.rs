@@ -2,13 +2,15 @@
 //! judge them. What is told here in bounds of time is the promise to users: an outage that is
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
+mod restarts;
+
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
 use crate::solo::{REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
-use lockmesh_protocol::id::{CheckId, Generation, RequestId, ServerId, SessionId};
+use lockmesh_protocol::id::{CheckId, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
@@ -561,49 +563,7 @@ fn a_failed_host_is_told_and_registers_anew() {
     assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Alive);
 }
 
-// Restarts, other processes, other hosts.
-
-#[test]
-fn a_restart_that_is_announced_costs_no_session() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let lease = fleet.hosts["h1"].lease;
-    announce(&mut fleet, lease);
-    fleet.kill("h1");
-    fleet.run(6 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Restarting);
-    let response = fleet.register("h1", process(2, 1));
-    fleet.registered("h1", process(2, 1), &response);
-    fleet.run(5 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-    // Its windows are its own again.
-    fleet.kill("h1");
-    let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.duration());
-}
-
-#[test]
-fn a_restart_that_does_not_end_is_a_failure_after_half_a_minute() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let lease = fleet.hosts["h1"].lease;
-    announce(&mut fleet, lease);
-    let announced = fleet.cluster.now();
-    fleet.kill("h1");
-    fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(announced), 30 * SECOND);
-}
-
-/// Only the agent itself may say it, under a request id of its own.
-fn announce(fleet: &mut Fleet, lease: LeaseId) {
-    let (leader, generation) = (fleet.cluster.leader(), Generation(1));
-    let id = RequestId { agent: lease.agent, generation, sequence: 1, lowest: 1 };
-    let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));
-    let answer = fleet.cluster.ask(leader, &agent("h1"), request);
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-}
+// Other processes, other hosts.
 
 #[test]
 fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
