@@ -21,7 +21,7 @@ impl Stand {
 
     /// A renewal that was sent now is acknowledged.
     fn renewed(&self) {
-        self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ended: None });
+        self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ..LeaseState::default() });
     }
 
     /// How a session stands; behind an index, as soon as there is news.
