@@ -121,7 +121,10 @@ fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
         events.handle(sent + 20 * MS, Input::Lease(restarting.clone()));
         let event = events.event().clone();
         assert_eq!((event.state, event.deadline), (SessionState::Jeopardy, Some(sent + RESTART_BELIEF)));
-        assert!(event.jeopardy_at <= Some(sent + 20 * MS) && event.reason.contains("is restarting"), "{event:?}");
+        assert!(
+            event.jeopardy_at <= Some(sent + 20 * MS) && event.reason.contains("is restarting"),
+            "{event:?}"
+        );
         // A renewal that was under way takes nothing back, and makes nothing safe.
         let renewed = LeaseState { renewed: Some(sent + 10 * MS), ..restarting };
         events.handle(sent + 30 * MS, Input::Lease(renewed));
