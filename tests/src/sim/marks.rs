@@ -53,6 +53,7 @@ marks! {
     RetryOfLostGrant: "a retried acquire was told no, since its hold had ended",
     RetryElsewhere: "a request was retried at another server",
     AgentRestart: "an agent began a new life",
+    RestartAnnounced: "an agent that was asked to end announced its restart to the servers",
     AgentEnded: "an agent ended as it should, and had answered everybody",
     Challenged: "a server asked a node whether it lives",
     ChallengeAnswered: "a node answered such a question",
