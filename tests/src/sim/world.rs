@@ -135,6 +135,14 @@ impl World {
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }
+            Event::HandOn(agent, asked, question) => {
+                let (from, to) = (Place::Agent(agent), Place::Agent(asked));
+                self.stage.send(from, to, Event::Challenge(asked, question));
+            }
+            Event::HandBack(agent, question, renewal) => {
+                let (from, to) = (Place::Agent(agent), Place::Server(question.server));
+                self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
+            }
             Event::Challenged(question, answer) => self.challenged(question, answer),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
@@ -327,6 +335,9 @@ impl World {
         }
         for wanted in &turn.challenges {
             self.challenge(id, life, wanted);
+        }
+        for wanted in &turn.questions {
+            self.hand_on(id, life, wanted);
         }
         for given in turn.given {
             self.give(id, given);

@@ -2,6 +2,7 @@
 //! judge them. What is told here in bounds of time is the promise to users: an outage that is
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
+mod agents;
 mod restarts;
 
 use crate::frontend::{Cluster, agent};
@@ -45,6 +46,8 @@ struct Host {
     home: Option<ServerId>,
     /// The servers that it answers.
     answers: BTreeSet<ServerId>,
+    /// The agents that it answers.
+    answers_agents: BTreeSet<String>,
 }
 
 /// Three servers, and hosts that renew.
@@ -56,6 +59,8 @@ struct Fleet {
     /// Servers that are never told what came of their challenges.
     stuck: BTreeSet<ServerId>,
     renewals: Vec<(ServerId, CallRef)>,
+    /// Who was asked, and through whom.
+    asked: Vec<(Time, Challenge, String)>,
 }
 
 fn node(name: &str) -> Node {
@@ -93,7 +98,8 @@ impl Fleet {
     fn start() -> Self {
         let cluster = Cluster::start(3);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
-        let mut fleet = Self { cluster, hosts, unanswered, stuck: BTreeSet::new(), renewals: Vec::new() };
+        let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked };
         // The agent of the cluster itself never renews: let it be failed, so that it is no part of
         // the stories.
         fleet.run(7 * SECOND);
@@ -125,6 +131,7 @@ impl Fleet {
             renewed: self.cluster.now(),
             home: None,
             answers: self.cluster.servers.keys().copied().collect(),
+            answers_agents: BTreeSet::new(),
         };
         self.hosts.insert(name.into(), host);
     }
@@ -204,6 +211,7 @@ impl Fleet {
                 }
             }
         }
+        self.ask_through_agents();
         let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
         for (_, id, challenge) in over {
             self.tell(id, challenge, None);
