@@ -187,9 +187,10 @@ impl Agent {
         outcome
     }
 
-    /// Unless the node has left, the servers are told that it comes back, and guards until when they
-    /// may believe without this agent. Takes no new requests from there on, and lets those that are
-    /// under way finish for a while; blocking ones are answered at once with what there is.
+    /// Unless the node has left, the servers are told that it comes back, and guards until when
+    /// they may believe without this agent. Takes no new requests from there on, and lets those
+    /// that are under way finish for a while; blocking ones are answered at once with what there
+    /// is.
     pub async fn stop(self) {
         // First: guards must hear of it before their streams and polls end.
         if !self.has_left.load(Ordering::Relaxed) {

@@ -14,8 +14,9 @@
 //!
 //! **Invariants.** Deadlines are looked at before anything else that happened. A deadline that was
 //! told is never told later but for an acknowledged renewal, or for a restart that the servers
-//! acknowledged: then nothing but another process of the agent makes the session safe again. Once it has passed, or the lease has
-//! ended, no acknowledgement alone makes the session safe again: the leader has to have shown it.
+//! acknowledged: then nothing but another process of the agent makes the session safe again. Once
+//! it has passed, or the lease has ended, no acknowledgement alone makes the session safe again:
+//! the leader has to have shown it.
 
 use crate::lease::LeaseState;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};

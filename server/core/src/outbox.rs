@@ -82,8 +82,8 @@ pub struct ChallengeWanted {
     pub challenge: Challenge,
 }
 
-/// An agent that shall ask a node whether it lives. Where it hears nothing, that says nothing of the
-/// node.
+/// An agent that shall ask a node whether it lives. Where it hears nothing, that says nothing of
+/// the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuestionWanted {
     /// Which agent asks: its certificate must name this node.

@@ -66,6 +66,21 @@ impl World {
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
     }
 
+    /// An agent asks another one for a server, or hands on what that answered.
+    pub(super) fn carry_question(&mut self, event: Event) {
+        match event {
+            Event::HandOn(agent, asked, question) => {
+                let (from, to) = (Place::Agent(agent), Place::Agent(asked));
+                self.stage.send(from, to, Event::Challenge(asked, question));
+            }
+            Event::HandBack(agent, question, renewal) => {
+                let (from, to) = (Place::Agent(agent), Place::Server(question.server));
+                self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
+            }
+            _ => {}
+        }
+    }
+
     fn agent_at(&self, address: &str) -> Option<usize> {
         (0..self.agents.len()).find(|place| address == format!("127.0.0.1:{}", port(*place)))
     }

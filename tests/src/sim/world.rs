@@ -135,14 +135,7 @@ impl World {
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }
-            Event::HandOn(agent, asked, question) => {
-                let (from, to) = (Place::Agent(agent), Place::Agent(asked));
-                self.stage.send(from, to, Event::Challenge(asked, question));
-            }
-            Event::HandBack(agent, question, renewal) => {
-                let (from, to) = (Place::Agent(agent), Place::Server(question.server));
-                self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
-            }
+            event @ (Event::HandOn(..) | Event::HandBack(..)) => self.carry_question(event),
             Event::Challenged(question, answer) => self.challenged(question, answer),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),

@@ -10,8 +10,8 @@
 //! tells which renewal the leader has heard, and with that when it was sent, however late it comes.
 //!
 //! **Invariants:** what guards may believe moves forward only, by an acknowledgement, and to when
-//! the acknowledged renewal, or announcement of a restart, was sent; a renewal waits for no other call; of a lease that ended
-//! nothing is believed that was not told before.
+//! the acknowledged renewal, or announcement of a restart, was sent; a renewal waits for no other
+//! call; of a lease that ended nothing is believed that was not told before.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;

@@ -1,6 +1,6 @@
 //! What the leader looks after besides: announced restarts end when their time is over, and the
-//! sessions of former hosts when their windows are, the catalog says what the roster says, and members that have been failed for long are
-//! forgotten.
+//! sessions of former hosts when their windows are, the catalog says what the roster says, and
+//! members that have been failed for long are forgotten.
 //!
 //! All of it counts from when this leader saw it first: after an election it begins afresh.
 
