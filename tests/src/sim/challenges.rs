@@ -66,8 +66,9 @@ impl World {
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
     }
 
-    /// An agent asks another one for a server, or hands on what that answered.
-    pub(super) fn carry_question(&mut self, event: Event) {
+    /// An agent asks another one for a server, or hands on what that answered; or a question ends
+    /// at the server that asked it.
+    pub(super) fn carry(&mut self, event: Event) {
         match event {
             Event::HandOn(agent, asked, question) => {
                 let (from, to) = (Place::Agent(agent), Place::Agent(asked));
@@ -77,6 +78,7 @@ impl World {
                 let (from, to) = (Place::Agent(agent), Place::Server(question.server));
                 self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
             }
+            Event::Challenged(question, answer) => self.challenged(question, answer),
             _ => {}
         }
     }
@@ -86,7 +88,7 @@ impl World {
     }
 
     /// A question was answered, or not in time: the first of both counts.
-    pub(super) fn challenged(&mut self, question: Question, answer: Option<Renewal>) {
+    fn challenged(&mut self, question: Question, answer: Option<Renewal>) {
         if !self.questions.remove(&question.number) {
             return;
         }

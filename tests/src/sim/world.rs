@@ -135,8 +135,7 @@ impl World {
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }
-            event @ (Event::HandOn(..) | Event::HandBack(..)) => self.carry_question(event),
-            Event::Challenged(question, answer) => self.challenged(question, answer),
+            event @ (Event::HandOn(..) | Event::HandBack(..) | Event::Challenged(..)) => self.carry(event),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
             Event::Tired(Requester::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
