@@ -187,29 +187,25 @@ impl Agent {
         outcome
     }
 
-    /// Takes no new requests, and lets those that are under way finish for a while; blocking ones
-    /// are answered at once with what there is. Unless the node has left, the servers are told that
-    /// it comes back.
+    /// Unless the node has left, the servers are told that it comes back, and guards until when
+    /// they may believe without this agent. Takes no new requests from there on, and lets those
+    /// that are under way finish for a while; blocking ones are answered at once with what there
+    /// is.
     pub async fn stop(self) {
+        // First: guards must hear of it before their streams and polls end.
+        if !self.has_left.load(Ordering::Relaxed) {
+            self.upstream.announce_restart().await;
+        }
+        self.session_watches.stop();
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
         // Requests that wait for news would use up the grace, and then be cut.
         self.upstream.hurry();
-        self.session_watches.stop();
-        let farewell = async {
-            if !self.has_left.load(Ordering::Relaxed) {
-                self.upstream.announce_restart().await;
+        for task in [self.http, self.check_sync] {
+            if let Err(error) = task.await {
+                tracing::error!("a part of the agent did not end well: {error}");
             }
-        };
-        let parts = async {
-            for task in [self.http, self.check_sync] {
-                if let Err(error) = task.await {
-                    tracing::error!("a part of the agent did not end well: {error}");
-                }
-            }
-        };
-        // Side by side: the end waits no longer for servers that say nothing.
-        tokio::join!(farewell, parts);
+        }
         // Last: requests under way and the last reports of checks still need the servers.
         self.upstream.close().await;
     }

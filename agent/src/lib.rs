@@ -7,6 +7,7 @@ pub mod config;
 pub mod error;
 pub mod http;
 mod incarnation;
+mod juror;
 pub mod listener;
 pub mod metrics;
 pub mod node;

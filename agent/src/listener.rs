@@ -1,9 +1,12 @@
-//! The agent's QUIC listener: servers ask here whether this agent lives.
+//! The agent's QUIC listener: servers ask here whether this agent lives, and have it ask others,
+//! whose agents ask here then.
 //!
-//! Its socket is the one that the agent calls servers from. **Invariants:** only a server's
-//! certificate is let in, and a challenge is all that is answered; a connection that asks nothing
-//! is not kept.
+//! Its socket is the one that the agent calls servers from. **Invariants:** by the role in its
+//! certificate a server may challenge and have others asked, an agent may challenge, and nothing
+//! else is answered; agents never take the place of servers; a connection that asks nothing is not
+//! kept.
 
+use crate::juror::Juror;
 use crate::metrics::REFUSED_CONNECTIONS;
 use crate::upstream::Upstream;
 use lockmesh_net::frame::FrameQueue;
@@ -15,8 +18,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The most connections of servers, those in their handshake among them.
+/// The most connections, those in their handshake among them.
 const MAX_CONNECTIONS: usize = 256;
+
+/// The most connections of other agents among them.
+const MAX_AGENTS: usize = 64;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,12 +38,15 @@ const CALLS_PER_FRAME: usize = 16;
 pub struct Listener {
     endpoint: Arc<Endpoint>,
     upstream: Upstream,
+    juror: Arc<Juror>,
+    agents: Arc<Semaphore>,
 }
 
 impl Listener {
     /// Serves on this endpoint, for the lease that this upstream keeps.
     pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream) -> Self {
-        Self { endpoint, upstream }
+        let juror = Arc::new(Juror::new(Arc::clone(&endpoint)));
+        Self { endpoint, upstream, juror, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
     }
 
     /// Takes connections until the endpoint is closed.
@@ -70,11 +79,11 @@ impl Listener {
 
     async fn serve(&self, connection: &Connection) {
         let (peer, remote) = (connection.peer(), connection.remote_address());
-        if peer.role != Role::Server {
+        let place = (peer.role == Role::Agent).then(|| self.agents.try_acquire());
+        if let Some(Err(_)) = place {
             REFUSED_CONNECTIONS.inc();
-            tracing::debug!(%remote, %peer, "refused a connection: its certificate is not a server's");
-            return connection
-                .close(Close::Denied, "its certificate is not a server's: only servers ask agents");
+            tracing::debug!(%remote, %peer, "refused a connection: very many agents ask this one");
+            return connection.close(Close::Denied, "very many agents ask this one");
         }
         loop {
             match timeout(IDLE_TIMEOUT, connection.accept()).await {
@@ -93,13 +102,16 @@ impl Listener {
 
     /// Answers the calls of one stream, until it ends.
     async fn answer_all(self, connection: Connection, mut sender: FrameSender, mut receiver: FrameReceiver) {
-        if let Err(LinkError::Malformed(what)) = self.answer_frames(&mut sender, &mut receiver).await {
+        if let Err(LinkError::Malformed(what)) =
+            self.answer_frames(connection.peer().role, &mut sender, &mut receiver).await
+        {
             connection.close(Close::Malformed, &what);
         }
     }
 
     async fn answer_frames(
         &self,
+        asked_by: Role,
         sender: &mut FrameSender,
         receiver: &mut FrameReceiver,
     ) -> Result<(), LinkError> {
@@ -114,6 +126,7 @@ impl Listener {
                         Response::Unavailable(Unavailable::Overloaded(reason.into()))
                     }
                     Request::Challenge(challenge) => self.upstream.answer_challenge(challenge).await,
+                    Request::AskNode(question) if asked_by == Role::Server => self.juror.ask(question).await,
                     _ => {
                         let reason = "this is an agent: it answers challenges only";
                         Response::Unavailable(Unavailable::Denied(reason.into()))

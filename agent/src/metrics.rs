@@ -107,6 +107,13 @@ pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
     registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
 });
 
+/// Questions of servers about other nodes, by what came of them: `answered`, `unanswered` or
+/// `refused`.
+pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "Other nodes that this agent asked for a server whether they live, by what came of it";
+    counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
+});
+
 /// What requests are about: the word behind `/v1/`.
 const GROUPS: [&str; 11] = [
     "kv", "session", "txn", "catalog", "health", "agent", "status", "operator", "snapshot", "lockmesh",

@@ -56,7 +56,6 @@ pub(crate) enum FollowError {
 #[derive(Debug)]
 pub(crate) struct Followed {
     told: watch::Receiver<SessionEvent>,
-    stopping: watch::Receiver<bool>,
 }
 
 /// What became of a read: when it began, and what it found at which index.
@@ -86,7 +85,7 @@ impl SessionWatches {
         self.clock
     }
 
-    /// Ends all streams, and answers whoever waits with what there is, now and from now on.
+    /// Ends all watches, now and from now on: what the lease says by then is told first.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
     }
@@ -97,7 +96,7 @@ impl SessionWatches {
     /// [`FollowError`]; nothing is followed.
     pub(crate) async fn follow(self: &Arc<Self>, session: SessionId) -> Result<Followed, FollowError> {
         if let Some(told) = self.table().get(&session) {
-            return Ok(self.followed(told.subscribe()));
+            return Ok(Followed { told: told.subscribe() });
         }
         let lease = self.upstream.lease().borrow().clone();
         let (began, read) = self.read(session, None).await;
@@ -105,12 +104,12 @@ impl SessionWatches {
         let events = SessionEvents::new(began, lease, self.clock.now(), view);
         if events.is_over() {
             let (_, told) = watch::channel(events.event().clone());
-            return Ok(self.followed(told));
+            return Ok(Followed { told });
         }
         let mut table = self.table();
         // Another one may have been first.
         if let Some(told) = table.get(&session) {
-            return Ok(self.followed(told.subscribe()));
+            return Ok(Followed { told: told.subscribe() });
         }
         if table.len() >= self.most {
             return Err(FollowError::Full(self.most));
@@ -122,11 +121,7 @@ impl SessionWatches {
         drop(table);
         let (watch, orders) = SessionWatch::new(events, index, seed());
         tokio::spawn(WatchTask { watches: Arc::clone(self), session, watch, told }.run(orders));
-        Ok(self.followed(receiver))
-    }
-
-    fn followed(&self, told: watch::Receiver<SessionEvent>) -> Followed {
-        Followed { told, stopping: self.stopping.subscribe() }
+        Ok(Followed { told: receiver })
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<watch::Sender<SessionEvent>>>> {
@@ -189,11 +184,7 @@ impl Followed {
     /// Waits until something else is told than what was seen last; `false` where nothing will be
     /// any more.
     pub(crate) async fn changed(&mut self) -> bool {
-        tokio::select! {
-            told = self.told.changed() => told.is_ok(),
-            // A sender that is gone means the same as `true`.
-            _ = self.stopping.wait_for(|stopping| *stopping) => false,
-        }
+        self.told.changed().await.is_ok()
     }
 
     /// Waits until something is told behind this index, or nothing will be any more.
@@ -230,6 +221,8 @@ impl WatchTask {
             reading = orders.read.take().map(|order| self.begin_read(order)).or(reading);
             ending = orders.end.take().map(|pause| self.begin_end(pause)).or(ending);
             orders = tokio::select! {
+                // The end comes last: guards are told first what the lease says.
+                biased;
                 stands = next_lease(&mut lease) => self.take(Input::Lease(stands)),
                 (began, read) = finished(&mut reading) => self.take_read(began, read),
                 is_ended = finished(&mut ending) => self.take(Input::Ended(is_ended)),

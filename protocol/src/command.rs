@@ -103,7 +103,8 @@ pub enum Command {
     },
     /// A node leaves, or is made to: it is deregistered, and its sessions end.
     LeaveNode(NodeLeave),
-    /// An agent stops for a moment, and comes back: its windows are longer, once.
+    /// An agent stops for a moment, and comes back: nothing of its node fails before its time is
+    /// over. Answered with whether that is so: it is announced once for each registration.
     AnnounceRestart(LeaseId),
     /// What the catalog says of these members is made what the roster says.
     Reconcile {
@@ -117,6 +118,18 @@ pub enum Command {
     ReapMember {
         /// The lease that failed.
         lease: LeaseId,
+        /// The term that decided it.
+        term: Term,
+        /// The index base at that time.
+        base: u64,
+    },
+    /// The time of a restart that was announced is over. Does nothing in another term, or where the
+    /// agent has announced another one since.
+    EndRestart {
+        /// Whose restart.
+        agent: AgentNumber,
+        /// The index of the announcement.
+        announced_at: LogIndex,
         /// The term that decided it.
         term: Term,
         /// The index base at that time.
@@ -183,7 +196,8 @@ impl Command {
             | Self::LeaveNode(_)
             | Self::AnnounceRestart(_)
             | Self::Reconcile { .. }
-            | Self::ReapMember { .. } => 1,
+            | Self::ReapMember { .. }
+            | Self::EndRestart { .. } => 1,
         }
     }
 }

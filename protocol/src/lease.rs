@@ -8,12 +8,18 @@
 //!
 //! How a lease is judged stands in the server's `judge`; how an agent keeps it, in its `lease`.
 
-use crate::id::{AgentNumber, LogIndex, ServerId, Term};
+use crate::id::{AgentNumber, LogIndex, NodeName, ServerId, Term};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::fmt;
 use std::time::Duration;
+
+/// How long an agent that announced a restart may be silent, whatever the windows of its sessions:
+/// it is longer than any of them. Agents and servers must agree on it, so it is no setting.
+pub const RESTART_WINDOW: Duration = Duration::from_secs(30);
+
+const _: () = assert!(RESTART_WINDOW.as_secs() > HealthWindow::Safe.duration().as_secs());
 
 /// How long a node may stay silent before its sessions of this class end with it. Shorter windows
 /// come first. Stored: only appended to.
@@ -120,6 +126,17 @@ pub struct Challenge {
     pub lease: LeaseId,
     /// Drawn for this check; never 0.
     pub nonce: u64,
+}
+
+/// The leader has an agent ask another one whether it lives: the agent hands on what that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeQuestion {
+    /// What is asked.
+    pub challenge: Challenge,
+    /// Of which node: its agent's certificate must name it.
+    pub node: NodeName,
+    /// Where its agent listens, as `host:port`.
+    pub address: String,
 }
 
 /// The leader has heard a renewal, and led when it did.

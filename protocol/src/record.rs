@@ -315,7 +315,7 @@ impl Incarnation {
 pub enum MemberStatus {
     /// It lives, as far as the servers know.
     Alive,
-    /// It said that it stops for a moment: its windows are longer, once.
+    /// It said that it stops for a moment: it may be silent for longer, once.
     Restarting,
     /// It left, or was made to.
     Left,
@@ -346,6 +346,10 @@ pub struct Agent {
     /// Sessions that were made before this index are of a host that was there before this one: they
     /// end when its lease would have.
     pub former_sessions_until: Option<LogIndex>,
+    /// The index at which it announced a restart, until the time of that is over: guards on its
+    /// host believe in its sessions for as long, also in those of its next process, so none of them
+    /// ends by its silence.
+    pub restart_announced: Option<LogIndex>,
     /// How it stands.
     pub status: MemberStatus,
     /// Since when.

@@ -4,7 +4,7 @@ use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
-use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, Renewal};
+use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, NodeQuestion, Renewal};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
@@ -99,8 +99,10 @@ pub enum Request {
     },
     /// An agent lives. Answered by any server once the leader has acknowledged it.
     RenewLease(Renewal),
-    /// A server asks an agent whether it lives.
+    /// A server asks an agent whether it lives, or another agent does for a server.
     Challenge(Challenge),
+    /// A server has an agent ask another one whether it lives.
+    AskNode(NodeQuestion),
 }
 
 /// What a server answers.

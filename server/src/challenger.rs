@@ -1,27 +1,29 @@
-//! Asks agents whether they live, as the driver wants it while a check of them is open.
+//! Asks agents whether they live, as the driver wants it while a check of them is open, and has
+//! other agents ask them.
 //!
 //! ```text
 //! driver ── challenge ──> a bounded line an agent ──> its task ──> one connection, a stream for each challenge
 //!        <── Challenged: the agent's renewal, or nothing within 250 ms ──
+//!        <── AgentAnswered: the renewal of a node that the agent was to ask; nothing else is told ──
 //! ```
 //!
 //! Nothing is decided here. **Invariants:** the driver never waits; only an agent whose certificate
-//! names the node is heard; an agent that was not asked is never said to be silent.
+//! names the node is heard; an agent that was not asked is never said to be silent; what other
+//! agents are to ask takes no room from the server's own challenges.
 
 use crate::event_queue::{DriverEvent, EventSender};
 use crate::metrics::SERVER;
 use crate::peers::Peers;
-use lockmesh_core::frontend::ChallengeWanted;
-use lockmesh_net::client::try_each;
-use lockmesh_net::{CallClient, Close, Connection, Endpoint, LinkError, Role};
+use lockmesh_core::frontend::{ChallengeWanted, QuestionWanted};
+use lockmesh_net::node::NodeConnection;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::lease::{Challenge, Renewal};
-use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::lease::{Challenge, NodeQuestion, Renewal};
+use lockmesh_protocol::rpc::Request;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 /// How long an agent's answer is waited for.
@@ -30,69 +32,98 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 /// An answer that comes later, until then, is told all the same: whoever sent it lives.
 const LATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long one attempt to connect may take; the next challenges wait for it as well.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// A connection to an agent of which nothing was wanted for so long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many challenges may be under way: two for each of 256 agents.
 const MAX_CHALLENGES: usize = 512;
 
-/// How many challenges may wait for the task of one agent, which hands each on at once.
-const CHALLENGES_IN_LINE: usize = 4;
+/// How many questions may be under way that other agents ask: three for each of 256, and some.
+const MAX_QUESTIONS: usize = 1024;
+
+/// How much may wait for the task of one agent, which hands each on at once.
+const CHALLENGES_IN_LINE: usize = 16;
 
 /// All that is asked of agents.
 #[derive(Debug)]
 pub(crate) struct Challenger {
     peers: Arc<Peers>,
     permits: Arc<Semaphore>,
+    question_permits: Arc<Semaphore>,
     agents: BTreeMap<(NodeName, String), mpsc::Sender<Pending>>,
 }
 
-/// A challenge under way.
+/// What an agent is asked.
+#[derive(Debug)]
+enum Wanted {
+    /// Whether it lives.
+    Challenge(Challenge),
+    /// Whether another one does.
+    Question(NodeQuestion),
+}
+
+/// A challenge or a question under way.
 #[derive(Debug)]
 struct Pending {
-    challenge: Challenge,
+    wanted: Wanted,
     _permit: OwnedSemaphorePermit,
 }
 
 /// An agent that is asked.
 #[derive(Clone, Debug)]
 struct Agent {
-    node: NodeName,
-    address: String,
-    endpoint: Arc<Endpoint>,
+    connection: NodeConnection,
     sender: EventSender,
-    connection: Arc<Mutex<Option<Connection>>>,
 }
 
 impl Challenger {
     /// Asks from where other servers are called, too.
     pub(crate) fn new(peers: Arc<Peers>) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_CHALLENGES));
-        Self { peers, permits, agents: BTreeMap::new() }
+        let question_permits = Arc::new(Semaphore::new(MAX_QUESTIONS));
+        Self { peers, permits, question_permits, agents: BTreeMap::new() }
     }
 
     /// Asks each of these agents once. Where too many challenges are under way nothing is told of
     /// those that were not sent: they say nothing of their agents.
     pub(crate) fn ask_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
+        let counts = &SERVER.counts;
         for ChallengeWanted { node, address, challenge } in wanted {
-            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-                SERVER.counts.challenges_unsent.inc();
-                continue;
-            };
-            // Those of agents that were not asked for a while have ended.
-            self.agents.retain(|_, agent| !agent.is_closed());
-            let peers = &self.peers;
-            let agent = self.agents.entry((node, address));
-            let agent = agent.or_insert_with_key(|(node, address)| begin(peers, node, address));
-            let counts = &SERVER.counts;
-            match agent.try_send(Pending { challenge, _permit: permit }) {
-                Ok(()) => counts.challenges.inc(),
-                Err(_) => counts.challenges_unsent.inc(),
+            let permit = Arc::clone(&self.permits).try_acquire_owned();
+            match self.hand_over((node, address), permit.ok(), Wanted::Challenge(challenge)) {
+                true => counts.challenges.inc(),
+                false => counts.challenges_unsent.inc(),
             }
         }
+    }
+
+    /// Has each of these agents ask another one, once; where too many questions are under way, not
+    /// all of them.
+    pub(crate) fn hand_on_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
+        let counts = &SERVER.counts;
+        for QuestionWanted { agent, agent_address, question } in wanted {
+            let permit = Arc::clone(&self.question_permits).try_acquire_owned();
+            match self.hand_over((agent, agent_address), permit.ok(), Wanted::Question(question)) {
+                true => counts.agent_questions.inc(),
+                false => counts.agent_questions_unsent.inc(),
+            }
+        }
+    }
+
+    /// Gives the task of an agent something to ask; whether it takes it.
+    fn hand_over(
+        &mut self,
+        agent: (NodeName, String),
+        permit: Option<OwnedSemaphorePermit>,
+        wanted: Wanted,
+    ) -> bool {
+        let Some(permit) = permit else { return false };
+        // Those of agents that were not asked for a while have ended.
+        self.agents.retain(|_, agent| !agent.is_closed());
+        let peers = &self.peers;
+        let agent = self.agents.entry(agent);
+        let agent = agent.or_insert_with_key(|(node, address)| begin(peers, node, address));
+        agent.try_send(Pending { wanted, _permit: permit }).is_ok()
     }
 }
 
@@ -101,7 +132,7 @@ fn begin(peers: &Peers, node: &NodeName, address: &str) -> mpsc::Sender<Pending>
     let (line, challenges) = mpsc::channel(CHALLENGES_IN_LINE);
     let (node, address, sender) = (node.clone(), address.to_owned(), peers.sender().clone());
     peers.spawn(|endpoint| {
-        Agent { node, address, endpoint, sender, connection: Arc::default() }.run(challenges)
+        Agent { connection: NodeConnection::new(endpoint, node, address), sender }.run(challenges)
     });
     line
 }
@@ -117,8 +148,15 @@ impl Agent {
     }
 
     async fn ask(self, pending: Pending) {
-        let challenge = pending.challenge;
-        let mut answering = pin!(timeout(LATE_TIMEOUT, self.answer(challenge)));
+        match pending.wanted {
+            Wanted::Challenge(challenge) => self.challenge(challenge).await,
+            Wanted::Question(question) => self.hand_on(question).await,
+        }
+    }
+
+    async fn challenge(&self, challenge: Challenge) {
+        let answer = self.connection.answer(Request::Challenge(challenge), challenge, LATE_TIMEOUT);
+        let mut answering = pin!(timeout(LATE_TIMEOUT, answer));
         if let Ok(answer) = timeout(ANSWER_TIMEOUT, &mut answering).await {
             return self.tell(challenge, answer.ok().flatten());
         }
@@ -128,56 +166,14 @@ impl Agent {
         }
     }
 
-    async fn answer(&self, challenge: Challenge) -> Option<Renewal> {
-        match self.call(challenge).await {
-            Ok(Response::Alive(renewal)) => {
-                // It answers nothing else than what it was asked.
-                Some(renewal).filter(|r| r.lease == challenge.lease && r.nonce == challenge.nonce)
-            }
-            Ok(other) => {
-                tracing::debug!(node = %self.node, answer = ?other, "an agent does not hold the lease that is checked");
-                None
-            }
-            Err(error) => {
-                tracing::debug!(node = %self.node, address = self.address, %error, "cannot ask an agent");
-                None
-            }
+    /// Has the agent ask another one: nothing is told of one that does not answer it.
+    async fn hand_on(&self, question: NodeQuestion) {
+        let challenge = question.challenge;
+        let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
+        if let Ok(Some(renewal)) = timeout(LATE_TIMEOUT, answer).await {
+            // It always gets in, and the driver may be gone.
+            let _ = self.sender.post(DriverEvent::AgentAnswered(renewal));
         }
-    }
-
-    async fn call(&self, challenge: Challenge) -> Result<Response, LinkError> {
-        let mut client = CallClient::on(self.connected().await?).await?;
-        client.call(Request::Challenge(challenge), LATE_TIMEOUT).await
-    }
-
-    /// The connection to the agent, made where there is none.
-    async fn connected(&self) -> Result<Connection, LinkError> {
-        let mut shared = Arc::clone(&self.connection).lock_owned().await;
-        if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(connection.clone());
-        }
-        let agent = self.clone();
-        // In a task of its own: whoever began it waits no longer than for its own answer, and the
-        // next challenge finds the connection.
-        let connecting = tokio::spawn(async move {
-            let connection = agent.connect().await?;
-            *shared = Some(connection.clone());
-            Ok(connection)
-        });
-        connecting.await.unwrap_or_else(|error| Err(LinkError::Lost(error.to_string())))
-    }
-
-    async fn connect(&self) -> Result<Connection, LinkError> {
-        let connecting =
-            try_each(&self.address, CONNECT_TIMEOUT, |address| self.endpoint.connect(address, Role::Agent));
-        let connection = connecting.await?;
-        let certified = &connection.peer().node;
-        if certified.folded() == self.node.folded() {
-            return Ok(connection);
-        }
-        let reason = format!("its certificate names the node {certified}, but {} was asked for", self.node);
-        connection.close(Close::Denied, &reason);
-        Err(LinkError::Stranger(reason))
     }
 
     fn tell(&self, challenge: Challenge, answer: Option<Renewal>) {
@@ -194,10 +190,10 @@ mod tests {
     use super::*;
     use crate::event_queue::{EventReceiver, event_queue};
     use lockmesh_net::frame::FrameQueue;
-    use lockmesh_net::{Development, Identity, QuicOptions};
+    use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
     use lockmesh_protocol::id::{AgentNumber, LogIndex};
     use lockmesh_protocol::lease::{LeaseId, LeaseKey};
-    use lockmesh_protocol::rpc::{Call, CallFrame};
+    use lockmesh_protocol::rpc::{Call, CallFrame, Response};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 

@@ -207,6 +207,7 @@ impl Driver {
             DriverEvent::Version(server, version) => Event::Version(server, version),
             DriverEvent::Unreachable(server) => Event::Unreachable(server),
             DriverEvent::Challenged { challenge, answer } => Event::Challenged { challenge, answer },
+            DriverEvent::AgentAnswered(answer) => Event::AgentAnswered(answer),
             DriverEvent::Removed => Event::Removed,
             DriverEvent::ReaderClosed => Event::ReaderClosed,
             // The bootstrap loop's own news that came too late.
@@ -339,6 +340,7 @@ impl Driver {
             self.fetch(fetch);
         }
         self.challenger.ask_all(self.actions.challenges.drain(..));
+        self.challenger.hand_on_all(self.actions.questions.drain(..));
     }
 
     /// Hands over to the store, in order; false when it has ended.

@@ -72,6 +72,8 @@ pub enum DriverEvent {
         /// What it said; none where it said nothing in time, or was not reached.
         answer: Option<Renewal>,
     },
+    /// A node answered an agent that was to ask it.
+    AgentAnswered(Renewal),
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.

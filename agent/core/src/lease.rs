@@ -1,16 +1,24 @@
 //! The node lease as the agent keeps it: until when the sessions of this node are surely alive.
 //!
 //! Guards on this host take their deadlines from here. A deadline counts from when the renewal was
-//! *sent* that the leader acknowledged, so it ends before the servers' window does.
+//! *sent* that the leader acknowledged, so it ends before the servers' window does. The same holds
+//! for a restart that the agent announced: what the servers promised then outlives the agent.
 
-use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, RESTART_WINDOW};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// How much earlier an agent's deadline is than the window allows: whoever believes must stop
 /// before anybody else may begin.
 pub const fn margin(window: HealthWindow) -> Duration {
-    let twentieth = window.duration().as_millis() as u64 / 20;
+    margin_of(window.duration())
+}
+
+/// For how long after an announced restart was sent the node's sessions are surely alive.
+pub const RESTART_BELIEF: Duration = RESTART_WINDOW.saturating_sub(margin_of(RESTART_WINDOW));
+
+const fn margin_of(length: Duration) -> Duration {
+    let twentieth = length.as_millis() as u64 / 20;
     Duration::from_millis(if twentieth > 50 { twentieth } else { 50 })
 }
 
@@ -22,11 +30,16 @@ pub struct LeaseState {
     pub renewed: Option<Time>,
     /// Why the lease is none any more, as the servers said last; none while it is one.
     pub ended: Option<LeaseEnd>,
+    /// When the restart was announced for which the servers keep the node, on the same clock; none
+    /// where they did not say that they do.
+    pub announced: Option<Time>,
 }
 
 impl LeaseState {
     /// Until when a session of this window is surely alive, as far as its node is concerned.
     pub fn deadline(&self, window: HealthWindow) -> Option<Time> {
-        Some(self.renewed? + (window.duration() - margin(window)))
+        let renewed = self.renewed.map(|renewed| renewed + (window.duration() - margin(window)));
+        let announced = self.announced.map(|announced| announced + RESTART_BELIEF);
+        renewed.max(announced)
     }
 }

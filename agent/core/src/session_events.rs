@@ -13,8 +13,10 @@
 //! it. Pure: the time, on the clock that runs on while the host is suspended, is an argument.
 //!
 //! **Invariants.** Deadlines are looked at before anything else that happened. A deadline that was
-//! told is never told later but for an acknowledged renewal. Once it has passed, or the lease has
-//! ended, no acknowledgement alone makes the session safe again: the leader has to have shown it.
+//! told is never told later but for an acknowledged renewal, or for a restart that the servers
+//! acknowledged: then nothing but another process of the agent makes the session safe again. Once
+//! it has passed, or the lease has ended, no acknowledgement alone makes the session safe again:
+//! the leader has to have shown it.
 
 use crate::lease::LeaseState;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
@@ -26,6 +28,8 @@ const UNBOUND: &str = "the session does not depend on this node's health: nothin
 const OVERDUE: &str = "a renewal of this node's lease is overdue";
 /// What is told when no renewal was acknowledged in time.
 const SILENT: &str = "no renewal of this node's lease was acknowledged before the deadline";
+/// What is told once a restart was announced.
+const RESTARTING: &str = "this node's agent is restarting: the servers keep the session until the deadline";
 /// What is told before the first acknowledgement.
 const UNHEARD: &str = "no renewal of this node's lease was acknowledged since its agent started";
 /// What is told while the session is read after an interruption.
@@ -216,8 +220,9 @@ impl SessionEvents {
     fn lease_stands(&mut self, lease: LeaseState) {
         self.lease = lease;
         let is_acknowledged = self.is_acknowledged();
+        let is_unheard = self.lease.renewed.max(self.lease.announced).is_none();
         match &mut self.confirmation {
-            Confirmation::Confirmed if self.lease.ended.is_some() || self.lease.renewed.is_none() => {
+            Confirmation::Confirmed if self.lease.ended.is_some() || is_unheard => {
                 self.interrupted(self.now);
             }
             // Only forward: the same acknowledgement may be told twice.
@@ -292,6 +297,7 @@ impl SessionEvents {
         match (self.confirmation, self.lease.ended) {
             (_, Some(end)) => lease_end(end),
             (Confirmation::Awaited { acknowledged: Some(_), .. }, None) => UNCONFIRMED.into(),
+            _ if self.lease.announced.is_some() => RESTARTING.into(),
             _ => otherwise.into(),
         }
     }
@@ -302,6 +308,7 @@ impl SessionEvents {
         let SessionView::Bound(window) = self.view else { return deadline };
         let half = u64::try_from((window.duration() / 2).as_micros()).unwrap_or(u64::MAX);
         let half_way = Time(deadline.0.saturating_sub(half));
+        let half_way = self.lease.announced.map_or(half_way, |announced| half_way.min(announced));
         match self.confirmation {
             Confirmation::Confirmed => half_way,
             Confirmation::Awaited { broken, .. } => half_way.min(broken),

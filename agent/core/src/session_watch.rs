@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn renewed(millis: u64) -> LeaseState {
-        LeaseState { renewed: Some(at(millis)), ended: None }
+        LeaseState { renewed: Some(at(millis)), ..LeaseState::default() }
     }
 
     /// A watch over a session that was found when its node's lease had just been renewed.

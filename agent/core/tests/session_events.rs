@@ -1,6 +1,6 @@
 //! Stories of a session as its guards are told of it. Time is what the story says.
 
-use lockmesh_agent_core::lease::{LeaseState, margin};
+use lockmesh_agent_core::lease::{LeaseState, RESTART_BELIEF, margin};
 use lockmesh_agent_core::session_events::{Input, SessionEvents, SessionState, SessionView};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
@@ -23,7 +23,7 @@ struct Story {
 impl Story {
     /// A session on a node whose newest renewal was sent, acknowledged and read just now.
     fn safe() -> Self {
-        let lease = LeaseState { renewed: Some(START), ended: None };
+        let lease = LeaseState { renewed: Some(START), ..LeaseState::default() };
         Self { events: SessionEvents::new(START, lease, START, THERE), now: START }
     }
 
@@ -44,7 +44,7 @@ impl Story {
 
     /// A renewal that was sent at this time was acknowledged.
     fn renewed(&mut self, sent: Time) {
-        self.tell(Input::Lease(LeaseState { renewed: Some(sent), ended: None }));
+        self.tell(Input::Lease(LeaseState { renewed: Some(sent), ..LeaseState::default() }));
     }
 
     fn read(&mut self, began: Time, view: SessionView) {
@@ -82,7 +82,7 @@ fn every_acknowledgement_is_an_event_with_a_later_deadline() {
 #[test]
 fn the_deadline_counts_from_the_sending_for_every_window() {
     for window in HealthWindow::ALL {
-        let lease = LeaseState { renewed: Some(START), ended: None };
+        let lease = LeaseState { renewed: Some(START), ..LeaseState::default() };
         let now = START + 300 * MS;
         let events = SessionEvents::new(now, lease, now, SessionView::Bound(window));
         let event = events.event();
@@ -109,6 +109,45 @@ fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
     story.renewed(story.now);
     assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "nobody else was given anything");
     assert!(!story.events.wants_read());
+}
+
+#[test]
+fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
+    for window in HealthWindow::ALL {
+        let lease = LeaseState { renewed: Some(START), ..LeaseState::default() };
+        let mut events = SessionEvents::new(START, lease.clone(), START, SessionView::Bound(window));
+        let sent = START + SECOND;
+        let restarting = LeaseState { announced: Some(sent), ..lease };
+        events.handle(sent + 20 * MS, Input::Lease(restarting.clone()));
+        let event = events.event().clone();
+        assert_eq!((event.state, event.deadline), (SessionState::Jeopardy, Some(sent + RESTART_BELIEF)));
+        assert!(
+            event.jeopardy_at <= Some(sent + 20 * MS) && event.reason.contains("is restarting"),
+            "{event:?}"
+        );
+        // A renewal that was under way takes nothing back, and makes nothing safe.
+        let renewed = LeaseState { renewed: Some(sent + 10 * MS), ..restarting };
+        events.handle(sent + 30 * MS, Input::Lease(renewed));
+        assert_eq!(*events.event(), event);
+        assert!(!events.wants_read());
+    }
+    assert_eq!(RESTART_BELIEF, Duration::from_millis(28_500));
+}
+
+#[test]
+fn a_restart_makes_nothing_of_what_was_suspended_before_but_for_a_read() {
+    let mut story = Story::safe();
+    let sent = story.now + (BELIEF - 10 * MS);
+    // The answer comes when the deadline has passed: others may have been granted something.
+    story.pass(BELIEF + MS);
+    let restarting = LeaseState { renewed: Some(START), announced: Some(sent), ..LeaseState::default() };
+    story.tell(Input::Lease(restarting));
+    assert!(story.state() == SessionState::Suspended && story.events.wants_read());
+    story.read(sent, THERE);
+    assert_eq!(story.state(), SessionState::Suspended, "it may have been answered before");
+    story.read(story.now, THERE);
+    assert_eq!(story.state(), SessionState::Jeopardy);
+    assert_eq!(story.events.event().deadline, Some(sent + RESTART_BELIEF));
 }
 
 #[test]
@@ -179,7 +218,8 @@ fn a_grace_of_one_window_after_the_deadline_it_is_lost_and_ended() {
 fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
     let mut story = Story::safe();
     story.pass(SECOND);
-    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended: Some(LeaseEnd::Superseded) }));
+    let ended = Some(LeaseEnd::Superseded);
+    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended, announced: None }));
     assert_eq!(
         (story.state(), story.events.event().deadline),
         (SessionState::Jeopardy, Some(START + BELIEF))

@@ -282,13 +282,17 @@ impl Upstream {
         self.propose(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await
     }
 
-    /// Says that this agent stops for a moment: the servers wait longer for it, once. Nobody is
-    /// told where they do not answer at once: then they wait as for any other.
+    /// Says that this agent stops for a moment: the servers wait longer for it, once, and the lease
+    /// says until when that is believed. Where they do not answer at once, they wait as for any
+    /// other as far as anybody knows.
     pub async fn announce_restart(&self) {
         let Some(lease) = self.0.registered_lease() else { return };
         let announced = self.propose(Command::AnnounceRestart(lease));
         match tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await {
-            Ok(Ok(_)) => tracing::info!("the servers keep this node's sessions for a restart"),
+            Ok(Ok(Applied { reply: Reply::Succeeded(true), .. })) => {
+                tracing::info!("the servers keep this node's sessions for a restart");
+            }
+            Ok(Ok(_)) => tracing::warn!("the servers do not wait for this node: its lease has ended"),
             Ok(Err(reason)) => tracing::warn!(%reason, "cannot announce the restart to the servers"),
             Err(_) => tracing::warn!("cannot announce the restart: the servers do not answer"),
         }

@@ -12,6 +12,7 @@ pub mod expiry;
 pub mod files;
 pub mod frame;
 pub mod metrics;
+pub mod node;
 pub mod private;
 pub mod quic;
 pub mod random;

@@ -211,6 +211,7 @@ impl Core {
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
             Input::RenewLease(token, renewal) => self.renew_lease(now, token, renewal, outbox),
             Input::Challenged(challenge, answer) => self.challenged(now, challenge, answer, outbox),
+            Input::AgentAnswered(answer) => self.agent_answered(now, answer, outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
@@ -484,6 +485,7 @@ impl Core {
             | Input::SetBack(..)
             | Input::Summed(..)
             | Input::Challenged(..)
+            | Input::AgentAnswered(_)
             | Input::Install(..)
             | Input::Unreachable(_) => {}
         }

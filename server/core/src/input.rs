@@ -54,6 +54,8 @@ pub enum Input {
     /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
     /// time.
     Challenged(Challenge, Option<Renewal>),
+    /// What a node answered to an agent that was to ask it, see [`crate::Outbox::questions`].
+    AgentAnswered(Renewal),
     /// Every log write up to this number is on disk.
     Persisted(u64),
     /// This checkpoint of the state is on disk: the log behind it may be compacted.

@@ -43,6 +43,8 @@ pub struct Observed {
     pub renewals_refused: u64,
     /// Checks that were opened.
     pub checks_opened: u64,
+    /// Answers of nodes under check that came through agents before any server heard the node.
+    pub saved_by_agents: u64,
     /// Verdicts that were applied, by window in the order of
     /// [`lockmesh_protocol::lease::HealthWindow::ALL`].
     pub verdicts: [u64; 3],

@@ -6,7 +6,7 @@ use crate::raft::message::PeerMessage;
 use crate::state::Removed;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::lease::{Challenge, NodeQuestion};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 
 /// What [`crate::Core::handle`] wants done. The shell empties it after every turn.
@@ -38,6 +38,9 @@ pub struct Outbox {
     /// Nodes that shall be asked whether they live: what came of each is told as
     /// [`crate::Input::Challenged`].
     pub challenges: Vec<ChallengeWanted>,
+    /// Agents that shall ask a node whether it lives. Only an answer is told, as
+    /// [`crate::Input::AgentAnswered`].
+    pub questions: Vec<QuestionWanted>,
     /// The log on disk may be compacted up to this index.
     pub compact: Option<LogIndex>,
     /// A follower needs a snapshot that is newer than the one on disk: make one now.
@@ -77,4 +80,16 @@ pub struct ChallengeWanted {
     pub address: String,
     /// What is asked.
     pub challenge: Challenge,
+}
+
+/// An agent that shall ask a node whether it lives. Where it hears nothing, that says nothing of
+/// the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuestionWanted {
+    /// Which agent asks: its certificate must name this node.
+    pub agent: NodeName,
+    /// Where it listens, as `host:port`.
+    pub agent_address: String,
+    /// What it asks, and of whom.
+    pub question: NodeQuestion,
 }

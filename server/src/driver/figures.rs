@@ -94,6 +94,7 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.renewals_acknowledged.inc_by(observed.renewals_acknowledged);
     SERVER.counts.renewals_refused.inc_by(observed.renewals_refused);
     SERVER.counts.node_checks.inc_by(observed.checks_opened);
+    SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
     for (verdicts, counter) in observed.verdicts.iter().zip(&SERVER.counts.node_verdicts) {
         counter.inc_by(*verdicts);
     }

@@ -102,6 +102,9 @@ pub(crate) struct Counts {
     pub(crate) challenges: IntCounter,
     pub(crate) challenges_unanswered: IntCounter,
     pub(crate) challenges_unsent: IntCounter,
+    pub(crate) agent_questions: IntCounter,
+    pub(crate) agent_questions_unsent: IntCounter,
+    pub(crate) saved_by_agents: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
     pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
     pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
@@ -200,6 +203,18 @@ impl Counts {
             challenges_unsent: counter(
                 "challenges_unsent_total",
                 "Challenges that were not sent because too many were under way",
+            ),
+            agent_questions: counter(
+                "agent_questions_total",
+                "Agents that were told to ask another node whether it lives, each time",
+            ),
+            agent_questions_unsent: counter(
+                "agent_questions_unsent_total",
+                "The same that were not told because too many were under way",
+            ),
+            saved_by_agents: counter(
+                "node_checks_saved_by_agents_total",
+                "Answers of silent nodes that reached this leader through an agent first",
             ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),

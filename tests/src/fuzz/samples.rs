@@ -17,7 +17,7 @@ use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
 };
-use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, NodeQuestion};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
     Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Incarnation, Lock, LockDelay, Loss, LossCause,
@@ -246,6 +246,11 @@ fn requests() -> Vec<Request> {
         Request::Invite(vec!["10.0.0.5:8300".into()]),
         Request::Announce(new_server().with_id(ServerId(4))),
         Request::SnapshotPart { snapshot: Some(3), number: 1, least: LogIndex(9) },
+        Request::AskNode(NodeQuestion {
+            challenge: Challenge { lease: lease(), nonce: 5 },
+            node: "node-two".into(),
+            address: "10.0.0.2:8301".into(),
+        }),
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -326,6 +331,7 @@ fn member_commands() -> Vec<Command> {
         Command::AnnounceRestart(lease()),
         Command::Reconcile { members: vec![AgentNumber(1)], strangers: vec!["node-two".into()] },
         Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
+        Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
     ]
 }
 
@@ -658,6 +664,7 @@ fn agent() -> Arc<Agent> {
         incarnation: incarnation(),
         lease_began: LogIndex(7),
         former_sessions_until: Some(LogIndex(7)),
+        restart_announced: Some(LogIndex(8)),
         status: MemberStatus::Alive,
         status_since: WallTime(1_700_000_000_000),
         address: "10.0.0.7".into(),

@@ -60,7 +60,7 @@ pub struct Agent {
     busy_until: Time,
     /// The moment whose events it takes in all at once, however slow it is.
     turn: Option<Time>,
-    upstream: QuorumClient,
+    pub(super) upstream: QuorumClient,
     /// By numbers that no connection of any agent had before.
     pub(super) connections: BTreeMap<u64, Connection>,
     /// Connections that it gave up, and of which it may hear a last word until then.
@@ -85,6 +85,8 @@ pub struct Agent {
     pub(super) questions: BTreeMap<CallToken, Question>,
     /// What was last known of the node's lease.
     lease: LeaseState,
+    /// The call by which it announces that it comes back, where it was asked to end.
+    pub(super) farewell: Option<CallToken>,
     tasks: Vec<Task>,
     /// Programs on its host that hold locks by the client library.
     pub(super) guards: Guards,
@@ -119,6 +121,7 @@ impl Agent {
             last_token: 0,
             questions: BTreeMap::new(),
             lease: LeaseState::default(),
+            farewell: None,
             tasks,
             guards: Guards::begin(stage, place, clock),
             watches: SessionWatches::default(),
@@ -181,7 +184,7 @@ impl Agent {
         self.sent_to.clear();
         (self.leader, self.home, self.registration) = (None, None, None);
         self.questions.clear();
-        self.lease = LeaseState::default();
+        (self.lease, self.farewell) = (LeaseState::default(), None);
         self.watches = SessionWatches::default();
         self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
@@ -191,12 +194,6 @@ impl Agent {
         self.begin_life(stage, judge);
         self.busy_until = stage.now + downtime;
         self.turn = None;
-    }
-
-    /// It shall end: whoever waits for news or locks is answered.
-    pub fn hurry(&mut self, stage: &mut Stage, judge: &mut Judge) {
-        self.tell(stage, judge, Input::Hurry);
-        self.stop_watches(stage);
     }
 
     /// It ends as it should, and comes back: everybody was told something before.
@@ -331,6 +328,9 @@ impl Agent {
 
     /// A client waits no longer for what it asked.
     pub fn gone(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, token: CallToken) {
+        if life == self.life && self.farewell == Some(token) {
+            return self.not_announced(stage, judge, token);
+        }
         let Some(task) = self.task_of(token).filter(|_| life == self.life) else { return };
         stage.hit(Mark::WentAway);
         self.go_away(stage, judge, task, token);
@@ -498,6 +498,9 @@ impl Agent {
         }
         if self.watch_heard(stage, judge, token, &answer) {
             return;
+        }
+        if self.farewell == Some(token) {
+            return self.announced(stage, judge, &answer);
         }
         let Some(task) = self.task_of(token) else { return };
         if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer

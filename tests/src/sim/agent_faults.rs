@@ -1,17 +1,24 @@
 //! What goes wrong with agents and their hosts, and with the servers that an agent relies on just
 //! now.
 
-use super::agent::registration;
+use super::agent::{Agent, registration};
 use super::guard::Guard;
+use super::invariant::AgentEvent;
+use super::judge::Judge;
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::process::DriverEvent;
-use super::stage::{Ask, Event, Requester};
+use super::stage::{Ask, Event, Requester, Stage};
 use super::world::World;
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::rpc::Request;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
+
+/// For so long an agent that shall end waits, at most, for the servers to take its announcement.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// For so long an agent that shall end waits, at most, for those whom it has just answered.
 const GRACE: Duration = Duration::from_secs(1);
@@ -26,9 +33,7 @@ impl World {
         let agent = self.some_agent();
         if self.stage.draw.once_in(2) {
             self.stage.say(|| format!("agent {agent} is asked to end"));
-            self.agents[agent].hurry(&mut self.stage, &mut self.judge);
-            let wait = self.stage.draw.duration(Duration::ZERO, GRACE);
-            return self.stage.after(wait, Event::EndAgent(agent, self.agents[agent].life));
+            return self.agents[agent].ask_to_end(&mut self.stage, &mut self.judge);
         }
         self.stage.say(|| format!("agent {agent} dies"));
         self.restart_agent(agent);
@@ -169,5 +174,56 @@ impl World {
         self.stage.say(|| format!("nothing comes through from {:?} to {:?}", link.0, link.1));
         let longest = self.stage.plan.faults.server_trouble;
         self.cut_for(vec![link], longest);
+    }
+}
+
+impl Agent {
+    /// It shall end, and come back: first it says so to the servers, as the agent's program does.
+    fn ask_to_end(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        if self.farewell.is_some() {
+            return;
+        }
+        let token = self.next_token();
+        self.farewell = Some(token);
+        let Some(lease) = self.upstream.registered_lease() else {
+            return self.begin_to_end(stage, judge);
+        };
+        let call = LocalCall::Propose(Command::AnnounceRestart(lease));
+        stage.after(ANNOUNCE_TIMEOUT, Event::GoAway(self.place, self.life, token));
+        let bound = judge.bound;
+        self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
+        self.tell(stage, judge, Input::Call(token, call));
+    }
+
+    /// The servers answered. What that says to guards is seen in the lease.
+    pub(super) fn announced(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        answer: &Result<Answered, Unavailable>,
+    ) {
+        if let Ok(Answered::Response(Response::Applied(Applied { reply: Reply::Succeeded(true), .. }))) =
+            answer
+        {
+            stage.hit(Mark::RestartAnnounced);
+        }
+        self.begin_to_end(stage, judge);
+    }
+
+    /// They did not, in time.
+    pub(super) fn not_announced(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) {
+        self.see(stage, judge, AgentEvent::Left { token });
+        self.tell(stage, judge, Input::Cancel(token));
+        self.begin_to_end(stage, judge);
+    }
+
+    /// Whoever waits for news or locks is answered, and it ends a little later.
+    fn begin_to_end(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        // Of no use any more, but not asked to end once more.
+        self.farewell = Some(CallToken(0));
+        self.tell(stage, judge, Input::Hurry);
+        self.stop_watches(stage);
+        let wait = stage.draw.duration(Duration::ZERO, GRACE);
+        stage.after(wait, Event::EndAgent(self.place, self.life));
     }
 }

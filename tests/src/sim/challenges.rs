@@ -1,5 +1,5 @@
-//! Servers ask nodes whether they live: a question and its answer, each of which may be lost, as a
-//! server's shell carries them.
+//! Servers ask nodes whether they live, or have other agents ask them: a question and its answer,
+//! each of which may be lost, as the shells of servers and agents carry them.
 
 use super::agent::Agent;
 use super::judge::Judge;
@@ -9,7 +9,7 @@ use super::process::DriverEvent;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
-use lockmesh_core::frontend::ChallengeWanted;
+use lockmesh_core::frontend::{ChallengeWanted, QuestionWanted};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -32,6 +32,8 @@ pub struct Question {
     pub number: u64,
     /// What is asked.
     pub challenge: Challenge,
+    /// The agent that asks for the server, if one does.
+    pub through: Option<usize>,
 }
 
 /// The port at which an agent listens.
@@ -43,19 +45,50 @@ impl World {
     /// A server wants to know whether a node lives.
     pub(super) fn challenge(&mut self, server: ServerId, life: u64, wanted: &ChallengeWanted) {
         self.stage.hit(Mark::Challenged);
-        let question = Question { server, life, number: self.stage.call(), challenge: wanted.challenge };
+        let number = self.stage.call();
+        let question = Question { server, life, number, challenge: wanted.challenge, through: None };
         self.questions.insert(question.number);
-        let asked =
-            (0..self.agents.len()).find(|place| wanted.address == format!("127.0.0.1:{}", port(*place)));
-        if let Some(place) = asked {
+        if let Some(place) = self.agent_at(&wanted.address) {
             let event = Event::Challenge(place, question);
             self.stage.send(Place::Server(server), Place::Agent(place), event);
         }
         self.stage.after(ANSWER_TIMEOUT, Event::Challenged(question, None));
     }
 
+    /// A server has an agent ask another one: only an answer comes back.
+    pub(super) fn hand_on(&mut self, server: ServerId, life: u64, wanted: &QuestionWanted) {
+        let (agent, asked) = (self.agent_at(&wanted.agent_address), self.agent_at(&wanted.question.address));
+        let (Some(agent), Some(asked)) = (agent, asked) else { return };
+        let (number, challenge) = (self.stage.call(), wanted.question.challenge);
+        let question = Question { server, life, number, challenge, through: Some(agent) };
+        self.questions.insert(number);
+        let event = Event::HandOn(agent, asked, question);
+        self.stage.send(Place::Server(server), Place::Agent(agent), event);
+    }
+
+    /// An agent asks another one for a server, or hands on what that answered; or a question ends
+    /// at the server that asked it.
+    pub(super) fn carry(&mut self, event: Event) {
+        match event {
+            Event::HandOn(agent, asked, question) => {
+                let (from, to) = (Place::Agent(agent), Place::Agent(asked));
+                self.stage.send(from, to, Event::Challenge(asked, question));
+            }
+            Event::HandBack(agent, question, renewal) => {
+                let (from, to) = (Place::Agent(agent), Place::Server(question.server));
+                self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
+            }
+            Event::Challenged(question, answer) => self.challenged(question, answer),
+            _ => {}
+        }
+    }
+
+    fn agent_at(&self, address: &str) -> Option<usize> {
+        (0..self.agents.len()).find(|place| address == format!("127.0.0.1:{}", port(*place)))
+    }
+
     /// A question was answered, or not in time: the first of both counts.
-    pub(super) fn challenged(&mut self, question: Question, answer: Option<Renewal>) {
+    fn challenged(&mut self, question: Question, answer: Option<Renewal>) {
         if !self.questions.remove(&question.number) {
             return;
         }
@@ -64,7 +97,12 @@ impl World {
         }
         let life = self.machines.get(&question.server).and_then(|machine| machine.process.as_ref());
         if life.is_some_and(|process| process.life == question.life) {
-            self.post(question.server, DriverEvent::Challenged(question.challenge, answer));
+            let event = match (question.through, answer) {
+                (None, answer) => DriverEvent::Challenged(question.challenge, answer),
+                (Some(_), Some(answer)) => DriverEvent::AgentAnswered(answer),
+                (Some(_), None) => return,
+            };
+            self.post(question.server, event);
         }
     }
 }
@@ -86,8 +124,11 @@ impl Agent {
     ) -> bool {
         let Some(question) = self.questions.remove(&token) else { return false };
         if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
-            let event = Event::Challenged(question, Some(*renewal));
-            stage.send(Place::Agent(self.place), Place::Server(question.server), event);
+            let (to, event) = match question.through {
+                Some(agent) => (Place::Agent(agent), Event::HandBack(agent, question, *renewal)),
+                None => (Place::Server(question.server), Event::Challenged(question, Some(*renewal))),
+            };
+            stage.send(Place::Agent(self.place), to, event);
         }
         true
     }

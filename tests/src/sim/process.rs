@@ -12,7 +12,7 @@ use super::readers::Readers;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, ChallengeWanted, CheckpointReader, DiskHealth, Event as Input, Frontend,
-    FrontendConfig, PartWanted, SnapshotFetch, Storage,
+    FrontendConfig, PartWanted, QuestionWanted, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
@@ -55,6 +55,8 @@ pub enum DriverEvent {
     Unreachable(ServerId),
     /// A node was asked whether it lives.
     Challenged(Challenge, Option<Renewal>),
+    /// What a node answered to an agent that asked it.
+    AgentAnswered(Renewal),
     /// Another server says that this one was removed.
     Removed,
     /// Another server remembers that this one had come so far.
@@ -113,6 +115,8 @@ pub struct Turn {
     pub challenges: Vec<ChallengeWanted>,
     /// What it had to do with leases.
     pub leases: LeaseTurn,
+    /// Agents that it wants to have ask them.
+    pub questions: Vec<QuestionWanted>,
     /// It was removed itself.
     pub removed: bool,
     /// It learned that its state is corrupt.
@@ -440,6 +444,7 @@ impl Process {
             })),
             DriverEvent::Unreachable(server) => Input::Unreachable(server),
             DriverEvent::Challenged(challenge, answer) => Input::Challenged { challenge, answer },
+            DriverEvent::AgentAnswered(answer) => Input::AgentAnswered(answer),
             DriverEvent::Removed => Input::Removed,
             DriverEvent::SetBack(by, known) => Input::SetBack(by, known),
             DriverEvent::Store(Told::Persisted(number)) => Input::Persisted(number),
@@ -480,10 +485,13 @@ impl Process {
             }
         }
         drop(actions.removed_rows.take());
-        drop(self.frontend.take_observed());
+        if self.frontend.take_observed().saved_by_agents > 0 {
+            stage.hit(Mark::SavedByAgent);
+        }
         turn.open_readers.append(&mut actions.open_readers);
         turn.parts.append(&mut actions.parts);
         turn.challenges.append(&mut actions.challenges);
+        turn.questions.append(&mut actions.questions);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
             stage.hit(Mark::Stranger);

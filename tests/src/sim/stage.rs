@@ -80,6 +80,10 @@ pub enum Event {
     Wake(usize, u64),
     /// A server's question comes to an agent.
     Challenge(usize, Question),
+    /// A server's question comes to an agent that is to ask another one.
+    HandOn(usize, usize, Question),
+    /// What the other one answered comes to that agent.
+    HandBack(usize, Question, Renewal),
     /// Its answer comes to the server, or none came in time.
     Challenged(Question, Option<Renewal>),
     /// Whoever asked has waited long enough for an answer to a call.
@@ -108,6 +112,8 @@ impl Event {
             | Self::Tired(Requester::Agent(agent), _)
             | Self::Think(agent, ..)
             | Self::Challenge(agent, _)
+            | Self::HandOn(agent, ..)
+            | Self::HandBack(agent, ..)
             | Self::GuardAct(agent, ..)
             | Self::SessionWatch(agent, ..)
             | Self::Connection(agent, ..)

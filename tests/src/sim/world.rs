@@ -135,7 +135,7 @@ impl World {
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }
-            Event::Challenged(question, answer) => self.challenged(question, answer),
+            event @ (Event::HandOn(..) | Event::HandBack(..) | Event::Challenged(..)) => self.carry(event),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
             Event::Tired(Requester::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),
@@ -327,6 +327,9 @@ impl World {
         }
         for wanted in &turn.challenges {
             self.challenge(id, life, wanted);
+        }
+        for wanted in &turn.questions {
+            self.hand_on(id, life, wanted);
         }
         for given in turn.given {
             self.give(id, given);

@@ -4,10 +4,12 @@
 use lockmesh_agent::listener::Listener;
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::frame::FrameQueue;
-use lockmesh_net::{CallClient, Connection, Endpoint, Purpose, QuicOptions, Role};
+use lockmesh_net::{CallClient, Connection, Endpoint, Identity, Purpose, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, NodeName};
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseKey, LeaseSecret};
+use lockmesh_protocol::lease::{
+    Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseKey, LeaseSecret, NodeQuestion,
+};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, ReplyFrame, Request, Response, Unavailable};
 use lockmesh_tests::quorum::Quorum;
@@ -99,8 +101,15 @@ async fn nothing_else_is_answered_and_nobody_else() {
     assert!(is_denied(&answer), "{answer:?}");
     let _stream = connection.open(Purpose::Raft).await.expect("it stands");
     assert!(connection.closed().await.contains("no Raft"));
+    // Another agent may challenge, as for a server, and nothing else.
     let (_dialler, connection) = story.dial(Role::Agent).await;
-    assert!(connection.closed().await.contains("only servers ask agents"));
+    let challenge = Challenge { lease: LEASE, nonce: 5 };
+    let answer = ask(&connection, Request::Challenge(challenge)).await;
+    assert!(matches!(answer, Response::Alive(renewal) if renewal.nonce == 5), "{answer:?}");
+    let address = story.address.to_string();
+    let question = NodeQuestion { challenge, node: NODE.into(), address };
+    let answer = ask(&connection, Request::AskNode(question)).await;
+    assert!(is_denied(&answer), "{answer:?}");
     let foreign = Cluster::new(NODE);
     let dialler = Endpoint::dial_only(&foreign.identity(Role::Server), &QuicOptions::default());
     let refused = dialler.expect("a socket").connect(story.address, Role::Agent).await;
@@ -212,5 +221,95 @@ async fn an_agent_that_does_not_renew_is_asked_by_every_server() {
         }
     }
     endpoint.close("the test ends").await;
+    quorum.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_asks_another_one_for_a_server_and_says_nothing_of_one_that_is_silent() {
+    let story = Story::begin().await;
+    let (_dialler, connection) = story.dial(Role::Server).await;
+    let challenge = Challenge { lease: LEASE, nonce: 5 };
+    let question = |node: &str, address: SocketAddr| {
+        Request::AskNode(NodeQuestion { challenge, node: node.into(), address: address.to_string() })
+    };
+    // There is only one agent here, which asks itself.
+    for _ in 0..2 {
+        let answer = ask(&connection, question(NODE, story.address)).await;
+        assert!(matches!(answer, Response::Alive(renewal) if renewal.nonce == 5), "{answer:?}");
+    }
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let nobody = nobody.local_addr().expect("it is bound");
+    for (node, address) in [("web-2", story.address), (NODE, nobody)] {
+        let answer = ask(&connection, question(node, address)).await;
+        assert!(matches!(answer, Response::Unavailable(Unavailable::Unknown(_))), "{answer:?}");
+    }
+}
+
+/// Answers one challenge of an agent; whatever a server asks is lost.
+async fn answer_agents(endpoint: &Endpoint, lease: LeaseId, secret: &LeaseSecret, sequence: u64) {
+    loop {
+        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("it is asked").expect("it is open");
+        let Ok(connection) = arrival.handshake().await else { continue };
+        if connection.peer().role == Role::Server {
+            continue;
+        }
+        let Ok((_, mut sender, mut receiver)) = connection.accept().await else { continue };
+        let Ok(Some(CallFrame(calls))) = receiver.receive().await else { continue };
+        let [Call::Begin(call, Request::Challenge(challenge))] = calls.as_slice() else {
+            panic!("not what was wanted: {calls:?}")
+        };
+        assert_eq!(challenge.lease, lease);
+        let mut queue = FrameQueue::default();
+        queue
+            .push(&(*call, Response::Alive(secret.renewal(lease, sequence, challenge.nonce))))
+            .expect("short");
+        if sender.send(queue.take()).await.is_ok() {
+            // Read before the connection is dropped: the agent finishes its stream.
+            let _ = receiver.receive::<CallFrame>().await;
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
+    let quorum = Quorum::found(3, NODE);
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listen =
+        |identity: &Identity| Endpoint::listen(any, identity, &QuicOptions::default()).expect("a free port");
+    let port = |endpoint: &Endpoint| endpoint.local_address().expect("it is bound").port();
+    // An agent as it ships.
+    let identity = quorum.identity("web-2", Role::Agent);
+    let endpoint = Arc::new(listen(&identity));
+    let registration_of = |node: &str, port| AgentRegistration { port, ..registration(node) };
+    let mut other = registration_of("web-2", port(&endpoint));
+    other.node.id = "5a0f2b6e-3c60-4d3f-9d5c-000000000002".into();
+    let options = UpstreamOptions::new(quorum.addresses(), identity, other);
+    let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
+    tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+    let mut lease = upstream.lease();
+    let renewed = timeout(TIMEOUT, lease.wait_for(|lease| lease.renewed.is_some())).await;
+    drop(renewed.expect("it is acknowledged").expect("it goes on"));
+    // And one that renews nothing, and that no server reaches.
+    let silent = listen(quorum.agent());
+    let (lease, secret) = registered(&quorum, &silent, &registration_of(NODE, port(&silent))).await;
+    let began = std::time::Instant::now();
+    let mut sequence = 0;
+    while began.elapsed() < HealthWindow::Default.duration() + Duration::from_secs(2) {
+        sequence += 1;
+        answer_agents(&silent, lease, &secret, sequence).await;
+    }
+    // Its lease lives: a renewal of its own is acknowledged.
+    let renewal = secret.renewal(lease, sequence + 1, 0);
+    let addresses = quorum.addresses();
+    for address in addresses.iter().cycle() {
+        let mut client = CallClient::connect_to(&silent, address).await.expect("it listens");
+        match client.call(Request::RenewLease(renewal), TIMEOUT).await {
+            Ok(Response::LeaseRenewed(_)) => break,
+            Ok(Response::LeaseEnded(_, why)) => panic!("it was failed: {why}"),
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    upstream.close().await;
     quorum.end().await;
 }

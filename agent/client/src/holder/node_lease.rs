@@ -148,13 +148,14 @@ impl NodeWatch {
     /// The agent said that the session is alive until a deadline which has not passed yet; whether
     /// it was suspended or unheard of before.
     pub(super) fn told(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
-        let was_believed = match self.belief {
-            // What was promised earlier still stands.
-            Belief::Until { deadline: earlier, .. } if earlier > deadline => return false,
-            Belief::Until { .. } | Belief::Unbound => true,
-            Belief::Unheard(_) | Belief::Suspended => false,
+        let (was_believed, promised) = match self.belief {
+            Belief::Until { deadline: promised, .. } => (true, promised),
+            Belief::Unbound => (true, deadline),
+            Belief::Unheard(_) | Belief::Suspended => (false, deadline),
         };
-        self.belief = Belief::Until { deadline, jeopardy_at };
+        // What was promised still stands, as by a process of the agent that announced its restart;
+        // whether a renewal is overdue is for the process to say that speaks now.
+        self.belief = Belief::Until { deadline: deadline.max(promised), jeopardy_at };
         !was_believed
     }
 

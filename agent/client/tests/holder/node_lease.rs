@@ -231,6 +231,40 @@ fn an_agent_that_cannot_vouch_takes_no_promise_back() {
 }
 
 #[test]
+fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
+    let mut story = Story::holding_on_a_node();
+    let promised = story.now + Duration::from_millis(28_500);
+    story.told(NodeLeaseState::Until { deadline: promised, jeopardy_at: story.now });
+    // Its process ends, and another one is there after 6 s.
+    let gone = story.now;
+    story.answer("node lease", Err(unheard()));
+    while story.now.since(gone) < 6 * SECOND {
+        assert!(matches!(story.state(), GuardState::Jeopardy { .. }) && story.is_held());
+        story.pass(10 * MS);
+        if story.asked().contains(&"node lease") {
+            story.answer("node lease", Err(unheard()));
+        }
+    }
+    story.pass(SECOND);
+    assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 0));
+    story.told(NodeLeaseState::Suspended);
+    assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
+    story.acknowledged();
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+    // That process dies, too: what the first one promised still stands, and nothing more.
+    let died = story.now;
+    while story.is_held() {
+        story.pass(10 * MS);
+        if story.asked().contains(&"node lease") {
+            story.answer("node lease", Err(unheard()));
+        }
+        let is_overdue = matches!(story.state(), GuardState::Jeopardy { .. } | GuardState::Suspended);
+        assert_eq!(is_overdue, story.now >= died + WINDOW / 2);
+    }
+    assert_eq!((story.state(), story.now), (GuardState::Suspended, promised));
+}
+
+#[test]
 fn a_session_without_its_node_s_health_has_its_ttl_alone() {
     let mut story = Story::with_node_lease(SessionUse::OneHold);
     story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));

@@ -10,8 +10,8 @@
 //! tells which renewal the leader has heard, and with that when it was sent, however late it comes.
 //!
 //! **Invariants:** what guards may believe moves forward only, by an acknowledgement, and to when
-//! the acknowledged renewal was sent; a renewal waits for no other call; of a lease that ended
-//! nothing is believed that was not told before.
+//! the acknowledged renewal, or announcement of a restart, was sent; a renewal waits for no other
+//! call; of a lease that ended nothing is believed that was not told before.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;
@@ -291,18 +291,35 @@ impl QuorumClient {
         }
     }
 
-    /// A request is over: a session that was created by it may want the lease to be renewed more
-    /// often.
-    pub(super) fn notice_outcome(&mut self, request: &Request, result: &Result<Response, Unavailable>) {
-        let Request::Propose(_, Command::CreateSession(new)) = request else { return };
-        let may_be_there = match result {
-            Ok(response) => {
-                matches!(response, Response::Applied(Applied { reply: Reply::Session(_), .. }))
+    /// A request that was begun then is over: the lease may depend on it.
+    pub(super) fn notice_outcome(
+        &mut self,
+        request: &Request,
+        begun: Time,
+        result: &Result<Response, Unavailable>,
+    ) {
+        let Request::Propose(_, command) = request else { return };
+        let reply = result.as_ref().map(|response| match response {
+            Response::Applied(Applied { reply, .. }) => Some(reply),
+            _ => None,
+        });
+        match (command, reply) {
+            // It may want the lease to be renewed more often.
+            (Command::CreateSession(new), Ok(Some(Reply::Session(_)))) => self.session_created(new),
+            (Command::CreateSession(new), Err(reason)) if !reason.certainly_not_done() => {
+                self.session_created(new);
             }
-            Err(reason) => !reason.certainly_not_done(),
-        };
-        if may_be_there {
-            self.session_created(new);
+            (Command::AnnounceRestart(lease), Ok(Some(Reply::Succeeded(true)))) => {
+                self.restart_announced(*lease, begun);
+            }
+            _ => {}
+        }
+    }
+
+    /// The servers keep the node for a restart, and count from later than when that was sent.
+    fn restart_announced(&mut self, lease: LeaseId, sent: Time) {
+        if self.renewals.living_mut(lease).is_some() {
+            self.renewals.state.announced = Some(sent);
         }
     }
 

@@ -74,6 +74,8 @@ pub(super) struct PendingRequest {
     owner: Owner,
     addressee: Addressee,
     effort: Effort,
+    /// Before then nothing of it was sent.
+    begun: Time,
     /// When it is given up, if no server takes it.
     deadline: Option<Time>,
     backoff: Backoff,
@@ -117,6 +119,7 @@ impl QuorumClient {
             request,
             owner,
             effort,
+            begun: self.now,
             deadline: (effort == Effort::Held).then(|| self.now + self.config.hold_time),
             backoff: Backoff::new(RETRY_BACKOFF, self.random.number()),
             was_sent: false,
@@ -403,7 +406,7 @@ impl QuorumClient {
     /// A request is over: its owner is told.
     fn finish(&mut self, number: RequestNumber, result: Result<Response, Unavailable>) {
         let Some(pending) = self.forget(number) else { return };
-        self.notice_outcome(&pending.request, &result);
+        self.notice_outcome(&pending.request, pending.begun, &result);
         match pending.owner {
             Owner::Caller(token) => {
                 self.callers.remove(&token);

@@ -1,7 +1,7 @@
 //! The node lease: when it is renewed and through whom, and what guards may believe.
 
 use super::*;
-use lockmesh_agent_core::lease::margin;
+use lockmesh_agent_core::lease::{RESTART_BELIEF, margin};
 use lockmesh_protocol::lease::{Challenge, LeaseEnd};
 
 /// A third of the default window.
@@ -362,6 +362,50 @@ fn sessions_that_do_not_depend_on_this_node_leave_renewals_as_they_are() {
     let mut story = Story::just_renewed();
     story.shortest = Some(HealthWindow::Safe);
     assert_eq!(story.renewals_in(10 * SECOND), 6);
+}
+
+#[test]
+fn a_restart_that_was_taken_is_believed_from_when_it_was_first_sent() {
+    let mut story = Story::just_renewed();
+    let (lease, sent) = (story.lease_id(), story.now);
+    let token = story.call(LocalCall::Propose(Command::AnnounceRestart(lease)));
+    let first = story.only();
+    story.pass(50 * MS);
+    story.answer(&first, Response::Unavailable(Unavailable::Unknown("the leader was deposed".into())));
+    // The servers may have counted from the first attempt.
+    let second = story.until_asked();
+    story.pass(50 * MS);
+    assert_eq!(story.client.lease().announced, None);
+    story.answer(&second, applied(9, Reply::Succeeded(true)));
+    story.heard_applied(token);
+    assert_eq!(story.client.lease().announced, Some(sent));
+    for window in HealthWindow::ALL {
+        assert_eq!(story.client.lease().deadline(window), Some(sent + RESTART_BELIEF));
+    }
+}
+
+#[test]
+fn a_restart_that_was_not_taken_or_whose_answer_comes_to_nobody_is_not_believed() {
+    for reply in [Reply::Succeeded(false), Reply::Done] {
+        let mut story = Story::just_renewed();
+        story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
+        story.answer(&story.only(), applied(9, reply));
+        assert_eq!(story.client.lease().announced, None);
+    }
+    let mut story = Story::just_renewed();
+    let token = story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
+    let asked = story.only();
+    story.tell(Input::Cancel(token));
+    story.answer(&asked, applied(9, Reply::Succeeded(true)));
+    assert_eq!(story.client.lease().announced, None, "whoever announced it has gone on");
+    // The servers end the lease while the announcement is on its way.
+    let mut story = Story::just_renewed();
+    story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
+    let asked = story.only();
+    story.registers = false;
+    story.end_lease(LeaseEnd::Failed);
+    story.answer(&asked, applied(9, Reply::Succeeded(true)));
+    assert_eq!(story.client.lease().announced, None);
 }
 
 #[test]

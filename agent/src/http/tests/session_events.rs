@@ -6,7 +6,7 @@ use super::{HttpLimits, Reply, Stand};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
-use lockmesh_agent_core::lease::LeaseState;
+use lockmesh_agent_core::lease::{LeaseState, RESTART_BELIEF};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::Unavailable;
@@ -21,7 +21,7 @@ impl Stand {
 
     /// A renewal that was sent now is acknowledged.
     fn renewed(&self) {
-        self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ended: None });
+        self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ..LeaseState::default() });
     }
 
     /// How a session stands; behind an index, as soon as there is news.
@@ -205,6 +205,31 @@ async fn a_quiet_stream_is_kept_alive_until_the_agent_stops() {
     });
     assert_eq!(polled, event, "answered with what there is");
     assert_eq!(next(&mut body).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_hear_of_an_announced_restart_before_their_streams_and_polls_end() {
+    let stand = Stand::new();
+    stand.renewed();
+    let id = stand.session("").await;
+    let mut body = stand.stream(&id).await;
+    next(&mut body).await.unwrap();
+    let event = stand.events(&id, 0).await;
+    let sent = stand.now();
+    let (polled, ()) = tokio::join!(stand.events(&id, index(&event)), async {
+        tokio::time::advance(Duration::from_millis(500)).await;
+        stand.quorum.lease.send_modify(|lease| lease.announced = Some(sent));
+        stand.api.session_watches.stop();
+    });
+    assert_eq!((&polled["State"], polled["RemainingMS"].as_u64()), (&"jeopardy".into(), Some(28_000)));
+    assert_eq!(polled["Deadline"].as_u64(), Some((sent + RESTART_BELIEF).0 * 1_000));
+    assert!(polled["Reason"].as_str().unwrap().contains("is restarting"), "{polled}");
+    let last = next(&mut body).await.unwrap();
+    assert!(last.starts_with("event: jeopardy\nid: ") && last.contains("is restarting"), "{last}");
+    assert_eq!(next(&mut body).await, None);
+    // Whoever asks while the last requests are answered is told the same.
+    let later = stand.events(&id, 0).await;
+    assert_eq!((&later["State"], &later["Deadline"]), (&polled["State"], &polled["Deadline"]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 //! decided.
 
 use super::event::CallRef;
-use crate::outbox::ChallengeWanted;
+use crate::outbox::{ChallengeWanted, QuestionWanted};
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
@@ -42,6 +42,9 @@ pub struct Actions {
     /// Nodes that shall be asked whether they live, each for 250 ms: what came of each is told as
     /// [`super::Event::Challenged`].
     pub challenges: Vec<ChallengeWanted>,
+    /// Agents that shall ask a node whether it lives: only an answer is told, as
+    /// [`super::Event::AgentAnswered`].
+    pub questions: Vec<QuestionWanted>,
     /// This server was removed from the quorum: that must be kept on disk, so that it never serves
     /// again.
     pub removed: bool,

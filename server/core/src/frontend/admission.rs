@@ -124,6 +124,7 @@ fn is_of_the_leader(command: &Command) -> bool {
             | Command::EndFormerSessions { .. }
             | Command::Reconcile { .. }
             | Command::ReapMember { .. }
+            | Command::EndRestart { .. }
     )
 }
 

@@ -76,6 +76,8 @@ pub enum Event {
         /// What the node answered; none where it could not be reached, or did not answer in time.
         answer: Option<Renewal>,
     },
+    /// What a node answered to an agent that asked it, see [`super::Actions::questions`].
+    AgentAnswered(Renewal),
     /// The disk began to refuse, or takes writes again.
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.

@@ -41,7 +41,7 @@ mod reads;
 mod servers;
 mod watches;
 
-pub use crate::outbox::ChallengeWanted;
+pub use crate::outbox::{ChallengeWanted, QuestionWanted};
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,
@@ -218,6 +218,7 @@ impl Frontend {
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
+            Event::AgentAnswered(answer) => self.input(now, Input::AgentAnswered(answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.reader_closed(),
             Event::Removed => self.leave_for_good(actions),
@@ -442,6 +443,7 @@ impl Frontend {
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.record(now, &mut outbox, actions);
         actions.challenges.append(&mut outbox.challenges);
+        actions.questions.append(&mut outbox.questions);
         if roster_changed {
             self.notice_roster(actions);
         }

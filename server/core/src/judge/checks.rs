@@ -37,6 +37,8 @@ pub(super) struct Check {
     pub(super) opened: Time,
     /// Before then nothing is decided: what was proposed came to nothing, or nothing was due.
     pub(super) look_at: Time,
+    /// When agents were told last to ask the node.
+    agents_asked: Option<Time>,
 }
 
 impl Checks {
@@ -60,7 +62,8 @@ impl Checks {
 
     pub(super) fn open(&mut self, now: Time, challenge: Challenge) {
         self.is_changed = true;
-        self.open.insert(challenge.lease.agent, Check { challenge, opened: now, look_at: now });
+        let check = Check { challenge, opened: now, look_at: now, agents_asked: None };
+        self.open.insert(challenge.lease.agent, check);
     }
 
     pub(super) fn close(&mut self, number: AgentNumber) {
@@ -76,6 +79,17 @@ impl Checks {
     pub(super) fn to_look_at(&self, now: Time) -> Vec<LeaseId> {
         let checks = self.open.values().filter(|check| check.look_at <= now);
         checks.map(|check| check.challenge.lease).collect()
+    }
+
+    /// What agents shall ask now.
+    pub(super) fn agents_due(&mut self, now: Time) -> Vec<Challenge> {
+        let is_due =
+            |check: &&mut Check| check.agents_asked.is_none_or(|asked| now.since(asked) >= ASK_INTERVAL);
+        let due = self.open.values_mut().filter(is_due).map(|check| {
+            check.agents_asked = Some(now);
+            check.challenge
+        });
+        due.collect()
     }
 
     pub(super) fn look_again(&mut self, number: AgentNumber, at: Time) {

@@ -25,6 +25,7 @@
 //! | `turn/` | what the core does with all that in its turns, file by file |
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
+//! | `turn/agents.rs` | has agents ask nodes, too |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,
@@ -34,8 +35,8 @@
 //! voters of its entry's index confirms does nothing, see [`without_minority`]. Whatever is unsure
 //! makes a window longer, never shorter.
 //!
-//! The jurors are the voters. Other agents may become jurors too, with reports like theirs that
-//! open a check or clear a node, but never confirm a verdict.
+//! The jurors are the voters. Three agents ask each node besides, at the leader's word: what they
+//! hear clears the node, and what they do not hear confirms nothing.
 
 mod brake;
 mod checks;

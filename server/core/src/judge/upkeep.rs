@@ -1,12 +1,12 @@
-//! What the leader looks after besides: the sessions of former hosts end when their windows are
-//! over, the catalog says what the roster says, and members that have been failed for long are
-//! forgotten.
+//! What the leader looks after besides: announced restarts end when their time is over, and the
+//! sessions of former hosts when their windows are, the catalog says what the roster says, and
+//! members that have been failed for long are forgotten.
 //!
 //! All of it counts from when this leader saw it first: after an election it begins afresh.
 
 use crate::state::State;
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, RESTART_WINDOW};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -22,8 +22,18 @@ const REAP_AGAIN: Duration = Duration::from_secs(3600);
 pub(super) struct Upkeep {
     pub(super) look_at: Time,
     pub(super) reconcile_at: Time,
+    restarts: BTreeMap<AgentNumber, AnnouncedRestart>,
     former: BTreeMap<AgentNumber, FormerHost>,
     failed: BTreeMap<AgentNumber, FailedMember>,
+}
+
+/// A restart that an agent announced.
+#[derive(Debug)]
+struct AnnouncedRestart {
+    /// The index of the announcement.
+    at: LogIndex,
+    /// When its time is over, or its end is proposed again.
+    due: Time,
 }
 
 /// A host that was there before the present one.
@@ -56,6 +66,13 @@ impl Upkeep {
     /// Looks at a member whose row changed.
     pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
         let agent = state.agent(number);
+        match agent.and_then(|agent| agent.restart_announced) {
+            Some(at) if self.restarts.get(&number).is_none_or(|known| known.at != at) => {
+                self.restarts.insert(number, AnnouncedRestart { at, due: now + RESTART_WINDOW });
+            }
+            Some(_) => {}
+            None => drop(self.restarts.remove(&number)),
+        }
         match agent.and_then(|agent| agent.former_sessions_until) {
             // The host before it may have been another one: the present one's windows count anew.
             Some(until) if self.former.get(&number).is_none_or(|known| known.until != until) => {
@@ -77,16 +94,31 @@ impl Upkeep {
     }
 
     pub(super) fn postpone(&mut self, gap: Duration) {
+        self.restarts.values_mut().for_each(|restart| restart.due = restart.due + gap);
         for former in self.former.values_mut() {
             (former.since, former.due) = (former.since + gap, former.due + gap);
         }
         self.failed.values_mut().for_each(|failed| failed.since = failed.since + gap);
     }
 
+    /// The agents whose announced restart has had its time, and where it was announced.
+    pub(super) fn restarts_due(&mut self, now: Time) -> Vec<(AgentNumber, LogIndex)> {
+        let due = self.restarts.iter_mut().filter(|(_, restart)| restart.due <= now);
+        let due = due.map(|(number, restart)| {
+            restart.due = now + RETRY;
+            (*number, restart.at)
+        });
+        due.collect()
+    }
+
     /// The agents of whose former host a window is over, and which.
     pub(super) fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
         let mut due = Vec::new();
-        for (number, former) in self.former.iter_mut().filter(|(_, former)| former.due <= now) {
+        // Guards of the former host may believe what they were told for a restart.
+        let is_due = |number: &AgentNumber, former: &FormerHost| {
+            former.due <= now && !self.restarts.contains_key(number)
+        };
+        for (number, former) in self.former.iter_mut().filter(|(number, former)| is_due(number, former)) {
             due.push((*number, former.window));
             former.due = match HealthWindow::ALL.into_iter().find(|longer| *longer > former.window) {
                 Some(longer) => {

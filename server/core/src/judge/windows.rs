@@ -6,14 +6,12 @@
 
 use crate::state::State;
 use lockmesh_protocol::id::AgentNumber;
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, RESTART_WINDOW};
 use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long an agent that announced a restart may be silent at least.
-const RESTART_WINDOW: Duration = Duration::from_secs(30);
 /// How much later than it should be a renewal may come before the node is asked.
 const OVERDUE: Duration = Duration::from_millis(200);
 
@@ -37,6 +35,8 @@ pub(super) struct MemberWindow {
     /// When it was heard last, or began to be judged.
     pub(super) heard: Time,
     pub(super) status: MemberStatus,
+    /// Whether it announced a restart whose time is not over.
+    is_restarting: bool,
     /// The shortest window in use, by which its agent renews, as far as it was told.
     shortest: Option<HealthWindow>,
     /// When the shortest one came into use, where that was later than the last renewal.
@@ -47,7 +47,8 @@ pub(super) struct MemberWindow {
 impl MemberWindow {
     fn new(heard: Time, agent: &Agent, shortest: Option<HealthWindow>) -> Self {
         let (lease, status) = (agent.lease(), agent.status);
-        Self { lease, heard, status, shortest, shortened: None, overdue: heard }
+        let is_restarting = status == MemberStatus::Restarting && agent.restart_announced.is_some();
+        Self { lease, heard, status, is_restarting, shortest, shortened: None, overdue: heard }
     }
 
     /// When a window ends. While the brake is on, all are as long as the longest.
@@ -56,9 +57,9 @@ impl MemberWindow {
             true => HealthWindow::Safe.duration().max(window.duration()),
             false => window.duration(),
         };
-        let end = self.start(window) + self.stretched(length);
+        let end = self.start(window) + length;
         // Nobody keeps a member from being judged by making ever new sessions on it.
-        end.min(self.heard + self.stretched(HealthWindow::Safe.duration()))
+        end.min(self.heard + HealthWindow::Safe.duration())
     }
 
     /// The window by which it is overdue, and then judged.
@@ -71,14 +72,11 @@ impl MemberWindow {
         since.map_or(self.heard, |(_, since)| since.max(self.heard))
     }
 
-    /// An announced restart takes a while.
-    fn stretched(&self, length: Duration) -> Duration {
-        if self.status == MemberStatus::Restarting { length.max(RESTART_WINDOW) } else { length }
-    }
-
     fn overdue_at(&self) -> Time {
         let window = self.present();
-        self.start(window) + overdue_after(self.stretched(window.duration()))
+        // An announced restart takes a while: to ask sooner would be in vain.
+        let length = if self.is_restarting { RESTART_WINDOW } else { window.duration() };
+        self.start(window) + overdue_after(length)
     }
 }
 
@@ -95,8 +93,9 @@ impl Windows {
             return self.remove(number);
         };
         let known = self.members.get(&number).filter(|known| known.lease == agent.lease());
-        // A restart that begins or ends is a word of the agent.
-        let is_heard = known.is_none_or(|known| is_restart(known.status) != is_restart(agent.status));
+        // A restart that begins, or ends with a registration, is a word of the agent.
+        let is_word = |known: MemberStatus| known != agent.status && agent.status != MemberStatus::Failed;
+        let is_heard = known.is_none_or(|known| is_word(known.status));
         let heard = known.filter(|_| !is_heard).map_or(now, |known| known.heard);
         let shortened = known.and_then(|known| known.shortened);
         let window = MemberWindow::new(heard, agent, state.shortest_window(&agent.node));
@@ -119,9 +118,8 @@ impl Windows {
     pub(super) fn heard(&mut self, now: Time, lease: LeaseId, shortest: Option<HealthWindow>) {
         let known = self.members.get(&lease.agent).filter(|known| known.lease == lease);
         if let Some(known) = known {
-            let status = known.status;
             let heard = now.max(known.heard);
-            let window = MemberWindow { lease, heard, status, shortest, shortened: None, overdue: heard };
+            let window = MemberWindow { heard, shortest, shortened: None, overdue: heard, ..*known };
             self.set(lease.agent, window);
         }
     }
@@ -177,10 +175,6 @@ impl Windows {
             self.queue.remove(&(known.overdue, number));
         }
     }
-}
-
-fn is_restart(status: MemberStatus) -> bool {
-    status == MemberStatus::Restarting
 }
 
 /// Whether something hangs on a member's life: its own status, or sessions that are left to it.

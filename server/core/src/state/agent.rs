@@ -44,6 +44,8 @@ impl Step<'_> {
             self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
         let before = self.state.agents.get(&number).cloned();
         let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
+        // Guards believe what they were told for a restart, whichever process comes back.
+        let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
         let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
         let agent = Agent {
             number,
@@ -55,6 +57,7 @@ impl Step<'_> {
             incarnation: registration.incarnation,
             lease_began,
             former_sessions_until,
+            restart_announced,
             status: MemberStatus::Alive,
             status_since: lives_on.map_or(self.at, |before| before.status_since),
             address: registration.node.address.clone(),

@@ -22,7 +22,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 18] = [
+const INVARIANTS: [Invariant; 19] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -68,6 +68,10 @@ const INVARIANTS: [Invariant; 18] = [
     Invariant {
         sentence: "no lease began before the host before its own was replaced",
         holds: leases_follow_former_hosts,
+    },
+    Invariant {
+        sentence: "no member is failed or has left while a restart is waited for that it announced",
+        holds: restarts_are_of_the_living,
     },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
     Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
@@ -223,6 +227,11 @@ fn replies_are_bounded(state: &State) -> bool {
 fn leases_follow_former_hosts(state: &State) -> bool {
     let is_sound = |agent: &Agent| agent.former_sessions_until.is_none_or(|until| until <= agent.lease_began);
     state.agents.values().all(|agent| is_sound(agent))
+}
+
+fn restarts_are_of_the_living(state: &State) -> bool {
+    let is_living = |agent: &Agent| matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting);
+    state.agents.values().all(|agent| agent.restart_announced.is_none() || is_living(agent))
 }
 
 fn losses_are_bounded(state: &State) -> bool {

@@ -8,7 +8,9 @@
 //!
 //! **Invariants:** a verdict does nothing in another term than the one that decided it, for another
 //! lease than the one that was silent, or where nobody confirms it: see
-//! [`NodeFailure`]. `serfHealth` follows the member's status, not the other way round.
+//! [`NodeFailure`]. From an announced restart until its end in the log no silence ends a session of
+//! the node, whichever process or host has registered since. `serfHealth` follows the member's
+//! status, not the other way round.
 
 use super::State;
 use super::agent::{alive_check, failed_check};
@@ -29,7 +31,7 @@ impl Step<'_> {
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
         let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
         let is_ours = *term == self.term && *base == self.state.index_base;
-        let agent = self.state.judged_agent(*lease).cloned();
+        let agent = self.state.judged_agent(*lease).filter(|agent| !is_restarting(agent)).cloned();
         let Some(agent) = agent.filter(|_| is_ours && !confirmed_by.is_empty()) else {
             return Reply::Succeeded(false);
         };
@@ -56,7 +58,7 @@ impl Step<'_> {
         base: u64,
     ) -> Reply {
         let is_ours = term == self.term && base == self.state.index_base;
-        let agent = self.state.agent_of(lease).cloned().filter(|_| is_ours);
+        let agent = self.state.agent_of(lease).filter(|agent| is_ours && !is_restarting(agent)).cloned();
         if let Some(agent) = agent
             && let Some(until) = agent.former_sessions_until
         {
@@ -89,16 +91,35 @@ impl Step<'_> {
         if leave.prune {
             self.forget_member(agent.number);
         } else if agent.status != MemberStatus::Left {
+            let agent = Agent { restart_announced: None, ..Agent::clone(&agent) };
             self.set_member_status(&agent, MemberStatus::Left);
         }
         Reply::Done
     }
 
-    /// An agent stops for a moment.
+    /// An agent stops for a moment. Once for each registration: one that said it again and again
+    /// would never be failed.
     pub(super) fn announce_restart(&mut self, lease: LeaseId) -> Reply {
-        let agent = self.state.living_agent(lease).cloned();
-        if let Some(agent) = agent.filter(|agent| agent.status == MemberStatus::Alive) {
-            self.set_member_status(&agent, MemberStatus::Restarting);
+        let agent = self.state.agent_of(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
+        let Some(agent) = agent else { return Reply::Succeeded(false) };
+        let agent = Agent { restart_announced: Some(self.index), ..Agent::clone(&agent) };
+        self.set_member_status(&agent, MemberStatus::Restarting);
+        Reply::Succeeded(true)
+    }
+
+    /// The time of an announced restart is over: the node is judged as any other.
+    pub(super) fn end_restart(
+        &mut self,
+        number: AgentNumber,
+        announced_at: LogIndex,
+        term: Term,
+        base: u64,
+    ) -> Reply {
+        let is_ours = term == self.term && base == self.state.index_base;
+        let is_same = |agent: &&Arc<Agent>| agent.restart_announced == Some(announced_at);
+        let agent = self.state.agents.get(&number).filter(is_same).filter(|_| is_ours).cloned();
+        if let Some(agent) = agent {
+            self.set_agent(Agent { restart_announced: None, ..Agent::clone(&agent) });
         }
         Reply::Done
     }
@@ -315,6 +336,11 @@ impl State {
         let mut sessions = ids.filter_map(|id| self.sessions.get(id));
         sessions.any(|session| session.spec.all_checks().next().is_none())
     }
+}
+
+/// Whether guards may still believe what they were told for an announced restart.
+fn is_restarting(agent: &Agent) -> bool {
+    agent.restart_announced.is_some()
 }
 
 fn is_living(agent: &Agent) -> bool {

@@ -193,4 +193,10 @@ impl State {
     pub fn agents(&self) -> impl ExactSizeIterator<Item = &Arc<Agent>> {
         self.agents.values()
     }
+
+    /// The same, from one on that was drawn, and then around.
+    pub(crate) fn agents_from(&self, drawn: u64) -> impl Iterator<Item = &Arc<Agent>> {
+        let first = AgentNumber((drawn % (u64::from(self.last_agent.0) + 1)) as u32);
+        self.agents.range(first..).chain(self.agents.range(..first)).map(|(_, agent)| agent)
+    }
 }

@@ -99,6 +99,9 @@ impl<'a> Step<'a> {
             Command::AnnounceRestart(lease) => self.announce_restart(*lease),
             Command::Reconcile { members, strangers } => self.reconcile(members, strangers),
             Command::ReapMember { lease, term, base } => self.reap_member(*lease, *term, *base),
+            Command::EndRestart { agent, announced_at, term, base } => {
+                self.end_restart(*agent, *announced_at, *term, *base)
+            }
         }
     }
 

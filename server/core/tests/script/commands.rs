@@ -220,6 +220,13 @@ fn member_command(word: &str, words: &mut Words) -> Result<Option<Command>, Stri
             let term = Term(words.number_option("term")?.unwrap_or(1));
             Command::ReapMember { lease, term, base: words.number_option("base")?.unwrap_or(0) }
         }
+        "end-restart" => {
+            // The agent's number, and the index of the announcement: `1@3`.
+            let LeaseId { agent, began: announced_at } = lease(words)?;
+            let term = Term(words.number_option("term")?.unwrap_or(1));
+            let base = words.number_option("base")?.unwrap_or(0);
+            Command::EndRestart { agent, announced_at, term, base }
+        }
         _ => return Ok(None),
     }))
 }

@@ -54,6 +54,9 @@ fn agent(number: &AgentNumber, row: &Agent) -> String {
     if let Some(until) = row.former_sessions_until {
         write!(text, ", sessions from before {until} are another host's").expect("a text takes all");
     }
+    if let Some(announced_at) = row.restart_announced {
+        write!(text, ", restart announced at {announced_at}").expect("a text takes all");
+    }
     text
 }
 

@@ -6,7 +6,7 @@ use crate::solo::{Disk, entry};
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, Caller, ChallengeWanted, CheckpointReader, DiskHealth, Event, Frontend,
-    FrontendConfig, Storage,
+    FrontendConfig, QuestionWanted, Storage,
 };
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
@@ -277,6 +277,12 @@ impl Cluster {
     /// Lets time go on while no server runs.
     pub(crate) fn pause(&mut self, duration: Duration) {
         self.now = self.now + duration;
+    }
+
+    /// The agents that a server wants to have ask others.
+    pub(crate) fn take_questions(&mut self, id: ServerId) -> Vec<QuestionWanted> {
+        let one = self.servers.get_mut(&id).expect("it is there");
+        std::mem::take(&mut one.actions.questions)
     }
 
     /// The nodes that a server wants to be asked whether they live.

@@ -2,13 +2,16 @@
 //! judge them. What is told here in bounds of time is the promise to users: an outage that is
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
+mod agents;
+mod restarts;
+
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
 use crate::solo::{REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
-use lockmesh_protocol::id::{CheckId, Generation, RequestId, ServerId, SessionId};
+use lockmesh_protocol::id::{CheckId, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
@@ -43,6 +46,8 @@ struct Host {
     home: Option<ServerId>,
     /// The servers that it answers.
     answers: BTreeSet<ServerId>,
+    /// The agents that it answers.
+    answers_agents: BTreeSet<String>,
 }
 
 /// Three servers, and hosts that renew.
@@ -54,6 +59,8 @@ struct Fleet {
     /// Servers that are never told what came of their challenges.
     stuck: BTreeSet<ServerId>,
     renewals: Vec<(ServerId, CallRef)>,
+    /// Who was asked, and through whom.
+    asked: Vec<(Time, Challenge, String)>,
 }
 
 fn node(name: &str) -> Node {
@@ -91,7 +98,8 @@ impl Fleet {
     fn start() -> Self {
         let cluster = Cluster::start(3);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
-        let mut fleet = Self { cluster, hosts, unanswered, stuck: BTreeSet::new(), renewals: Vec::new() };
+        let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked };
         // The agent of the cluster itself never renews: let it be failed, so that it is no part of
         // the stories.
         fleet.run(7 * SECOND);
@@ -123,6 +131,7 @@ impl Fleet {
             renewed: self.cluster.now(),
             home: None,
             answers: self.cluster.servers.keys().copied().collect(),
+            answers_agents: BTreeSet::new(),
         };
         self.hosts.insert(name.into(), host);
     }
@@ -202,6 +211,7 @@ impl Fleet {
                 }
             }
         }
+        self.ask_through_agents();
         let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
         for (_, id, challenge) in over {
             self.tell(id, challenge, None);
@@ -561,49 +571,7 @@ fn a_failed_host_is_told_and_registers_anew() {
     assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Alive);
 }
 
-// Restarts, other processes, other hosts.
-
-#[test]
-fn a_restart_that_is_announced_costs_no_session() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let lease = fleet.hosts["h1"].lease;
-    announce(&mut fleet, lease);
-    fleet.kill("h1");
-    fleet.run(6 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Restarting);
-    let response = fleet.register("h1", process(2, 1));
-    fleet.registered("h1", process(2, 1), &response);
-    fleet.run(5 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-    // Its windows are its own again.
-    fleet.kill("h1");
-    let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.duration());
-}
-
-#[test]
-fn a_restart_that_does_not_end_is_a_failure_after_half_a_minute() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let lease = fleet.hosts["h1"].lease;
-    announce(&mut fleet, lease);
-    let announced = fleet.cluster.now();
-    fleet.kill("h1");
-    fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(announced), 30 * SECOND);
-}
-
-/// Only the agent itself may say it, under a request id of its own.
-fn announce(fleet: &mut Fleet, lease: LeaseId) {
-    let (leader, generation) = (fleet.cluster.leader(), Generation(1));
-    let id = RequestId { agent: lease.agent, generation, sequence: 1, lowest: 1 };
-    let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));
-    let answer = fleet.cluster.ask(leader, &agent("h1"), request);
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-}
+// Other processes, other hosts.
 
 #[test]
 fn a_second_process_is_refused_as_long_as_the_first_one_answers() {

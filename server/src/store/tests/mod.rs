@@ -24,6 +24,7 @@ fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
         incarnation: Incarnation::default(),
         lease_began: LogIndex(1),
         former_sessions_until: None,
+        restart_announced: None,
         status: MemberStatus::Alive,
         status_since: WallTime(0),
         address: String::new(),

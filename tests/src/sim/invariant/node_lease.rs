@@ -1,11 +1,13 @@
 //! No agent believes in its node's sessions any more when the servers fail the node (I1 of the
 //! design, which rests on I2, I3 and I5): the deadline of the agent, in true time, is not behind
-//! the verdict. And a lease that was failed is never believed in again.
+//! the verdict, on whichever process of the node that is; nor behind the end of what a former host
+//! left. And a lease that was failed is never believed in again.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::id::{AgentNumber, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::record::{LossCause, MemberStatus};
 use lockmesh_protocol::time::Time;
@@ -18,33 +20,56 @@ pub(super) struct NodeLease {
     believed: BTreeMap<LeaseId, [Time; 3]>,
     /// When leases were failed.
     failed: BTreeMap<LeaseId, Time>,
+    /// Where leases of the present host begin, on nodes whose former host left something.
+    present_from: BTreeMap<AgentNumber, LogIndex>,
 }
 
 impl NodeLease {
     fn entry(&mut self, past: &Past) -> Result<(), String> {
-        let command = past.proposal.as_ref().map(|proposal| &proposal.command);
-        let Some(Command::FailNode(failure)) = command else { return Ok(()) };
-        let is_verdict = past.changes.iter().any(|change| match change {
-            Change::Loss(_, Some(loss)) => matches!(loss.cause, LossCause::NodeFailed { .. }),
-            Change::Agent(_, Some(agent)) => agent.status == MemberStatus::Failed,
-            _ => false,
-        });
-        if !is_verdict {
-            return Ok(());
+        let judged = match past.proposal.as_ref().map(|proposal| &proposal.command) {
+            Some(Command::FailNode(failure)) if is_verdict(&past.changes) => self.verdict(past, failure),
+            Some(Command::EndFormerSessions { lease, window, .. }) if has_lost(&past.changes) => {
+                let from = self.present_from.get(&lease.agent).copied().unwrap_or(LogIndex(0));
+                self.ended(past, *window, |believed| believed.agent == lease.agent && believed.began < from)
+            }
+            _ => Ok(()),
+        };
+        for change in &past.changes {
+            let Change::Agent(number, Some(agent)) = change else { continue };
+            if let Some(until) = agent.former_sessions_until {
+                self.present_from.insert(*number, until);
+            }
+            // Somebody's act, of which guards are told.
+            if agent.status == MemberStatus::Left {
+                self.believed.retain(|lease, _| lease.agent != *number);
+            }
         }
+        judged
+    }
+
+    fn verdict(&mut self, past: &Past, failure: &NodeFailure) -> Result<(), String> {
         if failure.window >= HealthWindow::Default {
             self.failed.insert(failure.lease, past.at);
         }
-        let Some(until) = self.believed.get(&failure.lease) else { return Ok(()) };
-        for window in HealthWindow::ALL.into_iter().filter(|window| *window <= failure.window) {
-            let until = until[window as usize];
-            ensure(until <= past.at, || {
-                let late = until.since(past.at);
-                format!(
-                    "the {window:?} verdict on {:?} came {late:?} before its agent's deadline",
-                    failure.lease
-                )
-            })?;
+        // Guards on the node believe what its former processes said, too.
+        self.ended(past, failure.window, |believed| believed.agent == failure.lease.agent)
+    }
+
+    /// Sessions of this window and of shorter ones ended that these leases let live.
+    fn ended(
+        &self,
+        past: &Past,
+        longest: HealthWindow,
+        is_theirs: impl Fn(LeaseId) -> bool,
+    ) -> Result<(), String> {
+        for (lease, until) in self.believed.iter().filter(|(lease, _)| is_theirs(**lease)) {
+            for window in HealthWindow::ALL.into_iter().filter(|window| *window <= longest) {
+                let until = until[window as usize];
+                ensure(until <= past.at, || {
+                    let early = until.since(past.at);
+                    format!("{window:?} sessions ended {early:?} before the deadline of {lease:?}")
+                })?;
+            }
         }
         Ok(())
     }
@@ -55,6 +80,19 @@ impl NodeLease {
         let default = until[HealthWindow::Default as usize];
         ensure(default <= *failed, || format!("{lease:?} was failed, and is believed in until {default:?}"))
     }
+}
+
+/// Whether an entry was a verdict, and not one that came to nothing.
+fn is_verdict(changes: &[Change]) -> bool {
+    changes.iter().any(|change| match change {
+        Change::Loss(_, Some(loss)) => matches!(loss.cause, LossCause::NodeFailed { .. }),
+        Change::Agent(_, Some(agent)) => agent.status == MemberStatus::Failed,
+        _ => false,
+    })
+}
+
+fn has_lost(changes: &[Change]) -> bool {
+    changes.iter().any(|change| matches!(change, Change::Loss(_, Some(_))))
 }
 
 impl Invariant for NodeLease {

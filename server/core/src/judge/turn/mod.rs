@@ -1,6 +1,7 @@
 //! The judge in the core's turns: begins and ends with the leadership, learns what became true,
 //! and does what is due.
 
+mod agents;
 mod brake;
 mod checks;
 mod messages;
@@ -71,6 +72,7 @@ impl Core {
             self.look_at_registrations(now, outbox);
             self.run_upkeep(now);
             self.tell_jurors(now, outbox);
+            self.ask_through_agents(now, outbox);
         }
         outbox.challenges.append(&mut self.judge.juror.ask(now));
     }

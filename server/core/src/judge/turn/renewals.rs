@@ -49,7 +49,7 @@ impl Core {
             return;
         }
         match answer {
-            Some(renewal) if self.is_serving() => self.hear_answer(now, renewal, outbox),
+            Some(renewal) if self.is_serving() => drop(self.hear_answer(now, renewal, outbox)),
             Some(renewal) => self.relay_answer(now, renewal, outbox),
             None => {}
         }
@@ -71,13 +71,15 @@ impl Core {
         self.read_index.arrive(now, Reader::Lease(caller, renewal));
     }
 
-    /// What a node answered to a juror.
-    pub(super) fn hear_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
+    /// What a node answered to a juror; whether it counts.
+    pub(super) fn hear_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) -> bool {
         // Nobody waits, so nothing is promised: one that answers an older check may be old itself.
         let nonce = self.judge.checks.nonce(renewal.lease);
-        if nonce == Some(renewal.nonce) && self.renewal_refusal(&renewal).is_none() {
+        let counts = nonce == Some(renewal.nonce) && self.renewal_refusal(&renewal).is_none();
+        if counts {
             self.hear(now, renewal, outbox);
         }
+        counts
     }
 
     /// Why a renewal counts for nothing.

@@ -20,9 +20,17 @@ impl Core {
             return;
         }
         self.judge.upkeep.look_at = now + LOOK_INTERVAL;
+        self.end_restarts(now);
         self.end_former_hosts(now);
         self.reap_failed_members(now);
         self.reconcile_if_due(now);
+    }
+
+    fn end_restarts(&mut self, now: Time) {
+        let (Some(term), base) = (self.serving, self.state.index_base()) else { return };
+        for (agent, announced_at) in self.judge.upkeep.restarts_due(now) {
+            self.gather_own(Command::EndRestart { agent, announced_at, term, base });
+        }
     }
 
     fn end_former_hosts(&mut self, now: Time) {

@@ -74,7 +74,9 @@ impl Core {
     /// The shortest window of this lease that is over and on which something hangs.
     fn window_due(&self, now: Time, lease: LeaseId) -> Option<HealthWindow> {
         let member = self.judge.windows.member(lease.agent).filter(|member| member.lease == lease)?;
-        let agent = self.state.agent_of(lease)?;
+        // Guards believe in what was there before an announced restart until its time is over,
+        // whichever process is silent now.
+        let agent = self.state.agent_of(lease).filter(|agent| agent.restart_announced.is_none())?;
         let is_over = |window: &HealthWindow| member.end(*window, self.judge.is_braking()) <= now;
         if !HealthWindow::ALL.iter().any(is_over) {
             return None;

@@ -1,0 +1,78 @@
+//! This agent as a juror: it asks another one whether it lives, for a server that may be cut off
+//! from it, and hands on what that answers.
+//!
+//! Nothing is decided here, and nothing is said of a node that does not answer. **Invariants:** a
+//! server waits no longer than it would for a node of its own; an answer that was not made for the
+//! question is none.
+
+use crate::metrics::JUROR_QUESTIONS;
+use lockmesh_net::Endpoint;
+use lockmesh_net::node::NodeConnection;
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::NodeQuestion;
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+/// How many questions may be under way.
+const MAX_QUESTIONS: usize = 64;
+
+/// How long a node's answer is waited for, and to connect to it: the server waits 500 ms.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// A connection over which nothing was asked for so long is given up when the next question comes.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Asks other agents.
+#[derive(Debug)]
+pub(crate) struct Juror {
+    endpoint: Arc<Endpoint>,
+    permits: Semaphore,
+    /// The connections that stand, and when each was used last.
+    connections: Mutex<HashMap<(NodeName, String), (NodeConnection, Instant)>>,
+}
+
+impl Juror {
+    /// Asks from the socket on which this agent listens.
+    pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
+        Self { endpoint, permits: Semaphore::new(MAX_QUESTIONS), connections: Mutex::default() }
+    }
+
+    /// What a node answers.
+    pub(crate) async fn ask(&self, question: NodeQuestion) -> Response {
+        let Ok(_permit) = self.permits.try_acquire() else {
+            JUROR_QUESTIONS.with_label_values(&["refused"]).inc();
+            let reason = format!("this agent asks {MAX_QUESTIONS} others at a time");
+            return Response::Unavailable(Unavailable::Overloaded(reason));
+        };
+        let NodeQuestion { challenge, node, address } = question;
+        let connection = self.connection(node, address);
+        let answer = connection.answer(Request::Challenge(challenge), challenge, ANSWER_TIMEOUT);
+        match timeout(ANSWER_TIMEOUT, answer).await.ok().flatten() {
+            Some(renewal) => {
+                JUROR_QUESTIONS.with_label_values(&["answered"]).inc();
+                Response::Alive(renewal)
+            }
+            None => {
+                JUROR_QUESTIONS.with_label_values(&["unanswered"]).inc();
+                let reason = format!("node {} does not answer this agent", connection.node());
+                Response::Unavailable(Unavailable::Unknown(reason))
+            }
+        }
+    }
+
+    fn connection(&self, node: NodeName, address: String) -> NodeConnection {
+        let now = Instant::now();
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|_, (_, used)| now.duration_since(*used) < IDLE_TIMEOUT);
+        let kept = connections.entry((node, address)).or_insert_with_key(|(node, address)| {
+            let endpoint = Arc::clone(&self.endpoint);
+            (NodeConnection::new(endpoint, node.clone(), address.clone()), now)
+        });
+        kept.1 = now;
+        kept.0.clone()
+    }
+}

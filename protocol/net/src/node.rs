@@ -1,0 +1,91 @@
+//! A connection to the agent of one node, for whoever asks it again and again: made where there is
+//! none, and only to an agent whose certificate names the node.
+
+use crate::client::{CallClient, try_each};
+use crate::{Close, Connection, Endpoint, LinkError, Role};
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::rpc::{Request, Response};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// How long one attempt to connect may take; the next calls wait for it as well.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection to a node's agent, shared by all its clones; it ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct NodeConnection {
+    endpoint: Arc<Endpoint>,
+    node: NodeName,
+    address: String,
+    connection: Arc<Mutex<Option<Connection>>>,
+}
+
+impl NodeConnection {
+    /// To the agent of this node, which listens at `host:port`. Nothing is sent yet.
+    pub fn new(endpoint: Arc<Endpoint>, node: NodeName, address: String) -> Self {
+        Self { endpoint, node, address, connection: Arc::default() }
+    }
+
+    /// Which node.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// What the agent answers to a challenge, or to a request that hands one on: its renewal; none
+    /// where it answers anything else, or not within `limit`.
+    pub async fn answer(&self, request: Request, challenge: Challenge, limit: Duration) -> Option<Renewal> {
+        let (node, address) = (&self.node, &self.address);
+        match self.call(request, limit).await {
+            // It answers nothing else than what it was asked.
+            Ok(Response::Alive(renewal)) => {
+                Some(renewal).filter(|r| r.lease == challenge.lease && r.nonce == challenge.nonce)
+            }
+            Ok(other) => {
+                tracing::debug!(%node, answer = ?other, "an agent has no renewal to answer with");
+                None
+            }
+            Err(error) => {
+                tracing::debug!(%node, address, %error, "cannot ask an agent");
+                None
+            }
+        }
+    }
+
+    /// Each call has a stream of its own: on a bad line an answer may be overtaken by the next one.
+    async fn call(&self, request: Request, limit: Duration) -> Result<Response, LinkError> {
+        let mut client = CallClient::on(self.connected().await?).await?;
+        client.call(request, limit).await
+    }
+
+    /// The connection, made where there is none.
+    async fn connected(&self) -> Result<Connection, LinkError> {
+        let mut shared = Arc::clone(&self.connection).lock_owned().await;
+        if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
+            return Ok(connection.clone());
+        }
+        let this = self.clone();
+        // In a task of its own: whoever began it waits no longer than for its own answer, and the
+        // next call finds the connection.
+        let connecting = tokio::spawn(async move {
+            let connection = this.connect().await?;
+            *shared = Some(connection.clone());
+            Ok(connection)
+        });
+        connecting.await.unwrap_or_else(|error| Err(LinkError::Lost(error.to_string())))
+    }
+
+    async fn connect(&self) -> Result<Connection, LinkError> {
+        let connecting =
+            try_each(&self.address, CONNECT_TIMEOUT, |address| self.endpoint.connect(address, Role::Agent));
+        let connection = connecting.await?;
+        let certified = &connection.peer().node;
+        if certified.folded() == self.node.folded() {
+            return Ok(connection);
+        }
+        let reason = format!("its certificate names the node {certified}, but {} was asked for", self.node);
+        connection.close(Close::Denied, &reason);
+        Err(LinkError::Stranger(reason))
+    }
+}

@@ -1,0 +1,123 @@
+//! Agents as jurors: three of them ask a silent node for the leader, and what it answers them keeps
+//! it; that they hear nothing confirms nothing.
+
+use super::{Fleet, SECOND};
+use lockmesh_core::frontend::Event;
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::record::MemberStatus;
+use std::collections::BTreeSet;
+
+impl Fleet {
+    /// Has agents ask whom they are to ask, and tells what is answered.
+    pub(super) fn ask_through_agents(&mut self) {
+        for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
+            for wanted in self.cluster.take_questions(id) {
+                assert_eq!(
+                    (wanted.agent_address.as_str(), wanted.question.address.as_str()),
+                    ("10.0.0.1:8301", "10.0.0.1:8301")
+                );
+                let (challenge, agent) = (wanted.question.challenge, wanted.agent.to_string());
+                self.asked.push((self.cluster.now(), challenge, agent.clone()));
+                let Some(host) = self.hosts.get_mut(wanted.question.node.as_str()) else { continue };
+                if host.lease == challenge.lease && host.answers_agents.contains(&agent) {
+                    host.sequence += 1;
+                    let renewal = host.secret.renewal(host.lease, host.sequence, challenge.nonce);
+                    self.cluster.turn(id, Some(Event::AgentAnswered(renewal)));
+                    self.cluster.deliver();
+                }
+            }
+        }
+    }
+
+    /// So many hosts, the first of which no server can reach, nor it them.
+    fn cut_off(hosts: usize) -> Self {
+        let mut fleet = Self::start();
+        (1..=hosts).for_each(|number| fleet.host(&format!("h{number}")));
+        fleet.session("fast", "h1", HealthWindow::Fast);
+        fleet.run(2 * SECOND);
+        fleet.asked.clear();
+        fleet.kill("h1");
+        fleet
+    }
+
+    /// Through whom each check of this lease was asked.
+    fn asked_through(&self, lease: LeaseId) -> BTreeSet<&str> {
+        let asked = self.asked.iter().filter(|(_, challenge, _)| challenge.lease == lease);
+        asked.map(|(_, _, agent)| agent.as_str()).collect()
+    }
+
+    fn saved_by_agents(&mut self) -> u64 {
+        let leader = self.cluster.leader();
+        let server = self.cluster.servers.get_mut(&leader).expect("it runs");
+        server.frontend.take_observed().saved_by_agents
+    }
+}
+
+#[test]
+fn a_node_that_agents_reach_is_kept_though_no_server_does() {
+    let mut fleet = Fleet::cut_off(8);
+    fleet.at("h1").answers_agents = (2..=8).map(|number| format!("h{number}")).collect();
+    fleet.run(20 * SECOND);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
+    assert!(fleet.saved_by_agents() >= 10);
+    // Each check asks others: h1 is overdue again and again.
+    let lease = fleet.hosts["h1"].lease;
+    assert_eq!(fleet.asked_through(lease).len(), 7, "{:?}", fleet.asked_through(lease));
+}
+
+#[test]
+fn one_agent_of_three_is_enough() {
+    let mut fleet = Fleet::cut_off(4);
+    fleet.at("h1").answers_agents = ["h3".to_owned()].into();
+    fleet.run(20 * SECOND);
+    assert!(fleet.lives("fast"));
+}
+
+#[test]
+fn agents_that_hear_nothing_neither_confirm_a_verdict_nor_hold_it_up() {
+    let mut fleet = Fleet::cut_off(8);
+    fleet.run_until(10 * SECOND, |fleet| !fleet.lives("fast"));
+    let took = fleet.cluster.now().since(fleet.hosts["h1"].renewed);
+    super::assert_within(took, HealthWindow::Fast.duration());
+    assert_eq!(fleet.saved_by_agents(), 0);
+    // Three of them, the same ones as long as the check is open, at the voters' pace.
+    let (lease, asked) = (fleet.hosts["h1"].lease, &fleet.asked);
+    assert_eq!(fleet.asked_through(lease).len(), 3);
+    assert!((6..=15).contains(&asked.len()), "{asked:?}");
+    // Nobody confirms it who is no voter: two of three servers were never told that it is silent.
+    let mut fleet = Fleet::cut_off(8);
+    fleet.stuck = fleet.cluster.servers.keys().copied().skip(1).collect();
+    fleet.run(20 * SECOND);
+    assert!(fleet.lives("fast"));
+}
+
+#[test]
+fn who_is_under_check_or_restarting_does_not_ask() {
+    let mut fleet = Fleet::cut_off(5);
+    fleet.at("h1").answers_agents = ["h3".to_owned()].into();
+    fleet.kill("h2");
+    // Its renewal must be overdue by the default window.
+    fleet.run(3 * SECOND);
+    fleet.asked.clear();
+    fleet.run(10 * SECOND);
+    let lease = fleet.hosts["h1"].lease;
+    assert!(!fleet.asked_through(lease).contains("h1"));
+    let late = fleet.asked.iter().filter(|(_, challenge, agent)| challenge.lease == lease && agent == "h2");
+    assert_eq!(late.count(), 0, "{:?}", fleet.asked);
+}
+
+#[test]
+fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
+    let mut fleet = Fleet::cut_off(4);
+    fleet.run(SECOND);
+    let host = fleet.hosts["h1"].clone();
+    let nonce = fleet.asked.last().expect("it is asked").1.nonce;
+    let forged = fleet.hosts["h2"].secret.renewal(host.lease, 99, nonce);
+    let (leader, former) = (fleet.cluster.leader(), host.secret.renewal(host.lease, 99, nonce ^ 1));
+    for answer in [forged, former] {
+        fleet.cluster.turn(leader, Some(Event::AgentAnswered(answer)));
+    }
+    assert_eq!(fleet.saved_by_agents(), 0);
+    fleet.run(2 * SECOND);
+    assert!(!fleet.lives("fast"));
+}

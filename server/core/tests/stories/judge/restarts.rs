@@ -1,0 +1,199 @@
+//! Restarts that agents announce: guards on the host believe for as long as that promises, so
+//! nothing ends by silence before, whatever happens meanwhile.
+
+use super::{Fleet, SECOND, SLACK, agent, assert_within, process};
+use lockmesh_core::raft::TICK;
+use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::id::{Generation, RequestId};
+use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
+use lockmesh_protocol::record::{Incarnation, MemberStatus};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::time::Time;
+
+impl Fleet {
+    /// A host with a session of each window.
+    fn with_sessions() -> Self {
+        let mut fleet = Self::start();
+        fleet.host("h1");
+        for window in HealthWindow::ALL {
+            fleet.session(window.as_str(), "h1", window);
+        }
+        fleet
+    }
+
+    /// Its agent says that it comes back; whether that was taken. Only the agent itself may say it,
+    /// under a request id of its own.
+    fn announce(&mut self, generation: u32, sequence: u64) -> bool {
+        let (leader, lease) = (self.cluster.leader(), self.hosts["h1"].lease);
+        let id = RequestId { agent: lease.agent, generation: Generation(generation), sequence, lowest: 1 };
+        let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));
+        match self.cluster.ask(leader, &agent("h1"), request) {
+            Response::Applied(Applied { reply: Reply::Succeeded(is_taken), .. }) => is_taken,
+            other => panic!("it has an answer of its own: {other:?}"),
+        }
+    }
+
+    /// It announces a restart and ends; when it said so.
+    fn stop(&mut self) -> Time {
+        assert!(self.announce(1, 1));
+        self.kill("h1");
+        self.cluster.now()
+    }
+
+    /// Another process is there at once.
+    fn begin(&mut self, incarnation: Incarnation) {
+        let response = self.register("h1", incarnation);
+        self.registered("h1", incarnation, &response);
+    }
+
+    fn all_live(&self) -> bool {
+        HealthWindow::ALL.iter().all(|window| self.lives(window.as_str()))
+    }
+
+    fn none_lives(&self) -> bool {
+        HealthWindow::ALL.iter().all(|window| !self.lives(window.as_str()))
+    }
+
+    /// All live until a restart has had its time, counted from here, and none much longer.
+    #[track_caller]
+    fn assert_kept_from(&mut self, since: Time) {
+        self.run_until(60 * SECOND, |fleet| !fleet.all_live());
+        let kept = self.cluster.now().since(since);
+        assert!(kept + 2 * TICK >= RESTART_WINDOW, "only for {kept:?}");
+        assert!(kept <= RESTART_WINDOW + SLACK, "for {kept:?}");
+        self.run(SECOND);
+        assert!(self.none_lives());
+    }
+}
+
+#[test]
+fn a_restart_that_is_announced_costs_no_session() {
+    let mut fleet = Fleet::with_sessions();
+    fleet.stop();
+    fleet.run(6 * SECOND);
+    assert!(fleet.all_live() && fleet.status("h1") == MemberStatus::Restarting);
+    fleet.begin(process(2, 1));
+    fleet.run(40 * SECOND);
+    assert!(fleet.all_live() && fleet.status("h1") == MemberStatus::Alive);
+    assert_eq!(fleet.member("h1").restart_announced, None, "it has had its time");
+    // Its windows are its own again.
+    fleet.kill("h1");
+    let took = fleet.time_of_death("h1", "fast");
+    assert_within(took, HealthWindow::Fast.duration());
+}
+
+#[test]
+fn a_restart_that_does_not_end_is_a_failure_after_half_a_minute() {
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    fleet.assert_kept_from(announced);
+    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
+}
+
+#[test]
+fn a_process_that_came_back_and_died_at_once_is_not_failed_before_the_announced_time() {
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    fleet.run(6 * SECOND);
+    fleet.begin(process(2, 1));
+    fleet.run(SECOND);
+    fleet.kill("h1");
+    // Guards of before believe still, and its own window was over long ago.
+    fleet.assert_kept_from(announced);
+}
+
+#[test]
+fn a_new_leader_gives_an_announced_restart_its_whole_time_anew() {
+    for comes_back in [false, true] {
+        let mut fleet = Fleet::with_sessions();
+        fleet.stop();
+        fleet.run(10 * SECOND);
+        if comes_back {
+            fleet.begin(process(2, 1));
+            fleet.kill("h1");
+        }
+        fleet.run(10 * SECOND);
+        fleet.depose();
+        let serves_since = fleet.cluster.now();
+        fleet.assert_kept_from(serves_since);
+    }
+}
+
+#[test]
+fn servers_that_did_not_run_give_a_restart_their_own_pause_besides() {
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    fleet.run(10 * SECOND);
+    fleet.cluster.pause(15 * SECOND);
+    fleet.run(18 * SECOND);
+    assert!(fleet.all_live());
+    fleet.run_until(60 * SECOND, |fleet| !fleet.all_live());
+    assert!(fleet.cluster.now().since(announced) >= RESTART_WINDOW + 14 * SECOND);
+}
+
+#[test]
+fn another_host_that_comes_instead_ends_nothing_before_the_announced_time() {
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    fleet.run(6 * SECOND);
+    fleet.begin(process(2, 2));
+    fleet.session("new", "h1", HealthWindow::Fast);
+    fleet.assert_kept_from(announced);
+    assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
+    // The windows of the former host count besides.
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    fleet.run(25 * SECOND);
+    fleet.begin(process(2, 2));
+    fleet.run_until(60 * SECOND, |fleet| fleet.none_lives());
+    let kept = fleet.cluster.now().since(announced);
+    assert_within(kept, 25 * SECOND + HealthWindow::Safe.duration());
+}
+
+#[test]
+fn an_agent_that_announces_again_and_again_is_kept_no_longer() {
+    let mut fleet = Fleet::with_sessions();
+    let announced = fleet.stop();
+    for sequence in 2..5 {
+        fleet.run(8 * SECOND);
+        assert!(!fleet.announce(1, sequence), "once for each registration");
+    }
+    fleet.assert_kept_from(announced);
+    assert!(!fleet.announce(1, 5), "nor of one that was failed");
+}
+
+#[test]
+fn each_registration_may_announce_its_own_end() {
+    let mut fleet = Fleet::with_sessions();
+    fleet.stop();
+    fleet.run(6 * SECOND);
+    fleet.begin(process(2, 1));
+    fleet.run(10 * SECOND);
+    assert!(fleet.announce(2, 1));
+    let again = fleet.cluster.now();
+    fleet.kill("h1");
+    fleet.assert_kept_from(again);
+}
+
+#[test]
+fn an_agent_that_does_not_end_after_all_is_judged_by_its_own_windows_again() {
+    let mut fleet = Fleet::with_sessions();
+    assert!(fleet.announce(1, 1));
+    fleet.run(RESTART_WINDOW + SECOND);
+    assert!(fleet.all_live(), "it renews");
+    fleet.kill("h1");
+    let took = fleet.time_of_death("h1", "fast");
+    assert_within(took, HealthWindow::Fast.duration());
+}
+
+#[test]
+fn whoever_makes_a_restarting_node_leave_ends_its_sessions_at_once() {
+    let mut fleet = Fleet::with_sessions();
+    fleet.stop();
+    fleet.run(SECOND);
+    let leave = NodeLeave { node: "h1".into(), lease: None, prune: false };
+    let answer = fleet.cluster.command(Command::LeaveNode(leave));
+    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+    assert!(fleet.none_lives() && fleet.member("h1").restart_announced.is_none());
+}
