@@ -39,15 +39,19 @@ pub(super) fn port(place: usize) -> u16 {
     FIRST_PORT + place as u16
 }
 
+/// The agent that listens at an address.
+fn listener(address: &str) -> Option<usize> {
+    let port: u16 = address.strip_prefix("127.0.0.1:")?.parse().ok()?;
+    port.checked_sub(FIRST_PORT).map(usize::from)
+}
+
 impl World {
     /// A server wants to know whether a node lives.
     pub(super) fn challenge(&mut self, server: ServerId, life: u64, wanted: &ChallengeWanted) {
         self.stage.hit(Mark::Challenged);
         let question = Question { server, life, number: self.stage.call(), challenge: wanted.challenge };
         self.questions.insert(question.number);
-        let asked =
-            (0..self.agents.len()).find(|place| wanted.address == format!("127.0.0.1:{}", port(*place)));
-        if let Some(place) = asked {
+        if let Some(place) = listener(&wanted.address).filter(|place| *place < self.agents.len()) {
             let event = Event::Challenge(place, question);
             self.stage.send(Place::Server(server), Place::Agent(place), event);
         }

@@ -56,6 +56,7 @@ marks! {
     AgentEnded: "an agent ended as it should, and had answered everybody",
     Challenged: "a server asked a node whether it lives",
     ChallengeAnswered: "a node answered such a question",
+    LeaseLate: "a deadline of guards passed, and their node was heard again",
     LeaseLost: "an agent was told that its node's lease is none any more",
     NodeFailed: "the servers failed a node",
     Braked: "very many nodes were silent at once, and the servers' windows long",
