@@ -204,7 +204,7 @@ impl fmt::Display for Report {
                 "{} agents, {}, {} hosts died: verdict after {:.2} s (at most {:.2}), next holder after {:.2} s \
                  (at most {:.2}), {} others failed",
                 r.agents,
-                name(r.window),
+                r.window.as_str(),
                 r.crashes,
                 r.verdict.0,
                 r.verdict.1,
@@ -217,7 +217,7 @@ impl fmt::Display for Report {
                 "{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
                  {:.2} renewals and {:.2} messages a node and second, {:.0} between servers",
                 r.trouble.name(),
-                name(r.window),
+                r.window.as_str(),
                 r.agents,
                 r.node_hours,
                 r.wrongly_failed,
@@ -253,17 +253,8 @@ fn number<T: FromStr + PartialOrd + fmt::Debug>(
     number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
 }
 
-fn name(window: HealthWindow) -> &'static str {
-    match window {
-        HealthWindow::Fast => "fast",
-        HealthWindow::Default => "default",
-        HealthWindow::Safe => "safe",
-    }
-}
-
 fn window(word: &str) -> Result<HealthWindow, String> {
-    let found = HealthWindow::ALL.into_iter().find(|window| name(*window) == word);
-    found.ok_or_else(|| format!("--window {word}: say fast, default or safe"))
+    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: say fast, default or safe"))
 }
 
 fn trouble(word: &str) -> Result<Trouble, String> {

@@ -4,11 +4,14 @@
 
 use super::resident::Resident;
 use super::{BOUND, Fleet, Options};
-use lockmesh_protocol::id::AgentNumber;
-use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// How long a program thinks between two requests.
+const THINK: Duration = Duration::from_millis(250);
 
 /// A host that died is away for so long, at least and at most.
 const DOWNTIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
@@ -40,9 +43,10 @@ pub struct CrashReport {
 /// # Errors
 /// An invariant is broken, or something that must happen does not, in words.
 pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
-    let mut fleet = Fleet::of_servers(options, 0, true)?;
+    let mut fleet = Fleet::of_servers(options, 0, true, THINK)?;
     fleet.begin_agents();
-    let (mut verdicts, mut grants, mut wrongly_failed) = (Vec::new(), Vec::new(), 0);
+    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+    let mut tally = Tally::default();
     for _ in 0..crashes {
         fleet.run_until_so("all hosts hold their locks", |fleet| {
             (0..fleet.size).all(|h| fleet.holds_own(h))
@@ -52,11 +56,9 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
         fleet.run_until(fleet.now() + pause)?;
         let is_waited_for = |fleet: &Fleet| fleet.residents(next).any(|one| one.waits(fleet.state()));
         fleet.run_until_so("another host waits for the lock", is_waited_for)?;
-        wrongly_failed += fleet.verdicts().len();
         let death = fleet.kill(host)?;
-        let (verdict, wrong) = fleet.await_verdict(&death)?;
-        wrongly_failed += wrong;
-        verdicts.push(verdict);
+        tally.dead.insert(death.lease);
+        verdicts.push(fleet.await_verdict(&death, &mut tally)?);
         grants.push(fleet.await_next_holder(next, death.at)?);
     }
     let Options { agents, window, .. } = options;
@@ -66,7 +68,7 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
         crashes,
         verdict: middle_and_most(verdicts),
         next_holder: middle_and_most(grants),
-        wrongly_failed,
+        wrongly_failed: tally.wrongly_failed,
         seconds: fleet.now().0 as f64 / 1e6,
     })
 }
@@ -74,8 +76,15 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
 /// A host that died.
 struct Death {
     at: Time,
-    agent: AgentNumber,
+    lease: LeaseId,
     window: HealthWindow,
+}
+
+/// Verdicts on whom are right, and how many were not.
+#[derive(Default)]
+struct Tally {
+    dead: BTreeSet<LeaseId>,
+    wrongly_failed: usize,
 }
 
 impl Fleet {
@@ -87,22 +96,20 @@ impl Fleet {
 
     fn kill(&mut self, host: usize) -> Result<Death, String> {
         let world = &mut self.world;
-        let agent = world.agents[host].registration().ok_or("it holds a lock and is not registered")?.number;
+        let lease = world.agents[host].registration().ok_or("it holds a lock and is not registered")?.lease;
         let downtime = world.stage.draw.duration(DOWNTIME.0, DOWNTIME.1);
         world.agents[host].die_unheard(&mut world.stage, &mut world.judge, downtime);
         let window = world.stage.plan.clients.residents.map(|plan| plan.window).unwrap_or_default();
-        Ok(Death { at: world.stage.now, agent, window })
+        Ok(Death { at: world.stage.now, lease, window })
     }
 
-    /// How long it took to fail a host that died; how many others were failed meanwhile.
-    fn await_verdict(&mut self, death: &Death) -> Result<(Duration, usize), String> {
-        let mut wrong = 0;
+    /// How long it took to fail a host that died.
+    fn await_verdict(&mut self, death: &Death, tally: &mut Tally) -> Result<Duration, String> {
         loop {
             for (failure, at) in self.verdicts() {
-                if failure.lease.agent != death.agent {
-                    wrong += 1;
-                } else if failure.window >= death.window {
-                    return Ok((at.since(death.at), wrong));
+                tally.wrongly_failed += usize::from(!tally.dead.contains(&failure.lease));
+                if failure.lease == death.lease && failure.window >= death.window {
+                    return Ok(at.since(death.at));
                 }
             }
             self.wait_since(death.at, "the host that died is failed")?;

@@ -4,6 +4,10 @@
 use super::{Fleet, Options};
 use lockmesh_protocol::record::MemberStatus;
 use serde::Serialize;
+use std::time::Duration;
+
+/// How long a program thinks between two requests.
+const THINK: Duration = Duration::from_millis(100);
 
 /// How a fleet came.
 #[derive(Clone, Debug, Serialize)]
@@ -29,7 +33,7 @@ pub struct JoinReport {
 /// # Errors
 /// An invariant is broken, or somebody never gets in, in words.
 pub fn join(options: Options) -> Result<JoinReport, String> {
-    let mut fleet = Fleet::of_servers(options, 0, false)?;
+    let mut fleet = Fleet::of_servers(options, 0, false, THINK)?;
     let (began, before) = (fleet.now(), fleet.world.judge.history.last());
     fleet.begin_agents();
     let seconds = |fleet: &Fleet| fleet.now().since(began).as_secs_f64();

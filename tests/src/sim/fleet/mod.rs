@@ -60,14 +60,19 @@ struct Fleet {
 
 impl Fleet {
     /// Three servers, of which one leads, and no agent as yet. One in so many datagrams is lost;
-    /// none for 0.
-    fn of_servers(options: Options, loses_one_in: u64, is_contended: bool) -> Result<Self, String> {
+    /// none for 0. Programs think for so long between two requests.
+    fn of_servers(
+        options: Options,
+        loses_one_in: u64,
+        is_contended: bool,
+        think: Duration,
+    ) -> Result<Self, String> {
         let residents = ResidentPlan { window: options.window, is_contended };
-        // Who holds a lock in peace has nothing to think about.
-        let think = Duration::from_millis(if is_contended { 250 } else { 5_000 });
         let plan = plan::plan(options.agents, loses_one_in, residents, think);
         let draw = Draw::new(options.seed);
-        let world = World::of_servers(Stage::of(plan, draw, FaultInjection::None, Detail::Nothing));
+        let mut world = World::of_servers(Stage::of(plan, draw, FaultInjection::None, Detail::Nothing));
+        // The state grows with the fleet, and with it both the entries and each look at all of it.
+        world.judge.history.check_every = 1 + options.agents as u64 / 16;
         let mut fleet = Self { world, size: options.agents, seen: LogIndex(0) };
         fleet.run_until_so("a server leads", |fleet| fleet.world.machines.values().any(|m| m.serves()))?;
         Ok(fleet)

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How long one run lasts between two words of its progress.
 const SLICE: Duration = Duration::from_secs(60);
 
+/// How long a program thinks that holds its lock, and wants nothing more.
+const THINK: Duration = Duration::from_secs(5);
+
 /// How slow a slow node is: it takes in what came in so long, at most, all at once.
 const SLOWNESS: Duration = Duration::from_millis(50);
 
@@ -116,7 +119,7 @@ pub fn peace(
     node_hours: f64,
     progress: impl Fn(f64),
 ) -> Result<PeaceReport, String> {
-    let mut fleet = Fleet::of_servers(options, trouble.loses_one_in(), false)?;
+    let mut fleet = Fleet::of_servers(options, trouble.loses_one_in(), false, THINK)?;
     fleet.begin_agents();
     fleet.run_until_so("all hosts hold their locks", |fleet| (0..fleet.size).all(|h| fleet.holds_own(h)))?;
     let mut disturber = Disturber::new(&mut fleet, trouble, options.window);
