@@ -1,14 +1,15 @@
 //! Very many agents that do nothing but renew their leases, and what they cost the servers:
-//! `fleet_load [--agents N] [--window fast|default|none]… [--seconds N] [--json]`; 1,000 agents with
-//! a session of each window in turn, for 30 s, unless told otherwise. With `none` they have no
-//! session.
+//! `fleet_load [--agents N] [--window fast|default|none]… [--seconds N] [--json]`; 1,000 agents,
+//! with a `default` session each and then with a `fast` one, for 30 s, unless told otherwise. With
+//! `none` they have no session.
 //!
 //! The agents are stand-ins in this process, each with a socket and connections of its own; the
 //! three servers are processes, of the build that `LOCKMESH_BIN` names if it is set. Prints a line,
-//! or an object of JSON, for each window. Fails with 1 where an agent's lease is not acknowledged or
-//! ends, and with 2 where it does not know what is wanted.
+//! or an object of JSON, for each window. Fails with 1 where an agent's lease is not acknowledged
+//! or ends, and with 2 where it does not know what is wanted.
 
 use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::Fleet;
 use lockmesh_tests::probe::{processor_time, resident_bytes};
 use lockmesh_tests::stand_ins::{Issuer, StandIn};
@@ -122,10 +123,11 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
             agent.begin_session(window).await?;
         }
     }
-    tokio::time::sleep(SETTLE).await;
+    // This thread is none of those that serve the agents.
+    let_pass(SETTLE);
     let names = by_rank(&fleet);
     let (began, before) = (Instant::now(), Used::now(&fleet, &names, &agents));
-    tokio::time::sleep(Duration::from_secs(wanted.seconds)).await;
+    let_pass(Duration::from_secs(wanted.seconds));
     let (seconds, after) = (began.elapsed().as_secs_f64(), Used::now(&fleet, &names, &agents));
     let cores = |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds;
     let server = |(place, name): (usize, &String)| ServerCost {

@@ -15,10 +15,12 @@ use lockmesh_tests::sim::fleet::crash::{CrashReport, crash};
 use lockmesh_tests::sim::fleet::join::{JoinReport, join};
 use lockmesh_tests::sim::fleet::peace::{PeaceReport, Trouble, peace};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// How often somebody who waits hears how far a run has come, in seconds.
@@ -49,6 +51,25 @@ struct Wanted {
 struct Run {
     options: Options,
     trouble: Trouble,
+}
+
+/// How much of it was printed.
+#[derive(Default)]
+struct Printed {
+    /// Of so many runs what came of them.
+    count: usize,
+    /// What came of later ones, and how many seconds they took.
+    ready: BTreeMap<usize, (Result<Report, String>, f64)>,
+    /// Whether something was not well.
+    is_bad: bool,
+}
+
+impl Printed {
+    fn take_next(&mut self) -> Option<(Result<Report, String>, f64)> {
+        let next = self.ready.remove(&self.count)?;
+        self.count += 1;
+        Some(next)
+    }
 }
 
 #[derive(Serialize)]
@@ -118,32 +139,29 @@ impl Wanted {
         }
     }
 
-    /// Does all that is wanted, in the order in which it was said; whether all is well.
+    /// Does all that is wanted, and prints it in the order in which it was said; whether all is
+    /// well.
     fn run(&self) -> bool {
         let runs = self.runs();
-        let (next, reports) = (Mutex::new(0), Mutex::new(Vec::new()));
+        let (next, printed) = (AtomicUsize::new(0), Mutex::new(Printed::default()));
         let work = || {
             loop {
-                let mine = {
-                    let mut next = next.lock().expect("nobody panics");
-                    *next += 1;
-                    *next - 1
-                };
+                let mine = next.fetch_add(1, Ordering::Relaxed);
                 let Some(run) = runs.get(mine) else { return };
                 let began = Instant::now();
-                let report = self.measure(*run);
-                reports.lock().expect("nobody panics").push((mine, report, began.elapsed().as_secs_f64()));
+                let report = (self.measure(*run), began.elapsed().as_secs_f64());
+                let mut printed = printed.lock().expect("nobody panics");
+                printed.ready.insert(mine, report);
+                while let Some((report, took)) = printed.take_next() {
+                    printed.is_bad |= !self.print(&runs[printed.count - 1], &report, took);
+                }
             }
         };
         std::thread::scope(|scope| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             (0..cores.min(runs.len())).for_each(|_| drop(scope.spawn(work)));
         });
-        let mut reports = reports.into_inner().expect("nobody panics");
-        reports.sort_unstable_by_key(|(place, ..)| *place);
-        reports
-            .iter()
-            .fold(true, |is_well, (place, report, took)| self.print(&runs[*place], report, *took) && is_well)
+        !printed.into_inner().expect("nobody panics").is_bad
     }
 
     fn runs(&self) -> Vec<Run> {

@@ -24,8 +24,8 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// So many agents, of whose datagrams one in so many is lost (none for 0), with such programs, which
-/// think so long between two requests.
+/// So many agents, of whose datagrams one in so many is lost (none for 0), with such programs,
+/// which think so long between two requests.
 pub(super) fn plan(agents: usize, loses_one_in: u64, residents: ResidentPlan, think: Duration) -> Plan {
     Plan {
         voters: 3,
