@@ -83,6 +83,14 @@ impl StandIn {
         lease.wait_for(|lease| lease.renewed.is_some()).await.expect("it goes on");
     }
 
+    /// Ends all connections of all of these, at once: each waits for the other ends to hear of it.
+    pub async fn close_all(agents: Vec<Self>) {
+        let close = |agent: Self| tokio::spawn(async move { agent.upstream.close().await });
+        for closed in agents.into_iter().map(close).collect::<Vec<_>>() {
+            closed.await.expect("it closes");
+        }
+    }
+
     /// Makes a session that ends when this node was silent for such a window.
     ///
     /// # Errors

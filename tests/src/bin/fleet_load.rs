@@ -145,9 +145,7 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
         agents_cores: cores(after.own, before.own),
         leases_lost: agents.iter().filter(|agent| agent.upstream.lease().borrow().ended.is_some()).count(),
     };
-    for agent in &agents {
-        agent.upstream.close().await;
-    }
+    StandIn::close_all(agents).await;
     tokio::task::spawn_blocking(|| fleet.stop()).await.expect("it ends");
     match cost.leases_lost {
         0 => Ok(cost),
