@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 /// How long anything may take before it counts as never.
 const NEVER: Duration = Duration::from_secs(120);
 
+/// So many agents come at once. This one process has the processors of all of them: of more, none
+/// would have its handshakes done before it gives them up and begins anew.
+const CONNECTING: usize = 25;
+
 /// After all sessions are there, agents renew for so long before anything is measured.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -111,11 +115,18 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
         .collect();
     let issuer = Issuer::of(&folder.path().join("tls"));
     let began = Instant::now();
-    let agents: Vec<StandIn> =
-        (0..wanted.agents).map(|number| StandIn::start(&issuer, number, &servers)).collect();
-    for agent in &agents {
-        let acknowledged = tokio::time::timeout(NEVER, agent.is_acknowledged()).await;
-        acknowledged.map_err(|_| "an agent's lease is not acknowledged".to_owned())?;
+    let mut agents: Vec<StandIn> = Vec::new();
+    while agents.len() < wanted.agents {
+        let group = agents.len()..wanted.agents.min(agents.len() + CONNECTING);
+        agents.extend(group.map(|number| StandIn::start(&issuer, number, &servers)));
+        let all = async {
+            for agent in agents.iter().rev().take(CONNECTING) {
+                agent.is_acknowledged().await;
+            }
+        };
+        if tokio::time::timeout(NEVER, all).await.is_err() {
+            return Err(what_is_missing(&agents));
+        }
     }
     let joined_seconds = began.elapsed().as_secs_f64();
     if let Some(window) = window {
@@ -151,6 +162,17 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
         0 => Ok(cost),
         lost => Err(format!("the leases of {lost} agents ended while they renewed: {cost}")),
     }
+}
+
+/// Whose lease is not acknowledged, and why.
+fn what_is_missing(agents: &[StandIn]) -> String {
+    let missing = agents.iter().filter(|agent| agent.upstream.lease().borrow().renewed.is_none());
+    let missing: Vec<&StandIn> = missing.collect();
+    let first = missing.first().map(|agent| agent.upstream.not_ready());
+    format!(
+        "after {NEVER:?} the leases of {} agents are not acknowledged; the first: {first:?}",
+        missing.len()
+    )
 }
 
 /// All servers, the leader first.
