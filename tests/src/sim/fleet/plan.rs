@@ -70,12 +70,16 @@ pub(super) fn plan(agents: usize, loses_one_in: u64, residents: ResidentPlan, th
         },
         guards: GuardPlan {
             per_agent: 0,
+            locks: 0,
             drift: 0,
             stop: None,
             stop_length: Duration::ZERO,
             kill: None,
             revoke: None,
             unheard_once_in: 0,
+            host_trouble: None,
+            host_trouble_length: Duration::ZERO,
+            is_crowd: false,
         },
     }
 }
