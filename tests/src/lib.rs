@@ -7,7 +7,8 @@
 //! [`history`] records what clients ask and are told, and holds it to what was promised;
 //! [`cluster`] runs three servers and agents with a network between them that obeys, and [`chaos`]
 //! strikes them under a recorded load; [`hosts`] gives each a network of its own, and lets the
-//! holder's host die. [`tidy`] reads the sources instead, and [`fuzz`] plays with every decoder;
+//! holder's host die. [`stand_ins`] are very many agents in one process, and [`probe`] looks at a
+//! process from outside. [`tidy`] reads the sources instead, and [`fuzz`] plays with every decoder;
 //! [`service`] is a server's QUIC service with a driver that a test commands. [`hunt`] breaks rules
 //! on purpose and says what finds each. [`readme`] types what the README tells to type.
 //!
@@ -28,9 +29,11 @@ pub mod http;
 pub mod hunt;
 pub mod kill;
 pub mod ledger;
+pub mod probe;
 pub mod process;
 pub mod quorum;
 pub mod readme;
 pub mod service;
 pub mod sim;
+pub mod stand_ins;
 pub mod tidy;

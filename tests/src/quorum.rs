@@ -9,6 +9,7 @@ use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
 use lockmesh_server::{Server, ServerOptions};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// Servers that found a cluster together.
@@ -66,6 +67,11 @@ impl Quorum {
     /// The agent's certificate.
     pub fn agent(&self) -> &Identity {
         &self.agent
+    }
+
+    /// The folder with the files of the cluster's authority.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.path().join("tls")
     }
 
     /// A certificate of the cluster's authority for a node.

@@ -1,6 +1,11 @@
 //! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the
 //! end, and the same seed makes the same run.
 
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_tests::sim::fleet::Options;
+use lockmesh_tests::sim::fleet::crash::crash;
+use lockmesh_tests::sim::fleet::join::join;
+use lockmesh_tests::sim::fleet::peace::{Trouble, peace};
 use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, trace};
 
 fn storms(seeds: std::ops::Range<u64>) -> Marks {
@@ -37,4 +42,43 @@ fn the_same_seed_makes_the_same_run() {
             [(); 2].map(|()| trace(seed, Focus::Everything, FaultInjection::None));
         assert!(first == second, "cargo sim --twice {seed} says where they part");
     }
+}
+
+#[test]
+fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
+    for window in [HealthWindow::Fast, HealthWindow::Default] {
+        let report = crash(Options { seed: 1, agents: 32, window }, 3).expect("no promise is broken");
+        assert_eq!(report.wrongly_failed, 0);
+        let (middle, most) = report.next_holder;
+        let bound = if window == HealthWindow::Fast { 3.0 } else { 7.0 };
+        assert!(report.verdict.0 <= middle && most < bound, "{report:?}");
+    }
+}
+
+/// An hour of nodes of each.
+fn peaceful(troubles: &[Trouble]) {
+    for trouble in troubles {
+        let options = Options { seed: 1, agents: 100, window: HealthWindow::Default };
+        let report = peace(options, *trouble, 1.0, |_| {}).expect("no promise is broken");
+        assert_eq!(report.wrongly_failed, 0, "{report:?}");
+        assert!(report.renewals_a_second > 0.5, "{report:?}");
+    }
+}
+
+#[test]
+fn a_fleet_of_whose_datagrams_many_are_lost_is_not_failed() {
+    peaceful(&[Trouble::Loss5, Trouble::Loss10, Trouble::Loss25]);
+}
+
+#[test]
+fn slow_nodes_and_a_rack_that_is_dark_for_a_while_are_not_failed() {
+    peaceful(&[Trouble::Slow, Trouble::Dark2, Trouble::Dark4]);
+}
+
+#[test]
+fn agents_that_come_at_once_all_get_in() {
+    let report = join(Options { seed: 1, agents: 200, window: HealthWindow::Default });
+    let report = report.expect("no promise is broken");
+    assert_eq!(report.wrongly_failed, 0, "{report:?}");
+    assert!(report.acknowledged < 10.0, "{report:?}");
 }

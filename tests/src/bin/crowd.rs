@@ -7,6 +7,7 @@
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;
+use lockmesh_tests::probe;
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -237,11 +238,7 @@ struct Probe {
 
 impl Probe {
     fn resident_bytes(&self) -> usize {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.process)).expect("the server runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
-        let kibibytes: usize = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
-        kibibytes * 1024
+        probe::resident_bytes(self.process)
     }
 
     fn open_files(&self) -> usize {

@@ -5,6 +5,9 @@
 //! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` does the loss of a link
 //! beside Consul, whose program `tests/src/hosts/fetch_consul.sh` fetches.
 //!
+//! `hosts --idle [--seconds N] [--json]` lets nothing happen for a minute, or as long as is said,
+//! and measures what an agent costs without a session, with a default and with a fast one.
+//!
 //! Needs root. All of it happens in a sandbox of its own, of which nothing is left in whatever way
 //! it ends; where an expectation is broken, its logs stay in `target/hosts/`. Fails then with 1,
 //! and with 2 where nothing could be run.
@@ -14,16 +17,19 @@ use lockmesh_tests::hosts::belief::believe;
 use lockmesh_tests::hosts::consul::Comparison;
 use lockmesh_tests::hosts::expectation::Window;
 use lockmesh_tests::hosts::fault::{self, Fault};
-use lockmesh_tests::hosts::{Contest, sandbox, windows};
+use lockmesh_tests::hosts::{Contest, idle, sandbox, windows};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// How often each failover is measured beside Consul, unless told otherwise.
 const ROUNDS_BESIDE_CONSUL: usize = 5;
+/// How long agents are measured that do nothing, unless told otherwise.
+const IDLE_SECONDS: u64 = 60;
 /// How often each fault is done, unless told otherwise.
 const ROUNDS: usize = 10;
 
@@ -35,6 +41,8 @@ struct Options {
     json: bool,
     binary: Option<PathBuf>,
     consul: Option<PathBuf>,
+    is_idle: bool,
+    seconds: Option<u64>,
     is_list: bool,
     is_inside: bool,
     witness: Option<PathBuf>,
@@ -60,6 +68,8 @@ impl Options {
                 "--fault" => options.faults.push(fault(&value()?)?),
                 "--window" => options.windows.push(window(&value()?)?),
                 "--json" => options.json = true,
+                "--idle" => options.is_idle = true,
+                "--seconds" => options.seconds = Some(seconds(&value()?)?),
                 "--list" => options.is_list = true,
                 "--binary" => options.binary = Some(program(&value()?)?),
                 "--beside-consul" => options.consul = Some(program(&value()?)?),
@@ -100,6 +110,11 @@ impl Options {
         let folder = sandbox::prepare();
         let logs = folder.join("logs");
         fs::create_dir(&logs).expect("the folder can be written to");
+        if self.is_idle {
+            let length = Duration::from_secs(self.seconds.unwrap_or(IDLE_SECONDS));
+            self.print(&idle::measure(&folder, length));
+            return Ok(ExitCode::SUCCESS);
+        }
         let is_clean = match &self.consul {
             Some(consul) => {
                 let rounds = self.rounds.unwrap_or(ROUNDS_BESIDE_CONSUL);
@@ -144,6 +159,11 @@ fn keep(logs: &Path) -> PathBuf {
 fn rounds(word: &str) -> Result<usize, String> {
     let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
     rounds.ok_or_else(|| format!("--rounds {word}: say a number from 1 to 1000"))
+}
+
+fn seconds(word: &str) -> Result<u64, String> {
+    let seconds = word.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
+    seconds.ok_or_else(|| format!("--seconds {word}: say a number from 1 to 3600"))
 }
 
 fn fault(word: &str) -> Result<Fault, String> {

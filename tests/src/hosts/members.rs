@@ -123,6 +123,11 @@ impl Hosts {
         self.process(host).signal("CONT");
     }
 
+    /// The number of the process of a host's server or agent.
+    pub fn number(&self, host: &str) -> u32 {
+        self.process(host).number()
+    }
+
     fn process(&self, host: &str) -> &Process {
         self.members[self.place(host)].process.as_ref().expect("it runs")
     }

@@ -11,6 +11,7 @@
 //! | `expectation` | what must become of the lock then |
 //! | `round` | a holder, two contenders, one fault |
 //! | `report` | what came of it |
+//! | `idle` | what agents cost while nothing happens |
 //! | `consul` | the same end of a host beside Consul |
 //!
 //! **Invariant:** two holders never believe at the same moment of the clock that all hosts share.
@@ -22,6 +23,7 @@ pub mod consul;
 pub mod expectation;
 pub mod fault;
 pub mod guard;
+pub mod idle;
 pub mod members;
 pub mod network;
 pub mod report;

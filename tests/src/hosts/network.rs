@@ -2,11 +2,22 @@
 //!
 //! A cable can be pulled, and packets can be dropped in one direction alone.
 
+use crate::dialect::number;
+use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
 /// The bridge.
 const BRIDGE: &str = "cables";
+
+/// How much went one way.
+#[derive(Clone, Copy, Debug)]
+pub struct Carried {
+    /// Frames of Ethernet, each with one datagram or less.
+    pub packets: u64,
+    /// All their bytes.
+    pub bytes: u64,
+}
 
 /// The hosts' network. The sandbox that it was made in takes it away.
 #[derive(Debug)]
@@ -61,6 +72,18 @@ impl Network {
     /// Undoes that.
     pub fn mend(&self, from: &str, to: &str) {
         ip(&["-n", from, "route", "delete", "blackhole", &self.address(to).to_string()]);
+    }
+
+    /// What a host's cable has carried: to the host, and from it.
+    pub fn carried(&self, host: &str) -> (Carried, Carried) {
+        let shown = ip(&["-n", host, "-s", "-j", "link", "show", "dev", "eth0"]);
+        let links: Value = serde_json::from_str(&shown).expect("ip answers in JSON");
+        let counters = &links[0]["stats64"];
+        let way = |name: &str| Carried {
+            packets: number(&counters[name], "packets"),
+            bytes: number(&counters[name], "bytes"),
+        };
+        (way("rx"), way("tx"))
     }
 
     /// Every process on a host.

@@ -18,7 +18,8 @@ use super::session_watches::SessionWatches;
 use super::stage::{Event, Stage};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
-    Answered, CallToken, ConnectionId, Input, LocalCall, Notice, Outbox, QuorumClient, QuorumClientConfig,
+    Answered, CallToken, ConnectionId, Counts, Input, LocalCall, Notice, Outbox, QuorumClient,
+    QuorumClientConfig,
 };
 use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
@@ -52,12 +53,16 @@ pub struct Agent {
     pub(super) place: usize,
     /// Which of its lives in the simulation.
     pub(super) life: u64,
-    /// How often its host was started.
-    boots: u8,
     /// Its host's.
     clock: Clock,
     /// It takes nothing in until then.
     busy_until: Time,
+    /// How long it takes nothing in after it has taken something, at most.
+    pub(super) slowness: Duration,
+    /// How often its host was started.
+    boots: u32,
+    /// How often it was said that it could not register, for another reason than before.
+    pub(super) attempts_failed: u64,
     /// The moment whose events it takes in all at once, however slow it is.
     turn: Option<Time>,
     pub(super) upstream: QuorumClient,
@@ -103,9 +108,11 @@ impl Agent {
         let mut agent = Self {
             place,
             life: 0,
-            boots: 1,
             clock,
             busy_until: Time(0),
+            slowness: stage.plan.clients.agent_turn,
+            boots: 1,
+            attempts_failed: 0,
             turn: None,
             upstream: upstream(stage, (place, 1), Time(0)),
             connections: BTreeMap::new(),
@@ -140,6 +147,16 @@ impl Agent {
         for task in 0..self.tasks.len() {
             self.think(stage, task);
         }
+    }
+
+    /// What it counted since it was started.
+    pub fn counts(&self) -> &Counts {
+        self.upstream.counts()
+    }
+
+    /// Its present registration.
+    pub fn registration(&self) -> Option<&Registration> {
+        self.registration.as_ref()
     }
 
     /// The process dies and comes back after a while: what was under way is forgotten.
@@ -196,6 +213,14 @@ impl Agent {
         self.turn = None;
     }
 
+    /// Its host dies, of which no server hears before its connections are silent for too long.
+    pub fn die_unheard(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
+        for connection in self.connections.values() {
+            stage.after(IDLE_TIMEOUT, Event::HungUp(connection.server, self.place));
+        }
+        self.lose_host(stage, judge, downtime);
+    }
+
     /// It ends as it should, and comes back: everybody was told something before.
     pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentEnded);
@@ -232,7 +257,7 @@ impl Agent {
             return Some(self.busy_until);
         }
         self.turn = Some(stage.now);
-        let slowness = stage.plan.clients.agent_turn;
+        let slowness = self.slowness;
         if !slowness.is_zero() && !stage.calm {
             self.busy_until = stage.now + stage.draw.duration(Duration::ZERO, slowness);
         }
@@ -310,6 +335,7 @@ impl Agent {
         let call = local_call(&wish.request);
         let token = self.next_token();
         let goes_away = match &call {
+            _ if stage.plan.clients.residents.is_some() => None,
             LocalCall::Acquire { wait, .. } => stage.draw.once_in(4).then_some(*wait),
             LocalCall::Read { blocking: Some(blocking), .. } if !stage.calm => {
                 stage.draw.once_in(8).then_some(blocking.wait)
@@ -434,10 +460,15 @@ impl Agent {
     }
 
     /// Whether what guards on this host may believe has changed.
-    fn notice_lease(&mut self, stage: &Stage, judge: &mut Judge) -> bool {
+    fn notice_lease(&mut self, stage: &mut Stage, judge: &mut Judge) -> bool {
         let lease = self.upstream.lease();
         if *lease == self.lease {
             return false;
+        }
+        let window = stage.plan.clients.residents.map(|residents| residents.window).unwrap_or_default();
+        let deadline = self.lease.deadline(window).filter(|_| lease.renewed.is_some());
+        if deadline.is_some_and(|deadline| deadline < self.clock.at(stage.now)) {
+            stage.hit(Mark::LeaseLate);
         }
         self.lease = lease.clone();
         let Some(registration) = self.registration else { return true };
@@ -481,7 +512,8 @@ impl Agent {
                 self.tasks.iter_mut().for_each(|task| task.client.may_stay_granted(&session));
             }
             Notice::LeaseLost(_) => stage.hit(Mark::LeaseLost),
-            Notice::NotRegistered(_) | Notice::ConnectionFailed(_) => {}
+            Notice::NotRegistered(_) => self.attempts_failed += 1,
+            Notice::ConnectionFailed(_) => {}
         }
     }
 
@@ -504,6 +536,7 @@ impl Agent {
         }
         let Some(task) = self.task_of(token) else { return };
         if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer
+            && stage.plan.clients.residents.is_none()
             && stage.draw.once_in(8)
         {
             // The client goes while the answer is on its way to it.
@@ -581,7 +614,7 @@ fn local_call(request: &Request) -> LocalCall {
     }
 }
 
-fn upstream(stage: &mut Stage, (place, boots): (usize, u8), now: Time) -> QuorumClient {
+fn upstream(stage: &mut Stage, (place, boots): (usize, u32), now: Time) -> QuorumClient {
     // Each life is a process of its own, on one boot of one host.
     let process = u128::from(stage.draw.bits());
     let clients = &stage.plan.clients;
@@ -590,7 +623,7 @@ fn upstream(stage: &mut Stage, (place, boots): (usize, u8), now: Time) -> Quorum
         registration: AgentRegistration {
             incarnation: Incarnation {
                 process: process.to_be_bytes(),
-                boot: [place as u8, boots, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                boot: (((place as u128) << 32) | u128::from(boots)).to_be_bytes(),
                 ..Incarnation::default()
             },
             port: port(place),
@@ -623,10 +656,7 @@ fn configured(stage: &Stage) -> Vec<String> {
 
 /// The registration of the agent with this number in the simulation.
 pub(super) fn registration(place: usize) -> AgentRegistration {
-    let node = Node::of(
-        format!("n{place}").into(),
-        format!("5a0f2b6e-3c60-4d3f-9d5c-0000000000{place:02}"),
-        "127.0.0.1",
-    );
+    let node =
+        Node::of(format!("n{place}").into(), format!("5a0f2b6e-3c60-4d3f-9d5c-{place:012}"), "127.0.0.1");
     AgentRegistration::of(node)
 }

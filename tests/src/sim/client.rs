@@ -4,6 +4,7 @@
 use super::administrator::Administrator;
 use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
+use super::fleet::resident::Resident;
 use super::judge::Judge;
 use super::locker::Locker;
 use super::stage::Stage;
@@ -49,6 +50,8 @@ pub enum Client {
     Archivist(Archivist),
     /// Looks after the quorum.
     Administrator(Administrator),
+    /// Takes a host's lock, in a fleet.
+    Resident(Resident),
 }
 
 /// Reads what others write.
@@ -71,6 +74,9 @@ impl Client {
     /// The clients of one agent.
     pub fn all(stage: &mut Stage, place: usize) -> Vec<Client> {
         let plan = stage.plan.clients.clone();
+        if let Some(residents) = plan.residents {
+            return Resident::all(residents, place, plan.agents).into_iter().map(Self::Resident).collect();
+        }
         let mut all = Vec::new();
         for _ in 0..plan.lockers {
             all.push(Self::Locker(Locker::new(place)));
@@ -98,6 +104,7 @@ impl Client {
             Self::Watcher(_) => "a watcher",
             Self::Archivist(_) => "an archivist",
             Self::Administrator(_) => "an administrator",
+            Self::Resident(_) => "a resident",
         }
     }
 
@@ -118,6 +125,7 @@ impl Client {
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
             (Self::Archivist(archivist), _) => archivist.wish(stage),
             (Self::Administrator(administrator), _) => administrator.wish(stage),
+            (Self::Resident(resident), _) => resident.wish(stage, judge),
         }
     }
 
@@ -141,6 +149,7 @@ impl Client {
             (Self::Watcher(watcher), _) => watcher.heard(response),
             (Self::Archivist(archivist), _) => archivist.heard(stage, judge, response),
             (Self::Administrator(administrator), _) => administrator.heard(stage, &response),
+            (Self::Resident(resident), _) => resident.heard(stage, &response),
             (Self::Renewer, _) => {}
         }
     }
@@ -183,6 +192,7 @@ impl Client {
         match self {
             Self::Locker(locker) => locker.restart(stage, judge),
             Self::Archivist(archivist) => archivist.gave_up(stage),
+            Self::Resident(resident) => resident.restart(),
             _ => {}
         }
     }
@@ -190,7 +200,7 @@ impl Client {
     /// Whether it was served since the storm ended, and wants nothing more.
     pub fn is_content(&self) -> bool {
         match self {
-            Self::Renewer | Self::Watcher(_) => true,
+            Self::Renewer | Self::Watcher(_) | Self::Resident(_) => true,
             Self::Locker(locker) => locker.is_content(),
             Self::Writer(writer) => writer.is_content(),
             Self::Cataloguer(cataloguer) => cataloguer.is_content(),

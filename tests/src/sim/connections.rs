@@ -10,6 +10,7 @@ use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
+use super::plan::Retransmission;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Outbox};
 use lockmesh_protocol::id::{RequestId, ServerId};
@@ -22,6 +23,9 @@ use std::time::Duration;
 
 /// A connection on which nothing arrives for so long ends.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// After so long an attempt to connect is given up.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A broken connection is noticed after so long, at most.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,6 +59,8 @@ pub struct Connection {
 struct Lost {
     waiting: VecDeque<Event>,
     since: Time,
+    /// How often it was sent again.
+    attempts: u32,
 }
 
 /// Which way something goes.
@@ -155,41 +161,56 @@ impl Agent {
         let (from, to) = ends(place, server, way);
         let lost = connection.lost(way);
         if !lost.waiting.is_empty() {
-            return lost.waiting.push_back(event);
+            lost.waiting.push_back(event);
+            if stage.plan.network.retransmission.is_some() {
+                // It is sent at once, and what is heard of it tells that the others were lost.
+                self.send_again(stage, number, way);
+            }
+            return;
         }
         if stage.send(from, to, event.clone()) {
             return;
         }
         self.disturbed.insert(server, stage.now);
-        if stage.draw.once_in(4) {
+        if stage.plan.network.retransmission.is_none() && stage.draw.once_in(4) {
             stage.hit(if way == Way::There { Mark::RequestLost } else { Mark::AnswerLost });
             return self.break_later(stage, number);
         }
         lost.waiting.push_back(event);
-        lost.since = stage.now;
-        retransmit_later(stage, place, number, way);
+        (lost.since, lost.attempts) = (stage.now, 0);
+        retransmit_later(stage, place, number, (way, 0));
     }
 
     /// What was lost is sent again, with all that waits behind it.
     pub fn retransmit(&mut self, stage: &mut Stage, number: u64, way: Way) {
+        if let Some(attempts) = self.send_again(stage, number, way) {
+            retransmit_later(stage, self.place, number, (way, attempts));
+        }
+    }
+
+    /// Sends what was lost; how often that was done, where it was lost again.
+    fn send_again(&mut self, stage: &mut Stage, number: u64, way: Way) -> Option<u32> {
         let place = self.place;
-        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let connection = self.connections.get_mut(&number)?;
         let server = connection.server;
         let (from, to) = ends(place, server, way);
         let lost = connection.lost(way);
         while let Some(event) = lost.waiting.front() {
             if stage.now.since(lost.since) >= IDLE_TIMEOUT {
                 stage.hit(Mark::ConnectionStarved);
-                return stage.after(Duration::ZERO, Event::Connection(place, number, false));
+                stage.after(Duration::ZERO, Event::Connection(place, number, false));
+                return None;
             }
             if !stage.send(from, to, event.clone()) {
                 self.disturbed.insert(server, stage.now);
-                return retransmit_later(stage, place, number, way);
+                lost.attempts += 1;
+                return Some(lost.attempts);
             }
             self.disturbed.insert(server, stage.now);
             stage.hit(Mark::Retransmitted);
             lost.waiting.pop_front();
         }
+        None
     }
 
     /// A server answered a call.
@@ -258,7 +279,10 @@ impl Agent {
         let dial = Event::Dial(server, self.place, number);
         if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
             self.disturbed.insert(server, stage.now);
-            self.break_later(stage, number);
+            match stage.plan.network.retransmission {
+                Some(_) => stage.after(CONNECT_TIMEOUT, Event::Connection(self.place, number, false)),
+                None => self.break_later(stage, number),
+            }
         }
     }
 
@@ -327,8 +351,11 @@ fn ends(agent: usize, server: ServerId, way: Way) -> (Place, Place) {
     }
 }
 
-fn retransmit_later(stage: &mut Stage, agent: usize, number: u64, way: Way) {
+fn retransmit_later(stage: &mut Stage, agent: usize, number: u64, (way, attempts): (Way, u32)) {
     let (least, most) = RETRANSMIT_INTERVAL;
-    let wait = stage.draw.duration(least, most);
+    let wait = match stage.plan.network.retransmission {
+        Some(Retransmission { probe_timeout, .. }) => probe_timeout * (1 << attempts.min(8)),
+        None => stage.draw.duration(least, most),
+    };
     stage.after(wait, Event::Retransmit(agent, number, way));
 }

@@ -29,6 +29,7 @@
 //! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
 //! | `fault_injection` | what is broken on purpose |
+//! | `fleet/` | no storm but very many hosts: how soon a dead one is known, and that no healthy one is failed |
 
 pub mod administrator;
 pub mod agent;
@@ -48,6 +49,7 @@ pub mod disk;
 pub mod draw;
 pub mod durable;
 pub mod fault_injection;
+pub mod fleet;
 pub mod greetings;
 pub mod guard;
 pub mod guard_calls;

@@ -3,7 +3,7 @@
 
 use super::draw::Draw;
 use super::marks::{Mark, Marks};
-use super::plan::NetworkPlan;
+use super::plan::{NetworkPlan, Retransmission};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,37 @@ pub enum Place {
 /// One direction between two places.
 pub type Link = (Place, Place);
 
+/// As what something travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carriage {
+    /// A message between servers.
+    Message,
+    /// On a stream, in order and once.
+    Stream,
+    /// A connection is made with it.
+    Handshake,
+    /// A question on a connection that is made for it, where there was none a moment ago.
+    Question,
+}
+
+/// Who was asked nothing for so long has no connection for questions any more.
+const QUESTIONS_END: Duration = Duration::from_secs(5);
+
+/// So many datagrams, each waiting for the one before, make a connection.
+const HANDSHAKE_DATAGRAMS: usize = 4;
+
+/// Nothing is sent again after so long: the connection has ended before.
+const RETRANSMISSION_ENDS: Duration = Duration::from_secs(6);
+
+/// How much was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// Between agents and servers.
+    pub agents: u64,
+    /// Between servers.
+    pub servers: u64,
+}
+
 /// All links.
 #[derive(Debug)]
 pub struct Network {
@@ -34,6 +65,10 @@ pub struct Network {
     clogged: BTreeMap<Link, Time>,
     /// When the last message of a link arrives: what is not reordered must not come before it.
     last_arrivals: BTreeMap<Link, Time>,
+    /// When a question was asked last.
+    questions: BTreeMap<Link, Time>,
+    /// How much was sent, be it carried or not.
+    pub traffic: Traffic,
 }
 
 impl Network {
@@ -46,6 +81,8 @@ impl Network {
             shut: BTreeSet::new(),
             clogged: BTreeMap::new(),
             last_arrivals: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            traffic: Traffic::default(),
         }
     }
 
@@ -57,8 +94,17 @@ impl Network {
         marks: &mut Marks,
         now: Time,
         link: Link,
-        is_stream: bool,
+        kind: Carriage,
     ) -> Vec<Time> {
+        match link {
+            (Place::Server(_), Place::Server(_)) => self.traffic.servers += 1,
+            _ => self.traffic.agents += 1,
+        }
+        if let Some(retransmission) = self.plan.retransmission.filter(|_| self.carries(link)) {
+            let later = self.retransmitted(draw, now, link, (kind, retransmission));
+            return vec![self.arrival(draw, marks, now + later, link, true)];
+        }
+        let is_stream = kind != Carriage::Message;
         if !self.carries(link) || (!self.calm && draw.once_in(self.plan.loses_one_in)) {
             marks.hit(Mark::Lost);
             return Vec::new();
@@ -94,6 +140,48 @@ impl Network {
         }
         *last = at.max(*last);
         at
+    }
+
+    /// How much later something comes than it would if nothing were lost.
+    fn retransmitted(
+        &mut self,
+        draw: &mut Draw,
+        now: Time,
+        link: Link,
+        (kind, Retransmission { probe_timeout, first_probe_timeout }): (Carriage, Retransmission),
+    ) -> Duration {
+        let makes_connection = match kind {
+            Carriage::Message | Carriage::Stream => false,
+            Carriage::Handshake => true,
+            Carriage::Question => {
+                let before = self.questions.insert(link, now);
+                before.is_none_or(|before| now.since(before) > QUESTIONS_END)
+            }
+        };
+        // Servers always have more to say, and what is heard of that tells what was lost before.
+        let is_busy = matches!(link, (Place::Server(_), Place::Server(_)));
+        let mut later = self.lost_for(draw, probe_timeout, if is_busy { 1 } else { 2 });
+        if makes_connection {
+            for _ in 0..HANDSHAKE_DATAGRAMS {
+                let on_its_way = draw.duration(self.plan.delay.0, self.plan.delay.1);
+                later += on_its_way + self.lost_for(draw, first_probe_timeout, 2);
+            }
+        }
+        later
+    }
+
+    /// How long a datagram stays lost that was sent just now: each time-out sends two more, and is
+    /// so many times as long as the one before.
+    fn lost_for(&self, draw: &mut Draw, mut timeout: Duration, backoff: u32) -> Duration {
+        let one_in = self.plan.loses_one_in;
+        let mut lost_for = Duration::ZERO;
+        let mut is_lost = draw.once_in(one_in);
+        while is_lost && lost_for < RETRANSMISSION_ENDS {
+            lost_for += timeout;
+            timeout *= backoff;
+            is_lost = draw.once_in(one_in) && draw.once_in(one_in);
+        }
+        lost_for
     }
 
     /// Cuts one direction.

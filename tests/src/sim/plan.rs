@@ -5,6 +5,7 @@
 //! hide them.
 
 use super::draw::Draw;
+use lockmesh_protocol::lease::HealthWindow;
 use std::time::Duration;
 
 /// The fastest and the slowest clock: so many microseconds a second too many or too few.
@@ -93,6 +94,18 @@ pub struct NetworkPlan {
     pub lag: Duration,
     /// Whether a message may overtake another.
     pub reorders: bool,
+    /// What is lost of a stream comes later, as by QUIC; none where it is lost for good, or its
+    /// connection breaks.
+    pub retransmission: Option<Retransmission>,
+}
+
+/// How soon what was lost is sent again: after such a time, then after twice as long, and so on.
+#[derive(Clone, Copy, Debug)]
+pub struct Retransmission {
+    /// On a connection whose round trips have been measured.
+    pub probe_timeout: Duration,
+    /// While a connection is being made.
+    pub first_probe_timeout: Duration,
 }
 
 /// How disks behave.
@@ -231,6 +244,17 @@ pub struct ClientPlan {
     pub agent_turn: Duration,
     /// After how long a client gives up.
     pub timeout: Duration,
+    /// The programs of a fleet's hosts, which take the place of all these.
+    pub residents: Option<ResidentPlan>,
+}
+
+/// What the programs are of which every host of a fleet has the same.
+#[derive(Clone, Copy, Debug)]
+pub struct ResidentPlan {
+    /// How long a host may be silent before its sessions end.
+    pub window: HealthWindow,
+    /// Whether every host also waits for the lock of the one before it.
+    pub is_contended: bool,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -386,6 +410,7 @@ impl NetworkPlan {
             lags_one_in: *draw.pick(&[0, 0, 100, 10]),
             lag: draw.duration(10 * MS, 500 * MS),
             reorders: draw.once_in(2),
+            retransmission: None,
         }
     }
 }
@@ -480,6 +505,7 @@ impl ClientPlan {
             lock_delay: draw.duration(50 * MS, 2 * SECOND),
             agent_turn: *draw.pick(&[Duration::ZERO, Duration::ZERO, MS / 2, 30 * MS]),
             timeout: draw.duration(SECOND, 8 * SECOND),
+            residents: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::fault_injection::FaultInjection;
 use super::greetings::Hello;
 use super::guard::{Act, GuardEvent};
 use super::marks::{Mark, Marks};
-use super::network::{Network, Place};
+use super::network::{Carriage, Network, Place};
 use super::plan::{Focus, Plan};
 use super::session_watches::WatchTimer;
 use lockmesh_agent_core::quorum_client::CallToken;
@@ -206,6 +206,11 @@ impl Stage {
         let mut plan = Plan::draw(&mut draw);
         focus.adjust(&mut plan);
         fault_injection.adjust(&mut plan);
+        Self::of(plan, draw, fault_injection, detail)
+    }
+
+    /// The stage of a plan that was made without chance.
+    pub fn of(plan: Plan, draw: Draw, fault_injection: FaultInjection, detail: Detail) -> Self {
         Self {
             now: Time(0),
             draw,
@@ -238,7 +243,13 @@ impl Stage {
     pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
         let is_stream = matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_));
         let Self { network, draw, marks, .. } = self;
-        let arrivals = network.arrivals(draw, marks, self.now, (from, to), is_stream);
+        let kind = match &event {
+            Event::Dial(..) => Carriage::Handshake,
+            Event::Challenge(..) => Carriage::Question,
+            _ if is_stream => Carriage::Stream,
+            _ => Carriage::Message,
+        };
+        let arrivals = network.arrivals(draw, marks, self.now, (from, to), kind);
         for at in &arrivals {
             self.at(*at, event.clone());
         }
@@ -250,6 +261,15 @@ impl Stage {
         let ((at, _), event) = self.queue.pop_first()?;
         self.now = at;
         Some(event)
+    }
+
+    /// Whether the next event comes no later than that; if not, it is that time now.
+    pub fn is_due(&mut self, until: Time) -> bool {
+        let is_due = self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= until);
+        if !is_due {
+            self.now = self.now.max(until);
+        }
+        is_due
     }
 
     /// A number that no attempt had before.

@@ -3,6 +3,7 @@
 use super::agent::Agent;
 use super::bounds::Bounds;
 use super::chaos;
+use super::connections::CONNECT_TIMEOUT;
 use super::disk::DiskEvent;
 use super::invariant::Fact;
 use super::judge::Judge;
@@ -23,9 +24,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// After so long an attempt to connect is given up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Everything.
 #[derive(Debug)]
@@ -59,38 +57,53 @@ pub struct World {
 }
 
 impl World {
-    /// A new quorum.
-    pub fn new(mut stage: Stage) -> Self {
+    /// A new quorum, with its agents.
+    pub fn new(stage: Stage) -> Self {
+        let mut world = Self::before_start(stage);
+        let count = world.stage.plan.clients.agents;
+        let start = |place| Agent::start(&mut world.stage, &mut world.judge, place);
+        world.agents = (0..count).map(start).collect();
+        world.begin();
+        world
+    }
+
+    /// A new quorum to which agents will come.
+    pub fn of_servers(stage: Stage) -> Self {
+        let mut world = Self::before_start(stage);
+        world.begin();
+        world
+    }
+
+    fn before_start(stage: Stage) -> Self {
         let voters: Vec<_> = (1..=stage.plan.voters).map(ServerId).collect();
         let checkpoint = Core::bootstrap_snapshot(&voters);
         let machine =
             |id: &ServerId| (*id, Machine::new(&stage, *id, format!("s{id}"), 1, checkpoint.clone()));
         let machines = voters.iter().map(machine).collect();
-        let count = stage.plan.clients.agents;
-        let mut judge = Judge::new(LogIndex(1));
-        let agents = (0..count).map(|place| Agent::start(&mut stage, &mut judge, place)).collect();
-        chaos::begin(&mut stage);
-        let storm = stage.plan.storm;
-        stage.after(storm, Event::Calm);
-        stage.after(Duration::ZERO, Event::Operator);
-        let operator = Operator::default();
-        let mut world = Self {
+        Self {
             stage,
             machines,
-            agents,
-            judge,
-            operator,
+            agents: Vec::new(),
+            judge: Judge::new(LogIndex(1)),
+            operator: Operator::default(),
             led: None,
-            voters: voters.clone(),
+            voters,
             compared: LogIndex(0),
             renewers: BTreeMap::new(),
             planned: None,
             questions: BTreeSet::new(),
             bounds: BTreeMap::new(),
             done: false,
-        };
-        voters.into_iter().for_each(|id| world.start(id));
-        world
+        }
+    }
+
+    /// Lets faults come, and starts the servers.
+    fn begin(&mut self) {
+        chaos::begin(&mut self.stage);
+        let storm = self.stage.plan.storm;
+        self.stage.after(storm, Event::Calm);
+        self.stage.after(Duration::ZERO, Event::Operator);
+        self.voters.clone().into_iter().for_each(|id| self.start(id));
     }
 
     /// Lets the next event happen.

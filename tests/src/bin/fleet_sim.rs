@@ -1,0 +1,282 @@
+//! A fleet in virtual time, measured: three servers and as many agents as one likes, as they are
+//! shipped.
+//!
+//! `fleet_sim crash [--crashes N]`: hosts die one after the other; seconds until the verdict, and
+//! until the next holder. `fleet_sim peace [--trouble NAME]… [--node-hours N]`: nobody dies, under
+//! loss of datagrams, on slow nodes, in a dark rack; whether anybody is failed. `fleet_sim join`:
+//! all come at once. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
+//!
+//! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
+//! with 1 where a promise is broken, and with 2 where it does not know what is wanted.
+
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_tests::sim::fleet::Options;
+use lockmesh_tests::sim::fleet::crash::{CrashReport, crash};
+use lockmesh_tests::sim::fleet::join::{JoinReport, join};
+use lockmesh_tests::sim::fleet::peace::{PeaceReport, Trouble, peace};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// How often somebody who waits hears how far a run has come, in seconds.
+const PROGRESS_EVERY: u64 = 30;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Crash,
+    Peace,
+    Join,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    mode: Mode,
+    agents: Vec<usize>,
+    windows: Vec<HealthWindow>,
+    troubles: Vec<Trouble>,
+    crashes: usize,
+    node_hours: f64,
+    seed: u64,
+    json: bool,
+}
+
+/// One combination.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    options: Options,
+    trouble: Trouble,
+}
+
+/// How much of it was printed.
+#[derive(Default)]
+struct Printed {
+    /// Of so many runs what came of them.
+    count: usize,
+    /// What came of later ones, and how many seconds they took.
+    ready: BTreeMap<usize, (Result<Report, String>, f64)>,
+    /// Whether something was not well.
+    is_bad: bool,
+}
+
+impl Printed {
+    fn take_next(&mut self) -> Option<(Result<Report, String>, f64)> {
+        let next = self.ready.remove(&self.count)?;
+        self.count += 1;
+        Some(next)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Report {
+    Crash(CrashReport),
+    Peace(PeaceReport),
+    Join(JoinReport),
+}
+
+fn main() -> ExitCode {
+    let wanted = match Wanted::parse(std::env::args().skip(1)) {
+        Ok(wanted) => wanted,
+        Err(problem) => {
+            eprintln!("fleet_sim: {problem}; see the first lines of tests/src/bin/fleet_sim.rs");
+            return ExitCode::from(2);
+        }
+    };
+    if wanted.run() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Wanted {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mode = match words.next().as_deref() {
+            Some("crash") => Mode::Crash,
+            Some("peace") => Mode::Peace,
+            Some("join") => Mode::Join,
+            _ => return Err("say crash, peace or join".into()),
+        };
+        let (agents, windows, troubles) = (Vec::new(), Vec::new(), Vec::new());
+        let mut wanted =
+            Self { mode, agents, windows, troubles, crashes: 100, node_hours: 1_000.0, seed: 1, json: false };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--agents" => wanted.agents.push(number(&word, &value()?, 2..=10_000)?),
+                "--window" => wanted.windows.push(window(&value()?)?),
+                "--trouble" => wanted.troubles.push(trouble(&value()?)?),
+                "--crashes" => wanted.crashes = number(&word, &value()?, 1..=100_000)?,
+                "--node-hours" => wanted.node_hours = number(&word, &value()?, 0.01..=1e9)?,
+                "--seed" => wanted.seed = number(&word, &value()?, 0..=u64::MAX)?,
+                "--json" => wanted.json = true,
+                other => return Err(format!("there is no option {other}")),
+            }
+        }
+        wanted.fill();
+        Ok(wanted)
+    }
+
+    /// What was not said.
+    fn fill(&mut self) {
+        if self.agents.is_empty() {
+            self.agents = match self.mode {
+                Mode::Crash => vec![5, 32, 128],
+                Mode::Peace => vec![100],
+                Mode::Join => vec![1_000],
+            };
+        }
+        if self.windows.is_empty() {
+            self.windows = match self.mode {
+                Mode::Crash => vec![HealthWindow::Fast, HealthWindow::Default],
+                Mode::Peace | Mode::Join => vec![HealthWindow::Default],
+            };
+        }
+        if self.troubles.is_empty() {
+            self.troubles = if self.mode == Mode::Peace { Trouble::ALL.into() } else { vec![Trouble::None] };
+        }
+    }
+
+    /// Does all that is wanted, and prints it in the order in which it was said; whether all is
+    /// well.
+    fn run(&self) -> bool {
+        let runs = self.runs();
+        let (next, printed) = (AtomicUsize::new(0), Mutex::new(Printed::default()));
+        let work = || {
+            loop {
+                let mine = next.fetch_add(1, Ordering::Relaxed);
+                let Some(run) = runs.get(mine) else { return };
+                let began = Instant::now();
+                let report = (self.measure(*run), began.elapsed().as_secs_f64());
+                let mut printed = printed.lock().expect("nobody panics");
+                printed.ready.insert(mine, report);
+                while let Some((report, took)) = printed.take_next() {
+                    printed.is_bad |= !self.print(&runs[printed.count - 1], &report, took);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..cores.min(runs.len())).for_each(|_| drop(scope.spawn(work)));
+        });
+        !printed.into_inner().expect("nobody panics").is_bad
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for &trouble in &self.troubles {
+            for &agents in &self.agents {
+                let options = |&window| Options { seed: self.seed, agents, window };
+                runs.extend(self.windows.iter().map(options).map(|options| Run { options, trouble }));
+            }
+        }
+        runs
+    }
+
+    fn measure(&self, Run { options, trouble }: Run) -> Result<Report, String> {
+        match self.mode {
+            Mode::Crash => crash(options, self.crashes).map(Report::Crash),
+            Mode::Join => join(options).map(Report::Join),
+            Mode::Peace => {
+                let last = Mutex::new(Instant::now());
+                let progress = |hours: f64| {
+                    let mut last = last.lock().expect("nobody panics");
+                    if last.elapsed().as_secs() >= PROGRESS_EVERY {
+                        *last = Instant::now();
+                        eprintln!("{}: {hours:.0} of {:.0} node-hours", trouble.name(), self.node_hours);
+                    }
+                };
+                peace(options, trouble, self.node_hours, progress).map(Report::Peace)
+            }
+        }
+    }
+
+    /// Prints what came of a run; whether that is well.
+    fn print(&self, run: &Run, report: &Result<Report, String>, took: f64) -> bool {
+        match report {
+            Ok(report) if self.json => println!("{}", serde_json::to_string(report).expect("it is JSON")),
+            Ok(report) => println!("{report} (in {took:.0} s)"),
+            Err(problem) => eprintln!("{run:?}: {problem}"),
+        }
+        report.as_ref().is_ok_and(|report| report.wrongly_failed() == 0)
+    }
+}
+
+impl Report {
+    fn wrongly_failed(&self) -> usize {
+        match self {
+            Self::Crash(report) => report.wrongly_failed,
+            Self::Peace(report) => report.wrongly_failed,
+            Self::Join(report) => report.wrongly_failed,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Crash(r) => write!(
+                f,
+                "{} agents, {}, {} hosts died: verdict after {:.2} s (at most {:.2}), next holder after {:.2} s \
+                 (at most {:.2}), {} others failed",
+                r.agents,
+                r.window.as_str(),
+                r.crashes,
+                r.verdict.0,
+                r.verdict.1,
+                r.next_holder.0,
+                r.next_holder.1,
+                r.wrongly_failed
+            ),
+            Self::Peace(r) => write!(
+                f,
+                "{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
+                 {:.2} renewals and {:.2} messages a node and second, {:.0} between servers",
+                r.trouble.name(),
+                r.window.as_str(),
+                r.agents,
+                r.node_hours,
+                r.wrongly_failed,
+                r.late,
+                r.challenges,
+                r.elections,
+                r.renewals_a_second,
+                r.messages_a_second,
+                r.server_messages_a_second
+            ),
+            Self::Join(r) => write!(
+                f,
+                "{} agents came at once: registered after {:.2} s, leases acknowledged after {:.2} s, locks held \
+                 after {:.2} s, {} entries, {} attempts failed, {} failed",
+                r.agents,
+                r.registered,
+                r.acknowledged,
+                r.locked,
+                r.entries,
+                r.attempts_failed,
+                r.wrongly_failed
+            ),
+        }
+    }
+}
+
+fn number<T: FromStr + PartialOrd + fmt::Debug>(
+    option: &str,
+    word: &str,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<T, String> {
+    let number = word.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
+}
+
+fn window(word: &str) -> Result<HealthWindow, String> {
+    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: say fast, default or safe"))
+}
+
+fn trouble(word: &str) -> Result<Trouble, String> {
+    let found = Trouble::ALL.into_iter().find(|trouble| trouble.name() == word);
+    let names = Trouble::ALL.map(Trouble::name).join(", ");
+    found.ok_or_else(|| format!("--trouble {word}: say one of {names}"))
+}

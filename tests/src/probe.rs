@@ -1,0 +1,40 @@
+//! Looks at a process from outside, as `ps` does.
+
+use std::fs;
+use std::time::Duration;
+
+/// The kernel counts the time of processes in these for whoever reads `/proc`, on every machine
+/// that Linux runs on today.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How much memory a process has resident.
+#[track_caller]
+pub fn resident_bytes(process: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+    let kibibytes: usize = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
+    kibibytes * 1024
+}
+
+/// How much of a core's time a process has used, in all of its threads.
+#[track_caller]
+pub fn processor_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
+    // Its name, in brackets, may hold spaces. Of the rest the 12th and 13th are user and system.
+    let (_, rest) = stat.rsplit_once(") ").expect("a process has a name");
+    let ticks = rest.split(' ').skip(11).take(2).map(|word| word.parse::<u32>().expect("a number"));
+    TICK * ticks.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{processor_time, resident_bytes};
+
+    #[test]
+    fn a_process_sees_itself() {
+        let me = std::process::id();
+        assert!(resident_bytes(me) > 100_000);
+        let before = processor_time(me);
+        assert!(processor_time(me) >= before);
+    }
+}

@@ -1,0 +1,143 @@
+//! Hosts die one after the other, at random moments, while others wait for their locks; each comes
+//! back as another boot. How long it takes from a host's death until a verdict on it is committed,
+//! and until the next holder is told that the lock is its own.
+
+use super::resident::Resident;
+use super::{BOUND, Fleet, Options};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::time::Time;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long a program thinks between two requests.
+const THINK: Duration = Duration::from_millis(250);
+
+/// A host that died is away for so long, at least and at most.
+const DOWNTIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
+/// When all is well the next host dies within so long: any part of the time between two renewals.
+const NEXT: Duration = Duration::from_secs(5);
+
+/// What became of the hosts that died.
+#[derive(Clone, Debug, Serialize)]
+pub struct CrashReport {
+    /// How many agents there were.
+    pub agents: usize,
+    /// How long a host may be silent.
+    pub window: HealthWindow,
+    /// How many died.
+    pub crashes: usize,
+    /// Seconds from each death until a verdict was committed: in the middle, at most.
+    pub verdict: (f64, f64),
+    /// Seconds from each death until the next holder was told: in the middle, at most.
+    pub next_holder: (f64, f64),
+    /// How many others were failed, who had not died.
+    pub wrongly_failed: usize,
+    /// How long all of it took, in virtual seconds.
+    pub seconds: f64,
+}
+
+/// Lets so many hosts die.
+///
+/// # Errors
+/// An invariant is broken, or something that must happen does not, in words.
+pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
+    let mut fleet = Fleet::of_servers(options, 0, true, THINK)?;
+    fleet.begin_agents();
+    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+    let mut tally = Tally::default();
+    for _ in 0..crashes {
+        fleet.run_until_so("all hosts hold their locks", |fleet| {
+            (0..fleet.size).all(|h| fleet.holds_own(h))
+        })?;
+        let (host, next) = fleet.victim();
+        let pause = fleet.world.stage.draw.duration(Duration::ZERO, NEXT);
+        fleet.run_until(fleet.now() + pause)?;
+        let is_waited_for = |fleet: &Fleet| fleet.residents(next).any(|one| one.waits(fleet.state()));
+        fleet.run_until_so("another host waits for the lock", is_waited_for)?;
+        let death = fleet.kill(host)?;
+        tally.dead.insert(death.lease);
+        verdicts.push(fleet.await_verdict(&death, &mut tally)?);
+        grants.push(fleet.await_next_holder(next, death.at)?);
+    }
+    let Options { agents, window, .. } = options;
+    Ok(CrashReport {
+        agents,
+        window,
+        crashes,
+        verdict: middle_and_most(verdicts),
+        next_holder: middle_and_most(grants),
+        wrongly_failed: tally.wrongly_failed,
+        seconds: fleet.now().0 as f64 / 1e6,
+    })
+}
+
+/// A host that died.
+struct Death {
+    at: Time,
+    lease: LeaseId,
+    window: HealthWindow,
+}
+
+/// Verdicts on whom are right, and how many were not.
+#[derive(Default)]
+struct Tally {
+    dead: BTreeSet<LeaseId>,
+    wrongly_failed: usize,
+}
+
+impl Fleet {
+    /// Who dies next, and who waits for its lock.
+    fn victim(&mut self) -> (usize, usize) {
+        let host = self.world.stage.draw.below(self.size as u64) as usize;
+        (host, (host + 1) % self.size)
+    }
+
+    fn kill(&mut self, host: usize) -> Result<Death, String> {
+        let world = &mut self.world;
+        let lease = world.agents[host].registration().ok_or("it holds a lock and is not registered")?.lease;
+        let downtime = world.stage.draw.duration(DOWNTIME.0, DOWNTIME.1);
+        world.agents[host].die_unheard(&mut world.stage, &mut world.judge, downtime);
+        let window = world.stage.plan.clients.residents.map(|plan| plan.window).unwrap_or_default();
+        Ok(Death { at: world.stage.now, lease, window })
+    }
+
+    /// How long it took to fail a host that died.
+    fn await_verdict(&mut self, death: &Death, tally: &mut Tally) -> Result<Duration, String> {
+        loop {
+            for (failure, at) in self.verdicts() {
+                tally.wrongly_failed += usize::from(!tally.dead.contains(&failure.lease));
+                if failure.lease == death.lease && failure.window >= death.window {
+                    return Ok(at.since(death.at));
+                }
+            }
+            self.wait_since(death.at, "the host that died is failed")?;
+        }
+    }
+
+    /// How long it took until the program that waited was told that it holds the lock.
+    fn await_next_holder(&mut self, next: usize, death: Time) -> Result<Duration, String> {
+        loop {
+            let taken = self.residents(next).find_map(Resident::took_over).filter(|at| *at > death);
+            match taken {
+                Some(at) => return Ok(at.since(death)),
+                None => self.wait_since(death, "the next holder is told")?,
+            }
+        }
+    }
+
+    fn wait_since(&mut self, since: Time, what: &str) -> Result<(), String> {
+        match self.now().since(since) > BOUND {
+            true => Err(format!("after {BOUND:?} it is not so yet that {what}")),
+            false => self.step(),
+        }
+    }
+}
+
+/// Of some durations the median and the longest, in seconds.
+fn middle_and_most(mut all: Vec<Duration>) -> (f64, f64) {
+    all.sort_unstable();
+    let at = |place: usize| all.get(place).copied().unwrap_or_default().as_secs_f64();
+    (at(all.len() / 2), at(all.len().saturating_sub(1)))
+}

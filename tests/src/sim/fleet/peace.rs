@@ -1,0 +1,258 @@
+//! Nobody dies, under bad conditions, for very many hours of nodes: nobody may be failed.
+
+use super::{Fleet, Options};
+use crate::sim::marks::Mark;
+use crate::sim::network::{Place, Traffic};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::time::Time;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long one run lasts between two words of its progress.
+const SLICE: Duration = Duration::from_secs(60);
+
+/// How long a program thinks that holds its lock, and wants nothing more.
+const THINK: Duration = Duration::from_secs(5);
+
+/// How slow a slow node is: it takes in what came in so long, at most, all at once.
+const SLOWNESS: Duration = Duration::from_millis(50);
+
+/// How often a slow node takes nothing in at all for a while, at the least and at the most.
+const FREEZES_EVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(15));
+
+/// How long a rack has light between two times that it is dark.
+const LIGHT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
+
+/// What is bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// One datagram in twenty is lost.
+    Loss5,
+    /// One in ten.
+    Loss10,
+    /// One in four.
+    Loss25,
+    /// One node in twenty is slow, and takes nothing in for less than 2W/3 now and then.
+    Slow,
+    /// A tenth of the nodes is cut off for 2 s, again and again.
+    Dark2,
+    /// The same for 4 s.
+    Dark4,
+}
+
+impl Trouble {
+    /// All kinds, the first of which is none.
+    pub const ALL: [Self; 7] =
+        [Self::None, Self::Loss5, Self::Loss10, Self::Loss25, Self::Slow, Self::Dark2, Self::Dark4];
+
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Loss5 => "loss-5",
+            Self::Loss10 => "loss-10",
+            Self::Loss25 => "loss-25",
+            Self::Slow => "slow",
+            Self::Dark2 => "dark-2",
+            Self::Dark4 => "dark-4",
+        }
+    }
+
+    fn loses_one_in(self) -> u64 {
+        match self {
+            Self::Loss5 => 20,
+            Self::Loss10 => 10,
+            Self::Loss25 => 4,
+            _ => 0,
+        }
+    }
+
+    fn dark(self) -> Option<Duration> {
+        match self {
+            Self::Dark2 => Some(Duration::from_secs(2)),
+            Self::Dark4 => Some(Duration::from_secs(4)),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a fleet of which nobody died.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeaceReport {
+    /// What was bad.
+    pub trouble: Trouble,
+    /// How long a host may be silent.
+    pub window: HealthWindow,
+    /// How many agents there were.
+    pub agents: usize,
+    /// How many hours of nodes were driven.
+    pub node_hours: f64,
+    /// How often a node was failed, or its sessions ended.
+    pub wrongly_failed: usize,
+    /// How often the deadline of a node's guards passed before the node was heard again.
+    pub late: u64,
+    /// How often servers asked a node whether it lives.
+    pub challenges: u64,
+    /// How often a server began to lead after the first time.
+    pub elections: u64,
+    /// Renewals that a node sent in a second.
+    pub renewals_a_second: f64,
+    /// Messages between a node and servers in a second, both ways; those that were lost are counted
+    /// once.
+    pub messages_a_second: f64,
+    /// Messages between servers in a second, all of them.
+    pub server_messages_a_second: f64,
+}
+
+/// Drives a fleet for so many hours of nodes, and tells from time to time how many it has driven.
+///
+/// # Errors
+/// An invariant is broken, in words.
+pub fn peace(
+    options: Options,
+    trouble: Trouble,
+    node_hours: f64,
+    progress: impl Fn(f64),
+) -> Result<PeaceReport, String> {
+    let mut fleet = Fleet::of_servers(options, trouble.loses_one_in(), false, THINK)?;
+    fleet.begin_agents();
+    fleet.run_until_so("all hosts hold their locks", |fleet| (0..fleet.size).all(|h| fleet.holds_own(h)))?;
+    let mut disturber = Disturber::new(&mut fleet, trouble, options.window);
+    let (began, before) = (fleet.now(), Counted::of(&fleet));
+    let end = began + Duration::from_secs_f64(node_hours * 3_600.0 / options.agents as f64);
+    let hours = |fleet: &Fleet| fleet.now().since(began).as_secs_f64() / 3_600.0 * options.agents as f64;
+    let mut wrongly_failed = 0;
+    while fleet.now() < end {
+        let until = end.min(fleet.now() + SLICE);
+        while let Some(at) = disturber.next().filter(|at| *at <= until) {
+            fleet.run_until(at)?;
+            disturber.disturb(&mut fleet);
+        }
+        fleet.run_until(until)?;
+        wrongly_failed += fleet.verdicts().len();
+        progress(hours(&fleet));
+    }
+    let (after, seconds) = (Counted::of(&fleet), fleet.now().since(began).as_secs_f64());
+    let a_second = |after: u64, before: u64| (after - before) as f64 / seconds;
+    let agents = options.agents as f64;
+    Ok(PeaceReport {
+        trouble,
+        window: options.window,
+        agents: options.agents,
+        node_hours: hours(&fleet),
+        wrongly_failed,
+        late: after.late - before.late,
+        challenges: after.challenges - before.challenges,
+        elections: after.elections - before.elections,
+        renewals_a_second: a_second(after.renewals, before.renewals) / agents,
+        messages_a_second: a_second(after.traffic.agents, before.traffic.agents) / agents,
+        server_messages_a_second: a_second(after.traffic.servers, before.traffic.servers),
+    })
+}
+
+/// What only grows.
+struct Counted {
+    renewals: u64,
+    traffic: Traffic,
+    late: u64,
+    challenges: u64,
+    elections: u64,
+}
+
+impl Counted {
+    fn of(fleet: &Fleet) -> Self {
+        let stage = &fleet.world.stage;
+        Self {
+            renewals: fleet.world.agents.iter().map(|agent| agent.counts().renewals).sum(),
+            traffic: stage.network.traffic,
+            late: stage.marks.count(Mark::LeaseLate),
+            challenges: stage.marks.count(Mark::Challenged),
+            elections: stage.marks.count(Mark::Election),
+        }
+    }
+}
+
+/// Whatever is done to nodes again and again.
+struct Disturber {
+    /// What comes next, the soonest first.
+    due: BTreeSet<(Time, Disturbance)>,
+    /// How long a slow node may take nothing in, at most.
+    longest_freeze: Duration,
+    dark: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Disturbance {
+    /// A slow node takes nothing in for a while.
+    Freeze(usize),
+    /// The rack is cut off.
+    Dark,
+    /// It is not any more.
+    Light,
+}
+
+impl Disturber {
+    fn new(fleet: &mut Fleet, trouble: Trouble, window: HealthWindow) -> Self {
+        let mut due = BTreeSet::new();
+        let now = fleet.now();
+        if trouble == Trouble::Slow {
+            for host in (0..fleet.size).step_by(20) {
+                fleet.world.agents[host].slowness = SLOWNESS;
+                due.insert((now, Disturbance::Freeze(host)));
+            }
+        }
+        if trouble.dark().is_some() {
+            due.insert((now, Disturbance::Dark));
+        }
+        // What had come when it began is taken in late, too.
+        let longest_freeze = window.duration() * 2 / 3 - 2 * SLOWNESS;
+        Self { due, longest_freeze, dark: trouble.dark().unwrap_or_default() }
+    }
+
+    fn next(&self) -> Option<Time> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    fn disturb(&mut self, fleet: &mut Fleet) {
+        let Some((now, disturbance)) = self.due.pop_first() else { return };
+        let stage = &mut fleet.world.stage;
+        let (wait, next) = match disturbance {
+            Disturbance::Freeze(host) => {
+                let length = stage.draw.duration(Duration::ZERO, self.longest_freeze);
+                fleet.world.agents[host].stop(stage, length);
+                (length + stage.draw.duration(FREEZES_EVERY.0, FREEZES_EVERY.1), disturbance)
+            }
+            Disturbance::Dark => {
+                fleet.turn_rack(true);
+                (self.dark, Disturbance::Light)
+            }
+            Disturbance::Light => {
+                let wait = stage.draw.duration(LIGHT.0, LIGHT.1);
+                fleet.turn_rack(false);
+                (wait, Disturbance::Dark)
+            }
+        };
+        self.due.insert((now + wait, next));
+    }
+}
+
+impl Fleet {
+    /// Cuts the first tenth of the nodes off, or takes them in again.
+    fn turn_rack(&mut self, is_dark: bool) {
+        let servers: Vec<ServerId> = self.world.machines.keys().copied().collect();
+        let network = &mut self.world.stage.network;
+        for agent in 0..self.size.div_ceil(10) {
+            for server in &servers {
+                let (here, there) = (Place::Agent(agent), Place::Server(*server));
+                for link in [(here, there), (there, here)] {
+                    if is_dark { network.cut(link) } else { network.mend(link) }
+                }
+            }
+        }
+    }
+}

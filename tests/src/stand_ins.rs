@@ -1,0 +1,120 @@
+//! Very many agents in one process: each has a socket, a certificate and connections of its own,
+//! the quorum client that agents have, and the listener where servers ask it whether it lives. They
+//! have no HTTP, and share a runtime.
+
+use lockmesh_agent::listener::Listener;
+use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::{Authority, Endpoint, Identity, IdentityFiles, Peer, QuicOptions, Role};
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::id::{NodeName, SessionId};
+use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::record::{Behavior, Incarnation, Node, SERF_HEALTH, SessionSpec};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Certificates of stand-ins live for so long.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// Who makes their certificates: the authority whose files lie in a folder.
+pub struct Issuer {
+    authority: Authority,
+    files: IdentityFiles,
+    /// Where a certificate lies until it is read.
+    folder: TempDir,
+}
+
+impl Issuer {
+    /// The authority of `ca.pem` and `ca-key.pem` in this folder.
+    pub fn of(authority: &Path) -> Self {
+        let (certificate, key) = (authority.join("ca.pem"), authority.join("ca-key.pem"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = IdentityFiles {
+            authorities: certificate.clone(),
+            certificate: folder.path().join("agent.pem"),
+            key: folder.path().join("agent-key.pem"),
+        };
+        Self { authority: Authority::load(&certificate, &key).expect("an authority"), files, folder }
+    }
+
+    fn identity(&self, node: NodeName) -> Identity {
+        let issued = self.authority.issue(&Peer { role: Role::Agent, node }, &[], LIFE);
+        let saved = issued.and_then(|issued| issued.save(&self.files.certificate, &self.files.key));
+        saved.unwrap_or_else(|error| panic!("no certificate in {:?}: {error}", self.folder));
+        Identity::load(&self.files).expect("it was just made")
+    }
+}
+
+/// An agent without applications.
+#[derive(Debug)]
+pub struct StandIn {
+    /// Its way to the servers.
+    pub upstream: Upstream,
+    node: NodeName,
+    number: usize,
+}
+
+impl StandIn {
+    /// Begins to connect and to register, within a runtime.
+    pub fn start(issuer: &Issuer, number: usize, servers: &[String]) -> Self {
+        let node = NodeName::from(format!("stand-in-{number}").as_str());
+        let identity = issuer.identity(node.clone());
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let endpoint = Endpoint::listen(any, &identity, &QuicOptions::default()).expect("a free port");
+        let id = format!("00000000-0000-4000-9000-{number:012}");
+        let registration = AgentRegistration {
+            incarnation: Incarnation { process: (number as u128).to_be_bytes(), ..Incarnation::default() },
+            port: endpoint.local_address().expect("it is bound").port(),
+            ..AgentRegistration::of(Node::of(node.clone(), id, "127.0.0.1"))
+        };
+        let endpoint = Arc::new(endpoint);
+        let options = UpstreamOptions::new(servers.to_vec(), identity, registration);
+        let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
+        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+        Self { upstream, node, number }
+    }
+
+    /// Waits until the leader has acknowledged a renewal of its lease.
+    pub async fn is_acknowledged(&self) {
+        let mut lease = self.upstream.lease();
+        lease.wait_for(|lease| lease.renewed.is_some()).await.expect("it goes on");
+    }
+
+    /// Ends all connections of all of these, at once: each waits for the other ends to hear of it.
+    pub async fn close_all(agents: Vec<Self>) {
+        let close = |agent: Self| tokio::spawn(async move { agent.upstream.close().await });
+        for closed in agents.into_iter().map(close).collect::<Vec<_>>() {
+            closed.await.expect("it closes");
+        }
+    }
+
+    /// Makes a session that ends when this node was silent for such a window.
+    ///
+    /// # Errors
+    /// The servers did not make it, in words; or it is not known whether they did.
+    pub async fn begin_session(&self, window: HealthWindow) -> Result<(), String> {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(self.number as u64 + 1).to_be_bytes());
+        let spec = SessionSpec {
+            id: SessionId::from_random(id),
+            name: String::new(),
+            node: self.node.clone(),
+            lock_delay: Duration::ZERO,
+            behavior: Behavior::Release,
+            ttl_text: String::new(),
+            ttl: None,
+            checks: Vec::new(),
+            node_checks: vec![SERF_HEALTH.into()],
+            service_checks: None,
+            health_window: window,
+        };
+        match self.upstream.propose(Command::CreateSession(spec)).await {
+            Ok(Applied { reply: Reply::Session(_), .. }) => Ok(()),
+            Ok(other) => Err(format!("the session of {} was not made: {:?}", self.node, other.reply)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
