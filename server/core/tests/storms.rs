@@ -6,8 +6,10 @@ mod storm;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, RestoreStep};
-use lockmesh_protocol::id::{AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, Term, WallTime};
-use lockmesh_protocol::lease::LeaseKey;
+use lockmesh_protocol::id::{
+    AgentNumber, Fence, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
+};
+use lockmesh_protocol::lease::{HealthWindow, LeaseKey};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::Waiter;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -162,6 +164,8 @@ proptest! {
         let backup: Vec<Change> = run.state.rows().collect();
         let (saved, mut saved_model) = (run.state.clone(), model.clone());
         play(&mut run, &mut model, since.clone());
+        // What is held or closed stays closed: the next storm is about that.
+        let_go(&mut run);
         let (fence, index) = (run.state.fence(), LogIndex(run.index));
         prop_assert_eq!(run.restore(1, &backup, parts), Reply::Done);
         for query in [Query::Entries(Key::from("")), Query::Sessions, Query::Nodes, Query::ChecksInState(None)] {
@@ -178,6 +182,29 @@ proptest! {
         saved_model.forget_waiters();
         play(&mut run, &mut saved_model, since);
         prop_assert_eq!(run.state.check(), Ok(()));
+    }
+
+    /// Whoever held a lock until the restore may believe in it: nobody else has it, or can have it
+    /// at once. All other locks are as in the backup.
+    #[test]
+    fn a_restore_closes_what_was_held(before in actions(1..40), since in actions(1..40)) {
+        let (mut run, mut model) = (Run::default(), Model::default());
+        run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
+        play(&mut run, &mut model, before);
+        let (backup, saved): (Vec<Change>, _) = (run.state.rows().collect(), run.state.clone());
+        play(&mut run, &mut model, since);
+        let ours = run.state.clone();
+        prop_assert_eq!(run.restore(1, &backup, 2), Reply::Done);
+        prop_assert_eq!(run.state.check(), Ok(()));
+        for key in held_keys(&ours) {
+            let (was, is) = (grant_of(&ours, &key), grant_of(&run.state, &key));
+            let closed = run.state.lock_delay(&key).is_some_and(|delay| delay.duration >= HealthWindow::Safe.duration());
+            prop_assert!(is == was || (is.is_none() && closed), "{} was held by {:?}, and now by {:?}", key, was, is);
+        }
+        for key in held_keys(&saved) {
+            let is_held = grant_of(&run.state, &key) == grant_of(&saved, &key);
+            prop_assert!(is_held || ours.holder(&key).is_some(), "{} was held by nobody, and is lost", key);
+        }
     }
 
     /// A restore is news to whoever asks, whatever index of the past he knows: of before, or of the
@@ -345,4 +372,37 @@ fn the_storms_reach_every_kind_of_answer() {
         counts.iter().all(|count| *count > 50),
         "granted, delayed, held, queued, failed, done: {counts:?}"
     );
+}
+
+/// Ends every session, and every lock-delay.
+fn let_go(run: &mut Run) {
+    let sessions: Vec<_> = run.state.sessions().map(|session| session.spec.id).collect();
+    for session in sessions {
+        run.apply(None, Command::DestroySession(session));
+    }
+    let base = run.state.index_base();
+    let delays: Vec<_> =
+        run.state.delays().map(|(key, delay)| (key.clone(), delay.started_at_index)).collect();
+    for (key, started_at_index) in delays {
+        run.apply(None, Command::EndLockDelay { key, started_at_index, base });
+    }
+}
+
+/// The keys that somebody holds.
+fn held_keys(state: &State) -> Vec<Key> {
+    state
+        .rows()
+        .filter_map(|row| match row {
+            Change::Entry(key, Some(entry)) => entry.lock.session.map(|_| key),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Who holds a key, and by which grant.
+fn grant_of(state: &State, key: &Key) -> Option<(SessionId, Fence)> {
+    state.rows().find_map(|row| match row {
+        Change::Entry(known, Some(entry)) if known == *key => Some((entry.lock.session?, entry.lock.fence)),
+        _ => None,
+    })
 }

@@ -41,7 +41,10 @@ fn masked(line: &str) -> String {
         let is_number = word.trim_end_matches([',', ')']).chars().all(|c| c.is_ascii_digit());
         let is_counted =
             before.ends_with("pid") || (before.contains("Index") && !before.contains("LockIndex"));
+        // What is left of it when somebody looked.
+        let is_rest = words.ends_with(&["lock-delay".into(), "for".into()]);
         words.push(match word {
+            _ if is_rest => "REST".into(),
             _ if is_number && is_counted => "NUMBER".into(),
             _ => masked_word(word),
         });
@@ -110,6 +113,7 @@ mod tests {
             ("(silent for 1.66s; confirmed by s1, s2)", "(silent for 1.501234s; confirmed by s3, s1, s2)"),
             ("  0.09 s  n4 (pid 48) is killed", " 12.10 s  n4 (pid 12345) is killed"),
             ("\"CreateIndex\": 16,", "\"CreateIndex\": 9,"),
+            ("closed by its lock-delay for 1s, 1 waiting", "closed by its lock-delay for 980ms, 1 waiting"),
             ("id=6f2d1a52-7f3b-4a44-9c55-0c8b3b8f1e11,", "id=d14a83f3-4c69-2327-974f-dcbad0658dff,"),
             ("socket=/tmp/lockmesh-dev-0o0H7l/agent.sock", "socket=/tmp/lockmesh-dev-Ab12Cd/agent.sock"),
         ] {
