@@ -32,7 +32,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
-use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
 use lockmesh_protocol::record::{Agent, Entry, LockDelay, Session};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Step<'_> {
                 let freed = Entry { lock: lock.freed(), ..Entry::clone(&entry) };
                 self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
             }
-            self.close_for(key, belief_of(&ours.sessions[holder]));
+            self.close_for(key, ours.belief_of(&ours.sessions[holder]));
         }
         // And a lock-delay that closes a key here goes on, where the backup has nobody in the lock.
         for (key, delay) in &ours.delays {
@@ -220,13 +220,17 @@ impl State {
     }
 }
 
-/// How long a guard of this session may believe in its locks without a word of anybody, and its
-/// lock-delay besides.
-fn belief_of(session: &Session) -> Duration {
-    let longest = HealthWindow::Safe.duration();
-    // With its node's lease the earlier deadline of both counts.
-    let ttl = session.spec.ttl.filter(|_| !State::depends_on_its_node(session));
-    longest.max(ttl.unwrap_or_default()).max(session.spec.lock_delay).min(MAX_LOCK_DELAY)
+impl State {
+    /// How long a guard of this session may believe in its locks without a word of anybody, and its
+    /// lock-delay besides.
+    fn belief_of(&self, session: &Session) -> Duration {
+        let is_restarting =
+            self.member(&session.spec.node.folded()).is_some_and(|agent| agent.restart_announced.is_some());
+        let longest = if is_restarting { RESTART_WINDOW } else { HealthWindow::Safe.duration() };
+        // With its node's lease the earlier deadline of both counts.
+        let ttl = session.spec.ttl.filter(|_| !Self::depends_on_its_node(session));
+        longest.max(ttl.unwrap_or_default()).max(session.spec.lock_delay).min(MAX_LOCK_DELAY)
+    }
 }
 
 /// Whether a change sets a row of a backup.
