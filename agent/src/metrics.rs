@@ -122,7 +122,8 @@ const GROUPS: [&str; 11] = [
 
 /// Series that are there before anything happened: alerts on their growth would miss the first time
 /// otherwise.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 5] = [
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 6] = [
+    (&JUROR_QUESTIONS, &["answered", "unanswered", "refused"]),
     (
         &REFUSALS,
         &[

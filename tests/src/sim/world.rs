@@ -125,15 +125,7 @@ impl World {
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
             Event::Cancel(to, by, call) => self.post(to, DriverEvent::Cancelled(by, call)),
-            Event::Answer(Requester::Operator, call, from, response) => {
-                self.operator_heard(call, from, *response);
-            }
-            Event::Answer(Requester::Server(id), call, from, response) => {
-                self.part_heard(id, call, from, *response);
-            }
-            Event::Answer(Requester::Agent(agent), call, _, response) => {
-                self.agents[agent].answered(&mut self.stage, &mut self.judge, call, *response);
-            }
+            Event::Answer(to, call, from, response) => self.answer(to, call, from, *response),
             Event::Guard(agent, guard, event) => self.guard(agent, guard, event),
             Event::GuardAct(agent, guard, act) => {
                 self.agents[agent].guard_acts(&mut self.stage, &mut self.judge, guard, *act);
@@ -179,6 +171,16 @@ impl World {
             Event::Operator => self.operate(),
             Event::Calm => self.calm(),
             Event::Look => self.look(),
+        }
+    }
+
+    fn answer(&mut self, to: Requester, call: u64, from: ServerId, response: Response) {
+        match to {
+            Requester::Operator => self.operator_heard(call, from, response),
+            Requester::Server(id) => self.part_heard(id, call, from, response),
+            Requester::Agent(agent) => {
+                self.agents[agent].answered(&mut self.stage, &mut self.judge, call, response);
+            }
         }
     }
 

@@ -25,6 +25,16 @@ impl Stand {
         self.quorum.state.lock().unwrap().0.member(&name.into()).unwrap().lease()
     }
 
+    /// The time of a restart that a node announced is over.
+    fn ends_restart(&self, name: &str) {
+        let (agent, announced_at) = {
+            let state = self.quorum.state.lock().unwrap();
+            let member = state.0.member(&name.into()).unwrap();
+            (member.number, member.restart_announced.unwrap())
+        };
+        self.quorum.apply(Command::EndRestart { agent, announced_at, term: Term(1), base: 0 });
+    }
+
     /// A verdict fails a node.
     fn fails(&self, name: &str) {
         self.quorum.apply(Command::FailNode(NodeFailure {
@@ -76,6 +86,7 @@ async fn a_member_stands_as_the_roster_says() {
     let restarting = member(&stand, "web-3").await;
     assert_eq!((&restarting["Status"], &restarting["State"]), (&json!(1), &json!("restarting")));
 
+    stand.ends_restart("web-3");
     stand.fails("web-3");
     let failed = member(&stand, "web-3").await;
     assert_eq!((&failed["Status"], &failed["State"]), (&json!(4), &json!("failed")));

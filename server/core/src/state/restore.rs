@@ -11,13 +11,13 @@
 //! would do: by Consul's rules a key's `ModifyIndex` is the index of its query, and clients wait
 //! with it (Patroni does), who would all be answered at once, again and again.
 //!
-//! **A lock that was held here stays closed for a while**, unless the backup has the very same
-//! hold. Its holder has lost it by an operator's act and may not know yet: a guard that hears
-//! nothing believes until the deadline that it was given last. So such a lock is free after a
-//! restore, also where the backup gives it to another session, and closed by a lock-delay: for the
-//! longest window of a node, or the session's TTL where it depends on no node, and never for less
-//! than the session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose
-//! session has nothing but a longer TTL is stopped by its fencing token alone.
+//! **A lock that was held here and that nobody holds in the backup stays closed for a while.** Its
+//! holder has lost it by an operator's act and may not know yet: a guard that hears nothing
+//! believes until the deadline that it was given last. So a lock-delay closes it: for the longest
+//! window of a node, or the session's TTL where it depends on no node, and never for less than the
+//! session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose session
+//! has nothing but a longer TTL is stopped by its fencing token alone. So is one whose lock the
+//! backup gives to another session: that one holds it at once, as clients of Consul expect.
 
 use super::State;
 use super::agent::alive_check;
@@ -115,17 +115,10 @@ impl Step<'_> {
     /// Whoever held a lock here may believe in it for a while.
     fn close_what_was_held(&mut self, ours: &State) {
         for (key, holder) in &ours.derived.holders {
-            let (before, now) = (ours.entries.get(key.as_str()), self.entry(key));
-            let (before, lock) = (lock_of(before), lock_of(now.as_ref()));
-            // The same grant: whoever believes in it is right.
-            if (lock.session, lock.fence) == (before.session, before.fence) {
-                continue;
+            // Whom the backup has in the lock holds it again: that is what a restore is for.
+            if lock_of(self.entry(key).as_ref()).session.is_none() {
+                self.close_for(key, ours.belief_of(&ours.sessions[holder]));
             }
-            if let Some(entry) = now.filter(|_| lock.session.is_some()) {
-                let freed = Entry { lock: lock.freed(), ..Entry::clone(&entry) };
-                self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
-            }
-            self.close_for(key, ours.belief_of(&ours.sessions[holder]));
         }
         // And a lock-delay that closes a key here goes on, where the backup has nobody in the lock.
         for (key, delay) in &ours.delays {

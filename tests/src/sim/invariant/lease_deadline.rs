@@ -1,8 +1,10 @@
 //! What an agent says of its node's lease rests on an acknowledgement of that very lease (I5 of the
-//! design), and counts from when the renewal was sent (a half of I1).
+//! design), and counts from when the renewal was sent (a half of I1), or from when it announced a
+//! restart.
 
 use super::{AgentEvent, Fact, Invariant, Scene, ensure};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, RESTART_WINDOW};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -13,6 +15,8 @@ pub(super) struct LeaseDeadline {
     sent: BTreeMap<(LeaseId, u64), Time>,
     /// When the newest renewal was sent whose acknowledgement was heard.
     acknowledged: BTreeMap<LeaseId, Time>,
+    /// When a restart was first announced under each lease.
+    announced: BTreeMap<LeaseId, Time>,
 }
 
 impl LeaseDeadline {
@@ -25,7 +29,8 @@ impl LeaseDeadline {
             let Some(sent) = self.acknowledged.get(&lease) else {
                 return Err(format!("{lease:?} is believed in, and no renewal of it was acknowledged"));
             };
-            let latest = *sent + window.duration();
+            let restarted = self.announced.get(&lease).map(|announced| *announced + RESTART_WINDOW);
+            let latest = restarted.unwrap_or_default().max(*sent + window.duration());
             ensure(until <= latest, || {
                 let late = until.since(latest);
                 format!("{lease:?} is believed in {late:?} longer than {window:?} since its renewal was sent")
@@ -45,6 +50,10 @@ impl Invariant for LeaseDeadline {
             Fact::Agent { event: AgentEvent::Sent { request: Request::RenewLease(renewal), .. }, .. } => {
                 self.sent.insert((renewal.lease, renewal.sequence), scene.now);
             }
+            Fact::Agent {
+                event: AgentEvent::Sent { request: Request::Propose(_, Command::AnnounceRestart(lease)), .. },
+                ..
+            } => _ = self.announced.entry(*lease).or_insert(scene.now),
             Fact::Agent {
                 event: AgentEvent::Replied { response: Response::LeaseRenewed(ack), .. }, ..
             } => {

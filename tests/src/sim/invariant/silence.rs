@@ -26,7 +26,8 @@ struct Leader {
     heard: BTreeMap<LeaseId, (Time, &'static str)>,
     /// What a node must say that answers the check which is open.
     nonces: BTreeMap<LeaseId, u64>,
-    /// Verdicts that it proposed, until it has applied them: what it hears meanwhile does not count.
+    /// Verdicts that it proposed, until it has applied them: what it hears meanwhile does not
+    /// count.
     deciding: BTreeMap<AgentNumber, LogIndex>,
 }
 
