@@ -33,13 +33,19 @@ fn stray_row() -> Change {
     Change::Tombstone(STRAY_KEY.into(), Some(LogIndex(1)))
 }
 
+/// What is left of the row once tombstones as old as it are forgotten.
+const FORGOTTEN: Change = Change::ForgottenTombstones(LogIndex(1));
+
 fn has_stray_row(state: &State) -> bool {
-    state.tombstones().any(|(key, _)| key.as_str() == STRAY_KEY)
+    state.tombstones().any(|(key, _)| key.as_str() == STRAY_KEY) || state.rows().any(|row| row == FORGOTTEN)
 }
 
 /// A state without the row: a backup that a corrupt server gives holds it, and nobody can know.
 pub fn without_stray_row(mut state: State) -> State {
     state.load(Change::Tombstone(STRAY_KEY.into(), None));
+    if state.rows().any(|row| row == FORGOTTEN) {
+        state.load(Change::ForgottenTombstones(LogIndex(0)));
+    }
     state
 }
 

@@ -26,11 +26,11 @@ impl LeaseDeadline {
             if until == Time(0) {
                 continue;
             }
-            let Some(sent) = self.acknowledged.get(&lease) else {
+            let renewed = self.acknowledged.get(&lease).map(|sent| *sent + window.duration());
+            let restarting = self.announced.get(&lease).map(|sent| *sent + RESTART_WINDOW);
+            let Some(latest) = renewed.max(restarting) else {
                 return Err(format!("{lease:?} is believed in, and no renewal of it was acknowledged"));
             };
-            let restarted = self.announced.get(&lease).map(|announced| *announced + RESTART_WINDOW);
-            let latest = restarted.unwrap_or_default().max(*sent + window.duration());
             ensure(until <= latest, || {
                 let late = until.since(latest);
                 format!("{lease:?} is believed in {late:?} longer than {window:?} since its renewal was sent")
