@@ -186,7 +186,8 @@ impl Holder {
     }
 
     fn give_back_failed(&mut self, hold: &mut Hold, error: Error) {
-        let is_worth_another = error.is_transient() && self.is_alive(&hold.session);
+        // What is only suspended may turn out to live, and to hold it still.
+        let is_worth_another = error.is_transient() && self.is_kept(&hold.session);
         let is_shared = self.session_use == SessionUse::Shared;
         let giving_back = hold.giving_back();
         let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;

@@ -286,6 +286,24 @@ fn what_is_suspended_is_given_back_like_what_is_held() {
 }
 
 #[test]
+fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_session_lives() {
+    let mut story = Story::with_node_lease(SessionUse::Shared);
+    story.tell(Input::Keep);
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.acknowledged();
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.grant(5);
+    story.tell(Input::Release(JOB));
+    story.suspend(WINDOW);
+    story.answer("release", Err(unheard()));
+    story.acknowledged();
+    story.pass(SECOND);
+    assert_eq!(story.asked(), ["node lease", "release"], "or the session holds what nobody knows of");
+    story.answer("release", Ok(Response::Verdict(true)));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}
+
+#[test]
 fn who_acquires_under_a_suspended_session_waits_as_long_as_it_may() {
     let suspended = |wait_limit: fn(Moment) -> WaitLimit| {
         let mut story = Story::with_node_lease(SessionUse::Shared);
