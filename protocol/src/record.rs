@@ -108,6 +108,23 @@ pub struct SessionSpec {
 }
 
 impl SessionSpec {
+    /// A session that ends with its node by the default window, and of which nothing more is said.
+    pub fn of(id: SessionId, node: NodeName) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            node,
+            lock_delay: Duration::ZERO,
+            behavior: Behavior::Release,
+            ttl_text: String::new(),
+            ttl: None,
+            checks: Vec::new(),
+            node_checks: vec![SERF_HEALTH.into()],
+            service_checks: None,
+            health_window: HealthWindow::Default,
+        }
+    }
+
     /// Every check that the session depends on, in the order: checks, node checks, service checks.
     pub fn all_checks(&self) -> impl Iterator<Item = &CheckId> {
         let service_checks = self.service_checks.iter().flatten().map(|check| &check.id);

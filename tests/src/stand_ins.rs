@@ -8,7 +8,7 @@ use lockmesh_net::{Authority, Endpoint, Identity, IdentityFiles, Peer, QuicOptio
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{NodeName, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
-use lockmesh_protocol::record::{Behavior, Incarnation, Node, SERF_HEALTH, SessionSpec};
+use lockmesh_protocol::record::{Incarnation, Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -99,17 +99,8 @@ impl StandIn {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&(self.number as u64 + 1).to_be_bytes());
         let spec = SessionSpec {
-            id: SessionId::from_random(id),
-            name: String::new(),
-            node: self.node.clone(),
-            lock_delay: Duration::ZERO,
-            behavior: Behavior::Release,
-            ttl_text: String::new(),
-            ttl: None,
-            checks: Vec::new(),
-            node_checks: vec![SERF_HEALTH.into()],
-            service_checks: None,
             health_window: window,
+            ..SessionSpec::of(SessionId::from_random(id), self.node.clone())
         };
         match self.upstream.propose(Command::CreateSession(spec)).await {
             Ok(Applied { reply: Reply::Session(_), .. }) => Ok(()),

@@ -16,7 +16,7 @@ use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::lease::{HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, Node, SERF_HEALTH, SessionSpec};
+use lockmesh_protocol::record::{Node, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -365,19 +365,7 @@ fn session() -> SessionId {
 }
 
 fn new_session() -> SessionSpec {
-    SessionSpec {
-        id: session(),
-        name: String::new(),
-        node: "WEB-1".into(),
-        lock_delay: Duration::ZERO,
-        behavior: Behavior::Release,
-        ttl_text: String::new(),
-        ttl: None,
-        checks: Vec::new(),
-        node_checks: vec![SERF_HEALTH.into()],
-        service_checks: None,
-        health_window: HealthWindow::Default,
-    }
+    SessionSpec::of(session(), "WEB-1".into())
 }
 
 fn command(key: &str) -> Command {

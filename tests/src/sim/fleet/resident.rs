@@ -9,7 +9,7 @@ use crate::sim::stage::Stage;
 use lockmesh_core::State;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, SessionId};
-use lockmesh_protocol::record::{Behavior, SERF_HEALTH, SessionSpec};
+use lockmesh_protocol::record::SessionSpec;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -86,17 +86,8 @@ impl Resident {
         bytes[..8].copy_from_slice(&stage.draw.bits().to_be_bytes());
         bytes[8..].copy_from_slice(&stage.draw.bits().to_be_bytes());
         let spec = SessionSpec {
-            id: SessionId::from_random(bytes),
-            name: String::new(),
-            node: format!("n{}", self.host).into(),
-            lock_delay: Duration::ZERO,
-            behavior: Behavior::Release,
-            ttl_text: String::new(),
-            ttl: None,
-            checks: Vec::new(),
-            node_checks: vec![SERF_HEALTH.into()],
-            service_checks: None,
             health_window: self.plan.window,
+            ..SessionSpec::of(SessionId::from_random(bytes), format!("n{}", self.host).into())
         };
         Wish::new(stage.now, Request::Propose(None, Command::CreateSession(spec)))
     }
