@@ -89,8 +89,8 @@ impl Quorum {
     pub fn kill(&mut self, address: &str) {
         let address = address.parse().expect("an address");
         let (server, runtime) = self.servers.remove(&address).expect("it was not killed before");
-        drop(runtime);
-        // Its threads go on with nobody to talk to, until the test's process ends.
+        runtime.kill();
+        // Its own threads go on with nobody to talk to, until the test's process ends.
         std::mem::forget(server);
     }
 

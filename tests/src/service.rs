@@ -339,6 +339,14 @@ impl OwnRuntime {
         let _inside = self.0.as_ref().expect("it was not dropped").enter();
         what()
     }
+
+    /// Ends it, and returns when none of its tasks runs any more.
+    pub(crate) fn kill(mut self) {
+        let runtime = self.0.take().expect("it was not dropped");
+        // A runtime waits for its own threads only where no other one runs.
+        let ended = std::thread::spawn(move || runtime.shutdown_timeout(TIMEOUT)).join();
+        ended.expect("a runtime ends");
+    }
 }
 
 impl Drop for OwnRuntime {
