@@ -19,7 +19,7 @@ use std::time::Duration;
 /// it is longer than any of them. Agents and servers must agree on it, so it is no setting.
 pub const RESTART_WINDOW: Duration = Duration::from_secs(30);
 
-const _: () = assert!(RESTART_WINDOW.as_secs() > HealthWindow::Safe.duration().as_secs());
+const _: () = assert!(RESTART_WINDOW.as_millis() > HealthWindow::Safe.validity().as_millis());
 
 /// How long a node may stay silent before its sessions of this class end with it. Shorter windows
 /// come first. Stored: only appended to.
@@ -38,14 +38,30 @@ impl HealthWindow {
     /// All, the shortest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
 
-    /// The longest time without a word from the node. Agents and servers must agree on it, so it is
-    /// no setting.
+    /// The longest outage that ends no session, however long before it the node said its last word.
+    /// Agents and servers must agree on it, so it is no setting.
     pub const fn duration(self) -> Duration {
         match self {
             Self::Fast => Duration::from_millis(1_500),
             Self::Default => Duration::from_secs(5),
             Self::Safe => Duration::from_secs(15),
         }
+    }
+
+    /// How often an agent renews its lease where this is the shortest window in use. A node is
+    /// judged by the default window also where nothing asks for it.
+    pub const fn renewal_interval(self) -> Duration {
+        let window = match self {
+            Self::Fast => Self::Fast,
+            Self::Default | Self::Safe => Self::Default,
+        };
+        Duration::from_micros(window.duration().as_micros() as u64 / 3)
+    }
+
+    /// For how long one renewal keeps sessions of this window: until the next one is due, and the
+    /// window after that.
+    pub const fn validity(self) -> Duration {
+        self.renewal_interval().saturating_add(self.duration())
     }
 
     /// The word that clients use.

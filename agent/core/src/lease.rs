@@ -8,7 +8,7 @@ use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, RESTART_WINDOW};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How much earlier an agent's deadline is than the window allows: whoever believes must stop
+/// How much earlier an agent's deadline is than the servers' is: whoever believes must stop
 /// before anybody else may begin.
 pub const fn margin(window: HealthWindow) -> Duration {
     margin_of(window.duration())
@@ -38,7 +38,7 @@ pub struct LeaseState {
 impl LeaseState {
     /// Until when a session of this window is surely alive, as far as its node is concerned.
     pub fn deadline(&self, window: HealthWindow) -> Option<Time> {
-        let renewed = self.renewed.map(|renewed| renewed + (window.duration() - margin(window)));
+        let renewed = self.renewed.map(|renewed| renewed + (window.validity() - margin(window)));
         let announced = self.announced.map(|announced| announced + RESTART_BELIEF);
         renewed.max(announced)
     }

@@ -302,16 +302,16 @@ impl SessionEvents {
         }
     }
 
-    /// Half of the window before it would be over: by then a renewal should have been acknowledged,
-    /// which is sent every third of a window.
+    /// Two thirds of the window before it would be over: by then a renewal should have been
+    /// acknowledged that was due a quarter of a window ago.
     fn jeopardy_at(&self, deadline: Time) -> Time {
         let SessionView::Bound(window) = self.view else { return deadline };
-        let half = u64::try_from((window.duration() / 2).as_micros()).unwrap_or(u64::MAX);
-        let half_way = Time(deadline.0.saturating_sub(half));
-        let half_way = self.lease.announced.map_or(half_way, |announced| half_way.min(announced));
+        let notice = u64::try_from((window.duration() * 2 / 3).as_micros()).unwrap_or(u64::MAX);
+        let overdue = Time(deadline.0.saturating_sub(notice));
+        let overdue = self.lease.announced.map_or(overdue, |announced| overdue.min(announced));
         match self.confirmation {
-            Confirmation::Confirmed => half_way,
-            Confirmation::Awaited { broken, .. } => half_way.min(broken),
+            Confirmation::Confirmed => overdue,
+            Confirmation::Awaited { broken, .. } => overdue.min(broken),
         }
     }
 }

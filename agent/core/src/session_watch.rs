@@ -183,7 +183,7 @@ impl SessionWatch {
 #[cfg(test)]
 mod tests {
     use super::{Input, Orders, ReadOrder, SessionWatch};
-    use crate::lease::LeaseState;
+    use crate::lease::{LeaseState, margin};
     use crate::session_events::{SessionEvents, SessionState, SessionView};
     use lockmesh_protocol::id::LogIndex;
     use lockmesh_protocol::lease::HealthWindow;
@@ -202,6 +202,15 @@ mod tests {
         LeaseState { renewed: Some(at(millis)), ..LeaseState::default() }
     }
 
+    /// When the lease is over that was renewed at 0.
+    fn deadline() -> Time {
+        at(0) + (HealthWindow::Default.validity() - margin(HealthWindow::Default))
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
     /// A watch over a session that was found when its node's lease had just been renewed.
     fn watch() -> SessionWatch {
         let events = SessionEvents::new(at(0), renewed(0), at(1), BOUND);
@@ -213,13 +222,13 @@ mod tests {
     #[test]
     fn after_an_interruption_the_session_is_looked_at_once_and_then_news_are_awaited() {
         let mut watch = watch();
-        assert_eq!(watch.handle(at(4_750), Input::Tick), Orders::default());
+        assert_eq!(watch.handle(deadline(), Input::Tick), Orders::default());
         assert_eq!(watch.event().state, SessionState::Suspended);
-        let acknowledged = watch.handle(at(5_000), Input::Lease(renewed(4_900)));
+        let acknowledged = watch.handle(at(7_000), Input::Lease(renewed(6_900)));
         assert_eq!(acknowledged.read, Some(LOOK), "it takes the place of the one that waits");
-        assert_eq!(watch.handle(at(5_010), Input::Lease(renewed(5_000))).read, None, "one is enough");
-        let found = Input::Read { began: at(5_000), found: Some((BOUND, LogIndex(7))) };
-        assert_eq!(watch.handle(at(5_020), found).read, Some(NEWS));
+        assert_eq!(watch.handle(at(7_010), Input::Lease(renewed(7_000))).read, None, "one is enough");
+        let found = Input::Read { began: at(7_000), found: Some((BOUND, LogIndex(7))) };
+        assert_eq!(watch.handle(at(7_020), found).read, Some(NEWS));
         assert_eq!(watch.event().state, SessionState::Safe);
     }
 
@@ -234,17 +243,18 @@ mod tests {
     #[test]
     fn what_was_given_up_is_ended_until_that_is_done() {
         let mut watch = watch();
-        watch.handle(at(4_750), Input::Tick);
+        watch.handle(deadline(), Input::Tick);
         assert!(watch.may_stop());
-        assert_eq!(watch.handle(at(9_750), Input::Tick).end, Some(Duration::ZERO));
+        let given_up = deadline() + HealthWindow::Default.duration();
+        assert_eq!(watch.handle(given_up, Input::Tick).end, Some(Duration::ZERO));
         assert_eq!(watch.event().state, SessionState::Lost);
         assert!(!watch.may_stop() && !watch.is_over());
-        assert_eq!(watch.handle(at(9_760), Input::Tick).end, None, "it is under way");
-        assert!(watch.handle(at(9_800), Input::Ended(false)).end.is_some_and(|pause| !pause.is_zero()));
-        assert_eq!(watch.handle(at(9_900), Input::Ended(true)), Orders::default());
+        assert_eq!(watch.handle(given_up + ms(10), Input::Tick).end, None, "it is under way");
+        assert!(watch.handle(given_up + ms(50), Input::Ended(false)).end.is_some_and(|pause| !pause.is_zero()));
+        assert_eq!(watch.handle(given_up + ms(150), Input::Ended(true)), Orders::default());
         let gone = SessionView::Gone("destroyed".into());
-        let gone = Input::Read { began: at(9_950), found: Some((gone, LogIndex(9))) };
-        assert_eq!(watch.handle(at(9_960), gone), Orders::default());
+        let gone = Input::Read { began: given_up + ms(200), found: Some((gone, LogIndex(9))) };
+        assert_eq!(watch.handle(given_up + ms(210), gone), Orders::default());
         assert!(watch.is_over() && watch.may_stop());
     }
 }

@@ -10,7 +10,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = HealthWindow::Default.duration();
 /// From when a renewal was sent to the deadline.
-const BELIEF: Duration = Duration::from_millis(4_750);
+const BELIEF: Duration = HealthWindow::Default.validity().saturating_sub(margin(HealthWindow::Default));
 const START: Time = Time(1_000_000_000);
 
 const THERE: SessionView = SessionView::Bound(HealthWindow::Default);
@@ -86,9 +86,9 @@ fn the_deadline_counts_from_the_sending_for_every_window() {
         let now = START + 300 * MS;
         let events = SessionEvents::new(now, lease, now, SessionView::Bound(window));
         let event = events.event();
-        assert_eq!(event.deadline, Some(START + (window.duration() - margin(window))));
+        assert_eq!(event.deadline, Some(START + (window.validity() - margin(window))));
         assert_eq!(event.state, SessionState::Safe);
-        let renewal_due = START + window.duration() / 3;
+        let renewal_due = START + window.renewal_interval();
         assert!(event.jeopardy_at > Some(renewal_due + 50 * MS), "{window:?} leaves time for an answer");
     }
 }
@@ -97,7 +97,7 @@ fn the_deadline_counts_from_the_sending_for_every_window() {
 fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
     let mut story = Story::safe();
     let jeopardy_at = story.events.event().jeopardy_at.expect("there is a deadline");
-    assert_eq!(jeopardy_at, START + (BELIEF - WINDOW / 2));
+    assert_eq!(jeopardy_at, START + (BELIEF - Duration::from_micros(3_333_333)));
     story.pass(jeopardy_at.since(START) - MS);
     assert_eq!(story.state(), SessionState::Safe);
     story.pass(MS);

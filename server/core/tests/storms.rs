@@ -199,7 +199,7 @@ proptest! {
         for key in held_keys(&ours) {
             let (saved, is) = (grant_of(&saved, &key), grant_of(&run.state, &key));
             prop_assert_eq!(&is, &saved, "{} is held as in the backup", key);
-            let closed = run.state.lock_delay(&key).is_some_and(|delay| delay.duration >= HealthWindow::Safe.duration());
+            let closed = run.state.lock_delay(&key).is_some_and(|delay| delay.duration >= HealthWindow::Safe.validity());
             prop_assert!(is.is_some() || closed, "{} was held, and anybody can have it", key);
         }
         for key in held_keys(&saved) {

@@ -1,8 +1,8 @@
 //! What is expected of a lock while a fault lasts: the one table that a run is held to.
 //!
-//! An outage shorter than two thirds of a node's window never costs a guard its hold; one that is
+//! An outage of at most four fifths of a node's window never costs a guard its hold; one that is
 //! longer than the window, and the time that a verdict takes, always does. In between either may
-//! happen.
+//! happen. A TTL counts from the last renewal, so it bears less.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -67,8 +67,16 @@ impl Window {
         match self {
             Self::Fast => Duration::from_secs(3),
             Self::Default => Duration::from_secs(7),
-            Self::Safe => Duration::from_secs(17),
+            Self::Safe => Duration::from_secs(19),
             Self::Ttl => Duration::from_secs(6),
+        }
+    }
+
+    /// The longest outage that never costs a guard its hold.
+    pub fn borne(self) -> Duration {
+        match self {
+            Self::Ttl => self.length() / 2,
+            class => class.length() * 4 / 5,
         }
     }
 }
@@ -99,7 +107,7 @@ fn seconds<S: Serializer>(limit: &Duration, serializer: S) -> Result<S::Ok, S::E
 /// What is expected where a host is silent for so long; `None` for good.
 pub fn of_silence(length: Option<Duration>, window: Window) -> Expectation {
     let Some(length) = length else { return Expectation::Passes(window.limit()) };
-    if length * 3 < window.length() * 2 {
+    if length <= window.borne() {
         Expectation::Kept
     } else if length < window.limit() {
         Expectation::Either
@@ -117,9 +125,9 @@ mod tests {
     fn short_silence_is_borne_and_long_silence_is_not() {
         let of = |seconds, window| of_silence(Some(Duration::from_secs(seconds)), window);
         let within = |seconds| Passes(Duration::from_secs(seconds));
-        assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Fast)), [Either, within(3), within(3)]);
-        assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Default)), [Kept, Either, within(7)]);
-        assert_eq!([1, 9, 10].map(|seconds| of(seconds, Window::Safe)), [Kept, Kept, Either]);
+        assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Fast)), [Kept, within(3), within(3)]);
+        assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Default)), [Kept, Kept, within(7)]);
+        assert_eq!([10, 12, 13].map(|seconds| of(seconds, Window::Safe)), [Kept, Kept, Either]);
         assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Ttl)), [Kept, Either, within(6)]);
         assert_eq!(of_silence(None, Window::Fast), within(3));
     }

@@ -295,7 +295,7 @@ async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
     let (lease, secret) = registered(&quorum, &silent, &registration_of(NODE, port(&silent))).await;
     let began = std::time::Instant::now();
     let mut sequence = 0;
-    while began.elapsed() < HealthWindow::Default.duration() + Duration::from_secs(2) {
+    while began.elapsed() < HealthWindow::Default.validity() + Duration::from_secs(2) {
         sequence += 1;
         answer_agents(&silent, lease, &secret, sequence).await;
     }

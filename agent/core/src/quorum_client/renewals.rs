@@ -37,7 +37,7 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_millis(100);
 
 /// An answer that comes later than this changes no deadline any more.
-const LONGEST_WINDOW: Duration = HealthWindow::Safe.duration();
+const LONGEST_VALIDITY: Duration = HealthWindow::Safe.validity();
 
 /// Of so many renewals it is known when they were sent.
 const MAX_SENT: usize = 1024;
@@ -92,18 +92,17 @@ impl KeptLease {
         Self { id, secret, sequence: 0, sent: VecDeque::new(), acknowledged: (0, None), created: None, round }
     }
 
-    /// How often it is renewed. A node is judged by the default window also where it has no
-    /// sessions, or only such as may be silent for longer.
+    /// How often it is renewed.
     fn interval(&self) -> Duration {
         let windows = [self.acknowledged.1, self.created.map(|(window, _)| window)];
         let shortest = windows.into_iter().flatten().min().unwrap_or_default();
-        shortest.min(HealthWindow::Default).duration() / 3
+        shortest.renewal_interval()
     }
 
     /// Makes the next renewal, which is sent now.
     fn renewal(&mut self, nonce: u64, now: Time) -> Renewal {
         self.sequence += 1;
-        let is_of_use = |(_, sent): &(u64, Time)| now.since(*sent) < LONGEST_WINDOW;
+        let is_of_use = |(_, sent): &(u64, Time)| now.since(*sent) < LONGEST_VALIDITY;
         while self.sent.len() >= MAX_SENT || self.sent.front().is_some_and(|oldest| !is_of_use(oldest)) {
             self.sent.pop_front();
         }
@@ -234,7 +233,7 @@ impl QuorumClient {
         lease.round.due = now + STEP;
         self.counts.renewals += 1;
         let kind = CallKind::Renewal(lease.id, renewal.sequence);
-        let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline: now + LONGEST_WINDOW };
+        let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline: now + LONGEST_VALIDITY };
         self.send(slot, connection, call, Request::RenewLease(renewal));
     }
 

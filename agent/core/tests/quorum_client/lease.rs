@@ -97,7 +97,7 @@ fn the_deadline_counts_from_when_the_acknowledged_renewal_was_sent() {
     story.acknowledge(&asked);
     assert_eq!(story.client.lease().renewed, Some(sent));
     for window in HealthWindow::ALL {
-        let until = sent + (window.duration() - margin(window));
+        let until = sent + (window.validity() - margin(window));
         assert_eq!(story.client.lease().deadline(window), Some(until));
     }
     assert_eq!(story.client.lease().ended, None);

@@ -77,7 +77,7 @@ impl Upkeep {
             // The host before it may have been another one: the present one's windows count anew.
             Some(until) if self.former.get(&number).is_none_or(|known| known.until != until) => {
                 let window = HealthWindow::Fast;
-                let due = now + window.duration();
+                let due = now + window.validity();
                 self.former.insert(number, FormerHost { until, since: now, window, due });
             }
             Some(_) => {}
@@ -123,7 +123,7 @@ impl Upkeep {
             former.due = match HealthWindow::ALL.into_iter().find(|longer| *longer > former.window) {
                 Some(longer) => {
                     former.window = longer;
-                    former.since + longer.duration()
+                    former.since + longer.validity()
                 }
                 // The last one forgets the former host; until that is seen, it may have come to
                 // nothing.

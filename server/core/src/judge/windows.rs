@@ -1,5 +1,8 @@
 //! The leader's windows: when each member was heard last, and when each of its windows ends.
 //!
+//! A window ends when the next renewal has been due for so long. So an outage that is shorter than
+//! the window never ends a session, however soon before the next renewal it began.
+//!
 //! All start afresh when a leader begins to serve. Whatever is unsure starts a window later, never
 //! earlier: an agent counts its own deadline from the sending of a renewal that arrived before the
 //! window began.
@@ -15,9 +18,12 @@ use std::time::Duration;
 /// How much later than it should be a renewal may come before the node is asked.
 const OVERDUE: Duration = Duration::from_millis(200);
 
-/// After how long without a renewal a node is asked: an agent renews three times a window.
-pub(super) fn overdue_after(window: Duration) -> Duration {
-    window / 3 + OVERDUE
+/// After how long a node is asked that announced a restart.
+const ASK_RESTARTING_AFTER: Duration = Duration::from_secs(RESTART_WINDOW.as_secs() / 3);
+
+/// After how long without a renewal a node is asked whose shortest window in use this is.
+pub(super) fn overdue_after(window: HealthWindow) -> Duration {
+    window.renewal_interval() + OVERDUE
 }
 
 /// The windows of all members that are judged.
@@ -54,12 +60,12 @@ impl MemberWindow {
     /// When a window ends. While the brake is on, all are as long as the longest.
     pub(super) fn end(&self, window: HealthWindow, is_braking: bool) -> Time {
         let length = match is_braking {
-            true => HealthWindow::Safe.duration().max(window.duration()),
-            false => window.duration(),
+            true => HealthWindow::Safe.validity().max(window.validity()),
+            false => window.validity(),
         };
         let end = self.start(window) + length;
         // Nobody keeps a member from being judged by making ever new sessions on it.
-        end.min(self.heard + HealthWindow::Safe.duration())
+        end.min(self.heard + HealthWindow::Safe.validity())
     }
 
     /// The window by which it is overdue, and then judged.
@@ -75,8 +81,8 @@ impl MemberWindow {
     fn overdue_at(&self) -> Time {
         let window = self.present();
         // An announced restart takes a while: to ask sooner would be in vain.
-        let length = if self.is_restarting { RESTART_WINDOW } else { window.duration() };
-        self.start(window) + overdue_after(length)
+        let length = if self.is_restarting { ASK_RESTARTING_AFTER } else { overdue_after(window) };
+        self.start(window) + length
     }
 }
 

@@ -219,7 +219,7 @@ impl State {
     fn belief_of(&self, session: &Session) -> Duration {
         let is_restarting =
             self.member(&session.spec.node.folded()).is_some_and(|agent| agent.restart_announced.is_some());
-        let longest = if is_restarting { RESTART_WINDOW } else { HealthWindow::Safe.duration() };
+        let longest = if is_restarting { RESTART_WINDOW } else { HealthWindow::Safe.validity() };
         // With its node's lease the earlier deadline of both counts.
         let ttl = session.spec.ttl.filter(|_| !Self::depends_on_its_node(session));
         longest.max(ttl.unwrap_or_default()).max(session.spec.lock_delay).min(MAX_LOCK_DELAY)

@@ -122,7 +122,7 @@ fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     ] {
         assert_eq!(solo.command(Command::Restore(step)), Reply::Done);
     }
-    let longest = HealthWindow::Safe.duration();
+    let longest = HealthWindow::Safe.validity();
     solo.run(longest - SECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     assert!(matches!(solo.command(enqueue(&next, 2 * longest)), Reply::Queued { .. }));

@@ -297,17 +297,37 @@ fn the_sessions_of_a_dead_host_end_each_after_its_own_window() {
     assert!(HealthWindow::ALL.iter().all(|window| fleet.lives(window.as_str())), "it lives");
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.duration());
+    assert_within(took, HealthWindow::Fast.validity());
     assert!(fleet.lives("default") && fleet.status("h1") == MemberStatus::Alive);
     let took = fleet.time_of_death("h1", "default");
-    assert_within(took, HealthWindow::Default.duration());
+    assert_within(took, HealthWindow::Default.validity());
     assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Failed);
     let took = fleet.time_of_death("h1", "safe");
-    assert_within(took, HealthWindow::Safe.duration());
+    assert_within(took, HealthWindow::Safe.validity());
     let leader = fleet.cluster.leader();
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
     assert_eq!(observed.verdicts, [1, 2, 1], "the cluster's own agent is among them");
     assert!(observed.renewals_acknowledged > 0 && observed.checks_opened >= 2);
+}
+
+#[test]
+fn an_outage_that_is_shorter_than_the_window_ends_nothing_however_soon_before_a_renewal_it_began() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    for window in [HealthWindow::Default, HealthWindow::Fast] {
+        fleet.session(window.as_str(), "h1", window);
+        fleet.at("h1").renews_every = Some(window.renewal_interval());
+        fleet.run(10 * SECOND);
+        let renewed = fleet.at("h1").renewed;
+        fleet.run_until(5 * SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
+        let host = fleet.at("h1").clone();
+        fleet.run(window.renewal_interval() - 2 * TICK);
+        fleet.kill("h1");
+        fleet.run(window.duration());
+        *fleet.at("h1") = Host { sequence: fleet.at("h1").sequence, ..host };
+        fleet.run(10 * SECOND);
+        assert!(fleet.lives(window.as_str()) && fleet.status("h1") == MemberStatus::Alive, "{window:?}");
+    }
 }
 
 #[test]
@@ -318,7 +338,7 @@ fn a_host_without_sessions_fails_too() {
     fleet.kill("h1");
     fleet.run_until(20 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
     let took = fleet.cluster.now().since(fleet.at("h1").renewed);
-    assert_within(took, HealthWindow::Default.duration());
+    assert_within(took, HealthWindow::Default.validity());
 }
 
 #[test]
@@ -337,7 +357,7 @@ fn a_loss_says_who_confirmed_it() {
     let LossCause::NodeFailed { window: HealthWindow::Fast, confirmed_by, silent_for } = cause else {
         panic!("{cause:?}")
     };
-    assert!(confirmed_by.len() >= 2 && *silent_for >= HealthWindow::Fast.duration(), "{cause:?}");
+    assert!(confirmed_by.len() >= 2 && *silent_for >= HealthWindow::Fast.validity(), "{cause:?}");
 }
 
 #[test]
@@ -383,8 +403,8 @@ fn a_leader_that_is_cut_off_fails_nobody_and_the_next_one_gives_whole_windows() 
     let serves_since = fleet.cluster.now();
     fleet.run_until(20 * SECOND, |fleet| !fleet.lives("dead"));
     let took = fleet.cluster.now().since(serves_since);
-    assert!(took + 2 * TICK >= HealthWindow::Default.duration(), "{took:?}");
-    assert!(took <= HealthWindow::Default.duration() + SLACK, "{took:?}");
+    assert!(took + 2 * TICK >= HealthWindow::Default.validity(), "{took:?}");
+    assert!(took <= HealthWindow::Default.validity() + SLACK, "{took:?}");
     fleet.run(10 * SECOND);
     assert!(fleet.lives("living") && fleet.status("h2") == MemberStatus::Alive);
 }
@@ -428,8 +448,8 @@ fn a_server_that_was_late_abstains_for_a_window() {
     fleet.time_of_death("h1", "fast");
     let took = fleet.cluster.now().since(woke);
     // The leader's next list shows it that it missed some, so it may begin once more.
-    assert!(took >= HealthWindow::Fast.duration(), "{took:?}");
-    assert!(took <= HealthWindow::Fast.duration() + 2 * SLACK, "{took:?}");
+    assert!(took >= HealthWindow::Fast.validity(), "{took:?}");
+    assert!(took <= HealthWindow::Fast.validity() + 2 * SLACK, "{took:?}");
 }
 
 #[test]
@@ -445,7 +465,7 @@ fn a_fast_session_that_is_new_has_its_whole_window() {
     let made = fleet.cluster.now();
     fleet.kill("h1");
     fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.duration());
+    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.validity());
 }
 
 #[test]
@@ -459,7 +479,7 @@ fn many_silent_hosts_at_once_are_given_the_longest_window() {
     fleet.run(2 * SECOND);
     names[..5].iter().for_each(|name| fleet.kill(name));
     let took = fleet.time_of_death("h1", "h1");
-    assert_within(took, HealthWindow::Safe.duration());
+    assert_within(took, HealthWindow::Safe.validity());
     assert!(fleet.lives("h6"), "it renews");
     let leader = fleet.cluster.leader();
     let figures = |fleet: &Fleet| fleet.cluster.servers[&leader].frontend.figures(fleet.cluster.now());
@@ -468,7 +488,7 @@ fn many_silent_hosts_at_once_are_given_the_longest_window() {
     assert!(!figures(&fleet).is_braking && figures(&fleet).open_checks == 0);
     fleet.kill("h6");
     let took = fleet.time_of_death("h6", "h6");
-    assert_within(took, HealthWindow::Fast.duration());
+    assert_within(took, HealthWindow::Fast.validity());
 }
 
 #[test]
@@ -647,7 +667,7 @@ fn what_a_former_host_left_ends_when_its_windows_are_over() {
         assert!(fleet.lives(window.as_str()));
         fleet.run_until(20 * SECOND, |fleet| !fleet.lives(window.as_str()));
         let took = fleet.cluster.now().since(registered);
-        assert!(took + 2 * TICK >= window.duration() && took <= window.duration() + SLACK, "{took:?}");
+        assert!(took + 2 * TICK >= window.validity() && took <= window.validity() + SLACK, "{took:?}");
     }
     fleet.run(SECOND);
     assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
@@ -695,7 +715,7 @@ fn sessions_on_a_failed_node_that_somebody_called_healthy_end_with_its_silence()
     fleet.session("fast", "h1", HealthWindow::Fast);
     let made = fleet.cluster.now();
     fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.duration());
+    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.validity());
 }
 
 #[test]
@@ -719,11 +739,11 @@ fn a_member_that_has_been_failed_for_long_is_forgotten() {
     let mut solo = Solo::start();
     let status = |solo: &Solo| solo.core.state().agents().next().map(|agent| agent.status);
     // Its agent never renews, and listens nowhere.
-    solo.run(6 * SECOND);
+    solo.run(7 * SECOND);
     assert_eq!(status(&solo), Some(MemberStatus::Failed));
-    solo.run(REAP_FAILED_AFTER - 6 * SECOND);
+    solo.run(REAP_FAILED_AFTER - 7 * SECOND);
     assert_eq!(status(&solo), Some(MemberStatus::Failed));
-    solo.run(6 * SECOND);
+    solo.run(7 * SECOND);
     assert_eq!(status(&solo), None);
 }
 

@@ -37,7 +37,7 @@ pub enum Trouble {
     Loss10,
     /// One in four.
     Loss25,
-    /// One node in twenty is slow, and takes nothing in for less than 2W/3 now and then.
+    /// One node in twenty is slow, and takes nothing in for less than a window now and then.
     Slow,
     /// A tenth of the nodes is cut off for 2 s, again and again.
     Dark2,
@@ -210,7 +210,7 @@ impl Disturber {
             due.insert((now, Disturbance::Dark));
         }
         // What had come when it began is taken in late, too.
-        let longest_freeze = window.duration() * 2 / 3 - 2 * SLOWNESS;
+        let longest_freeze = window.duration() - 2 * SLOWNESS;
         Self { due, longest_freeze, dark: trouble.dark().unwrap_or_default() }
     }
 

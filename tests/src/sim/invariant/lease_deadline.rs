@@ -26,7 +26,7 @@ impl LeaseDeadline {
             if until == Time(0) {
                 continue;
             }
-            let renewed = self.acknowledged.get(&lease).map(|sent| *sent + window.duration());
+            let renewed = self.acknowledged.get(&lease).map(|sent| *sent + window.validity());
             let restarting = self.announced.get(&lease).map(|sent| *sent + RESTART_WINDOW);
             let Some(latest) = renewed.max(restarting) else {
                 return Err(format!("{lease:?} is believed in, and no renewal of it was acknowledged"));

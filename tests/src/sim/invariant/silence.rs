@@ -1,5 +1,5 @@
-//! No leader proposes a verdict sooner than its window after it heard of the node, or began to
-//! serve: neither where a juror had the node's answer (I6 of the design), nor while very many are
+//! No leader proposes a verdict sooner than its window after the node's next word was due, or it
+//! began to serve: neither where a juror had the node's answer (I6 of the design), nor while very many are
 //! silent (I8), nor behind an election.
 //!
 //! A renewal counts whoever sent it on; an answer to a juror where it is one to the check that is
@@ -45,7 +45,7 @@ impl Leader {
 
     fn verdicts(&mut self, turn: &LeaseTurn, scene: &Scene<'_>) -> Result<(), String> {
         for (index, failure) in &turn.verdicts {
-            let window = failure.window.duration();
+            let window = failure.window.validity();
             let served = (self.since, "it began to serve");
             let (heard, how) = self.heard.get(&failure.lease).copied().unwrap_or(served).max(served);
             let silent = scene.now.since(heard);

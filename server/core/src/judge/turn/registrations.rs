@@ -127,7 +127,7 @@ impl Core {
         let silence = match self.state.agent_address(agent) {
             Some(_) => LEAST_SILENCE,
             // Nobody can ask it: it must have missed a renewal.
-            None => overdue_after(HealthWindow::Default.duration()),
+            None => overdue_after(HealthWindow::Default),
         };
         let waited = now.since(waiting.came);
         // No node fails by it, so whoever has asked often enough counts, also a juror that

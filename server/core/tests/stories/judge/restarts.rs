@@ -80,7 +80,7 @@ fn a_restart_that_is_announced_costs_no_session() {
     // Its windows are its own again.
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.duration());
+    assert_within(took, HealthWindow::Fast.validity());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn another_host_that_comes_instead_ends_nothing_before_the_announced_time() {
     fleet.begin(process(2, 2));
     fleet.run_until(60 * SECOND, |fleet| fleet.none_lives());
     let kept = fleet.cluster.now().since(announced);
-    assert_within(kept, 25 * SECOND + HealthWindow::Safe.duration());
+    assert_within(kept, 25 * SECOND + HealthWindow::Safe.validity());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn an_agent_that_does_not_end_after_all_is_judged_by_its_own_windows_again() {
     assert!(fleet.all_live(), "it renews");
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.duration());
+    assert_within(took, HealthWindow::Fast.validity());
 }
 
 #[test]
