@@ -250,7 +250,9 @@ mod tests {
         assert_eq!(watch.event().state, SessionState::Lost);
         assert!(!watch.may_stop() && !watch.is_over());
         assert_eq!(watch.handle(given_up + ms(10), Input::Tick).end, None, "it is under way");
-        assert!(watch.handle(given_up + ms(50), Input::Ended(false)).end.is_some_and(|pause| !pause.is_zero()));
+        assert!(
+            watch.handle(given_up + ms(50), Input::Ended(false)).end.is_some_and(|pause| !pause.is_zero())
+        );
         assert_eq!(watch.handle(given_up + ms(150), Input::Ended(true)), Orders::default());
         let gone = SessionView::Gone("destroyed".into());
         let gone = Input::Read { began: given_up + ms(200), found: Some((gone, LogIndex(9))) };

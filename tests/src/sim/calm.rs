@@ -16,8 +16,9 @@ use std::time::Duration;
 
 /// How often somebody looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long it may take until all is well: the catalog is compared with the roster every minute.
-const BOUND: Duration = Duration::from_secs(65);
+/// How long it may take until all is well: the catalog is compared with the roster as soon as
+/// somebody leads, and a minute later with what clients wrote just after that.
+const BOUND: Duration = Duration::from_secs(80);
 /// How much longer it may take until it is known whose state is corrupt: a comparison waits a
 /// minute for servers that tell no checksum, and the last one begins a while after the last write.
 const COMPARISON_BOUND: Duration = Duration::from_secs(70);

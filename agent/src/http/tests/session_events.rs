@@ -68,9 +68,9 @@ async fn a_poll_tells_each_acknowledgement() {
         (&event["Session"], &event["State"], &event["Reason"]),
         (&id.into(), &"safe".into(), &"".into())
     );
-    let deadline = (sent + Duration::from_millis(4_750)).0 * 1_000;
-    assert_eq!((event["Deadline"].as_u64(), event["RemainingMS"].as_u64()), (Some(deadline), Some(4_750)));
-    assert_eq!(event["JeopardyAt"].as_u64(), Some(deadline - 2_500_000_000));
+    let deadline = (sent + Duration::from_micros(6_416_666)).0 * 1_000;
+    assert_eq!((event["Deadline"].as_u64(), event["RemainingMS"].as_u64()), (Some(deadline), Some(6_416)));
+    assert_eq!(event["JeopardyAt"].as_u64(), Some(deadline - 3_333_333_000));
     let session = event["Session"].as_str().unwrap();
     let (news, ()) = tokio::join!(stand.events(session, index(&event)), async {
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -87,7 +87,7 @@ async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
     let id = stand.session("").await;
     let mut event = stand.events(&id, 0).await;
     let begun = stand.now();
-    for (state, after) in [("jeopardy", 2_250), ("suspended", 4_750), ("lost", 9_750)] {
+    for (state, after) in [("jeopardy", 3_083), ("suspended", 6_416), ("lost", 11_416)] {
         event = stand.events(&id, index(&event)).await;
         assert_eq!(event["State"], state, "{event}");
         let passed = stand.now().since(begun);
