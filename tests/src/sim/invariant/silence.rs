@@ -1,6 +1,6 @@
 //! No leader proposes a verdict sooner than its window after the node's next word was due, or after
-//! it began to serve: neither where a juror had the node's answer (I6 of the design), nor while very
-//! many are silent (I8), nor behind an election.
+//! it began to serve: neither where a juror had the node's answer (I6 of the design), nor while
+//! very many are silent (I8), nor behind an election.
 //!
 //! A renewal counts whoever sent it on; an answer to a juror where it is one to the check that is
 //! open, as the leader's own questions tell.
