@@ -561,7 +561,10 @@ impl Core {
             self.read_index.overdue(now).into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         }
         self.may_pass = DEADLINES_A_TICK;
-        self.pass_deadlines(now);
+        // One whose state is corrupt refuses whoever would renew: another leader begins anew.
+        if !self.corruption.is_known_here() {
+            self.pass_deadlines(now);
+        }
         self.run_autopilot(now, outbox);
         if self.is_serving() {
             self.check_for_corruption(now, outbox);

@@ -115,6 +115,8 @@ pub struct CorruptionChecks {
     confirmed: BTreeMap<ServerId, LogIndex>,
     /// At which check a leader found this server's state to be another one than the majority's.
     found_corrupt: Option<LogIndex>,
+    /// Whether that was known when this server was started.
+    was_found: bool,
     /// Whether this leader begins no check.
     is_paused: bool,
 }
@@ -137,6 +139,11 @@ impl CorruptionChecks {
     /// At which check a leader found this server's state to be another one than the majority's.
     pub fn found_corrupt(&self) -> Option<LogIndex> {
         self.found_corrupt
+    }
+
+    /// Whether this server's state is known to be corrupt, so that it answers nobody.
+    pub(crate) fn is_known_here(&self) -> bool {
+        self.was_found || self.found_corrupt.is_some()
     }
 
     /// What this leader's newest comparison has shown so far.

@@ -21,6 +21,11 @@ impl Core {
         &self.corruption
     }
 
+    /// This server's state was found to be corrupt before it was started.
+    pub fn know_corruption(&mut self) {
+        self.corruption.was_found = true;
+    }
+
     /// While members run different versions of the program a leader begins no check: an older one
     /// may not know what that is, and different versions may well come to different states.
     pub fn pause_corruption_checks(&mut self, pause: bool) {

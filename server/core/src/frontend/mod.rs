@@ -127,11 +127,14 @@ pub struct Frontend {
 
 impl Frontend {
     /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
-    pub fn new(config: FrontendConfig, core: Core, now: Time, wall: WallTime) -> Self {
+    pub fn new(config: FrontendConfig, mut core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.snapshot_meta().index;
         // Before the log is replayed: see `notice_own_removal`.
         let was_member = core.membership().contains(config.own_record.id);
         let corrupt = config.corrupt;
+        if corrupt {
+            core.know_corruption();
+        }
         Self {
             core,
             config,

@@ -17,7 +17,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Lets a server's disk hold a row that no log entry has made, as a bug in the state machine would.
-fn corrupt(cluster: &mut Cluster, id: ServerId) {
+pub(crate) fn corrupt(cluster: &mut Cluster, id: ServerId) {
     let row = Change::Tombstone("nobody deleted this".into(), Some(LogIndex(1)));
     cluster.servers.get_mut(&id).expect("it runs").recorded.load(row);
 }

@@ -62,6 +62,8 @@ pub(crate) struct Cluster {
     pub(crate) down: BTreeSet<ServerId>,
     /// Servers that run, and whose messages to and from others are lost.
     pub(crate) cut_off: BTreeSet<ServerId>,
+    /// Messages of this kind are lost.
+    pub(crate) lost: Option<MessageKind>,
     in_flight: VecDeque<(ServerId, PeerMessage)>,
     now: Time,
     last_call: u64,
@@ -229,6 +231,7 @@ impl Cluster {
             servers,
             down: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            lost: None,
             in_flight: VecDeque::new(),
             now: Time(0),
             last_call: 0,
@@ -294,7 +297,9 @@ impl Cluster {
     /// Delivers the oldest message; false where there is none.
     pub(crate) fn deliver_one(&mut self) -> bool {
         let Some((to, message)) = self.in_flight.pop_front() else { return false };
-        let is_lost = self.cut_off.contains(&message.from) || self.cut_off.contains(&to);
+        let is_lost = self.cut_off.contains(&message.from)
+            || self.cut_off.contains(&to)
+            || self.lost == Some(message.kind);
         if !is_lost && !self.down.contains(&message.from) {
             self.turn(to, Some(Event::Peer(message.from, message)));
         }

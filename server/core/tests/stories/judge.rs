@@ -7,9 +7,10 @@ mod restarts;
 
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
-use crate::solo::{REAP_FAILED_AFTER, Solo};
+use crate::solo::{CORRUPTION_CHECK_INTERVAL, REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
+use lockmesh_core::raft::message::MessageKind;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
 use lockmesh_protocol::id::{CheckId, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
@@ -671,6 +672,30 @@ fn what_a_former_host_left_ends_when_its_windows_are_over() {
     }
     fleet.run(SECOND);
     assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
+}
+
+#[test]
+fn a_leader_whose_state_is_corrupt_ends_nothing_by_silence() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    let leader = fleet.cluster.leader();
+    crate::corruption::corrupt(&mut fleet.cluster, leader);
+    // Nobody takes over, and it answers nobody, so it hears of no renewal.
+    fleet.cluster.lost = Some(MessageKind::TimeoutNow);
+    fleet.at("h1").answers.clear();
+    fleet.cluster.put("something new");
+    fleet.run_until(CORRUPTION_CHECK_INTERVAL * 2, |fleet| {
+        fleet.cluster.servers[&leader].frontend.is_corrupt()
+    });
+    fleet.run(20 * SECOND);
+    assert!(fleet.cluster.servers[&leader].frontend.is_corrupt() && fleet.cluster.leader() == leader);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
+    // The next one gives whole windows, and hears the node again.
+    fleet.cluster.lost = None;
+    fleet.run(20 * SECOND);
+    assert_ne!(fleet.cluster.leader(), leader);
+    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
 }
 
 // Upkeep.

@@ -68,9 +68,13 @@ impl Core {
         if self.is_serving() {
             self.open_checks(now);
             self.update_brake(now);
-            self.propose_verdicts(now);
-            self.look_at_registrations(now, outbox);
-            self.run_upkeep(now);
+            // One that answers nobody hears no renewals: it ends nothing by silence until another
+            // one leads.
+            if !self.corruption.is_known_here() {
+                self.propose_verdicts(now);
+                self.look_at_registrations(now, outbox);
+                self.run_upkeep(now);
+            }
             self.tell_jurors(now, outbox);
             self.ask_through_agents(now, outbox);
         }
