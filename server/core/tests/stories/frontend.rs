@@ -60,9 +60,8 @@ pub(crate) struct One {
 pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, One>,
     pub(crate) down: BTreeSet<ServerId>,
-    /// Servers that run, and whose messages to and from others are lost.
+    /// Servers that run, and whose messages to and from others are lost; and what of all is lost.
     pub(crate) cut_off: BTreeSet<ServerId>,
-    /// Messages of this kind are lost.
     pub(crate) lost: Option<MessageKind>,
     in_flight: VecDeque<(ServerId, PeerMessage)>,
     now: Time,
@@ -297,10 +296,8 @@ impl Cluster {
     /// Delivers the oldest message; false where there is none.
     pub(crate) fn deliver_one(&mut self) -> bool {
         let Some((to, message)) = self.in_flight.pop_front() else { return false };
-        let is_lost = self.cut_off.contains(&message.from)
-            || self.cut_off.contains(&to)
-            || self.lost == Some(message.kind);
-        if !is_lost && !self.down.contains(&message.from) {
+        let is_lost = |id| self.cut_off.contains(id) || self.lost == Some(message.kind);
+        if !is_lost(&message.from) && !is_lost(&to) && !self.down.contains(&message.from) {
             self.turn(to, Some(Event::Peer(message.from, message)));
         }
         true
