@@ -73,6 +73,8 @@ impl Silence {
         let now = scene.now;
         let is_new = !self.servers.contains_key(&server);
         let leader = self.servers.entry(server).or_insert_with(|| Leader::new(now));
+        // A renewal that comes in the turn in which the node is asked closes the check.
+        leader.nonces.extend(turn.asked.iter().map(|challenge| (challenge.lease, challenge.nonce)));
         // What came in the turn in which it began to serve may have come before that.
         for renewal in turn.renewals.iter().filter(|_| !is_new) {
             leader.hear(now, renewal, "its renewal came");
@@ -82,7 +84,6 @@ impl Silence {
                 leader.hear(now, answer, "a juror had its answer");
             }
         }
-        leader.nonces.extend(turn.asked.iter().map(|challenge| (challenge.lease, challenge.nonce)));
         leader.verdicts(turn, scene)?;
         leader.deciding.retain(|_, index| *index > turn.applied);
         Ok(())
