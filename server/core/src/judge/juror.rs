@@ -108,6 +108,11 @@ impl Juror {
         }
     }
 
+    /// Nobody is asked any more until there is another list.
+    pub(super) fn close_all(&mut self) {
+        self.checks.clear();
+    }
+
     /// Whom to ask now.
     pub(super) fn ask(&mut self, now: Time) -> Vec<ChallengeWanted> {
         if now.since(self.told) > FORGOTTEN {

@@ -26,6 +26,8 @@ impl Core {
     pub(crate) fn start_judge(&mut self, now: Time) {
         self.judge.windows.restart(now, &self.state);
         self.judge.upkeep.restart(now, &self.state);
+        // What the former leader wanted to know: the answers would count for nothing.
+        self.judge.juror.close_all();
     }
 
     /// This server no longer leads.
