@@ -12,6 +12,9 @@ pub const HOLDER: &str = AGENTS[0];
 /// How long servers are stopped or cut off: longer than the windows of most sessions.
 const OUTAGE: Duration = Duration::from_secs(6);
 
+/// For how long the connections of a host last that hears nothing.
+const DEAF_CONNECTION: Duration = Duration::from_secs(6);
+
 /// The longest that an orderly leave may take until the next contender holds the lock, its
 /// lock-delay included.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
@@ -166,7 +169,12 @@ impl Fault {
     /// What must become of the lock.
     pub fn expectation(&self, window: Window) -> Expectation {
         match self.silent {
-            Silent::Holder | Silent::Others => of_silence(self.length, window),
+            Silent::Holder => of_silence(self.length, window),
+            // What it says is heard until its connections end, for it hears no answer on them.
+            Silent::Others => match of_silence(self.length, window) {
+                Expectation::Passes(limit) => Expectation::Passes(limit + DEAF_CONNECTION),
+                other => other,
+            },
             // What saves the node's lease does nothing for a short TTL.
             Silent::OneWay | Silent::Announced if window == Window::Ttl => Expectation::Either,
             Silent::Server | Silent::OneWay | Silent::Announced => Expectation::Kept,

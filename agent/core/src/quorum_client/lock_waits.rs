@@ -34,6 +34,11 @@ const GRACE_WINDOW: Duration = Duration::from_secs(1);
 /// when its own time for the question is over.
 const QUESTION_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How often it is tried to give back what nobody heard of, and the pause between two attempts:
+/// servers that have more to do than they can refuse it at once.
+const TAKE_BACK_ATTEMPTS: u32 = 20;
+const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Who wants which lock, and how far that is.
 #[derive(Debug)]
 pub(super) struct LockWait {
@@ -62,8 +67,10 @@ enum WaitStage {
     Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
     /// The lock was granted, and the caller has yet to hear of it.
     Granted { enqueued_at_index: LogIndex },
-    /// Nobody heard of it: it is given back.
-    TakingBack,
+    /// Nobody heard of it: it is given back, by an attempt of that number.
+    TakingBack { enqueued_at_index: LogIndex, attempt: u32 },
+    /// The same, once a pause is over.
+    PausingToTakeBack { enqueued_at_index: LogIndex, attempt: u32 },
 }
 
 /// A position in the queue.
@@ -89,24 +96,41 @@ impl QuorumClient {
     /// A wait for a lock had a request answered.
     pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
-        match std::mem::replace(&mut lock_wait.stage, WaitStage::TakingBack) {
+        match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
             WaitStage::Enqueuing => self.enqueued(token, result),
             WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
             WaitStage::Stopping { queued } => self.stopped(token, queued, result),
             WaitStage::Leaving { enqueued_at_index, failure } => {
                 self.left(token, (enqueued_at_index, failure), result);
             }
-            WaitStage::TakingBack => {
-                // What cannot be given back lasts as long as its session. No caller is left to hear
-                // that.
-                if let (Some(LockWait { key, session, .. }), Err(reason)) =
-                    (self.lock_waits.remove(&token), result)
-                {
-                    self.outbox.notices.push(Notice::MayStayGranted(key, session, reason));
-                }
+            WaitStage::TakingBack { enqueued_at_index, attempt } => {
+                self.taken_back(token, (enqueued_at_index, attempt), result);
             }
-            stage @ (WaitStage::Pausing { .. } | WaitStage::Granted { .. }) => lock_wait.stage = stage,
+            stage @ (WaitStage::Pausing { .. }
+            | WaitStage::PausingToTakeBack { .. }
+            | WaitStage::Granted { .. }) => lock_wait.stage = stage,
         }
+    }
+
+    fn taken_back(
+        &mut self,
+        token: CallToken,
+        (enqueued_at_index, attempt): (LogIndex, u32),
+        result: Result<Response, Unavailable>,
+    ) {
+        let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.get(&token), result) else {
+            return drop(self.lock_waits.remove(&token));
+        };
+        // What cannot be given back lasts as long as its session. No caller is left to hear that.
+        if attempt == 1 {
+            self.outbox.notices.push(Notice::MayStayGranted(key.clone(), *session, reason));
+        }
+        if attempt == TAKE_BACK_ATTEMPTS || self.in_hurry {
+            return drop(self.lock_waits.remove(&token));
+        }
+        let attempt = attempt + 1;
+        self.timers.insert((self.now + TAKE_BACK_PAUSE, Timer::Question(token)));
+        self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt });
     }
 
     fn enqueued(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
@@ -230,6 +254,10 @@ impl QuorumClient {
             (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
             // The position may stand, and the lock be granted in it, whatever the first failure
             // was.
+            (Err(reason), Some(_)) if self.lock_waits.get(&token).is_some_and(|wait| wait.is_gone) => {
+                self.stop_timer(token);
+                return self.taken_back(token, (enqueued_at_index, 1), Err(reason));
+            }
             (Err(_), Some(failure)) => {
                 return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
             }
@@ -282,7 +310,7 @@ impl QuorumClient {
             return;
         };
         let enqueued_at_index = *enqueued_at_index;
-        self.set_stage(token, WaitStage::TakingBack);
+        self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt: 1 });
         self.propose_leave(token, enqueued_at_index);
     }
 
@@ -348,10 +376,16 @@ impl QuorumClient {
         }
     }
 
-    /// It is time to ask again what became of a position.
+    /// It is time to ask again what became of a position, or to give back again what was granted.
     pub(super) fn question_due(&mut self, token: CallToken) {
-        if let Some(LockWait { stage: WaitStage::Pausing { queued, .. }, .. }) = self.lock_waits.get(&token) {
-            self.ask_for_position(token, *queued, false);
+        match self.lock_waits.get(&token).map(|lock_wait| &lock_wait.stage) {
+            Some(WaitStage::Pausing { queued, .. }) => self.ask_for_position(token, *queued, false),
+            Some(WaitStage::PausingToTakeBack { enqueued_at_index, attempt }) => {
+                let (enqueued_at_index, attempt) = (*enqueued_at_index, *attempt);
+                self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt });
+                self.propose_leave(token, enqueued_at_index);
+            }
+            _ => {}
         }
     }
 

@@ -244,6 +244,29 @@ fn a_grant_that_nobody_hears_is_given_back() {
     assert!(story.asked.is_empty());
 }
 
+/// The servers may have more to do than they can just then.
+#[test]
+fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
+    let mut story = Story::at_rest();
+    let (token, parked) = story.queued();
+    story.answer(&parked, place(25, granted()));
+    story.heard_acquired(token);
+    story.tell(Input::Cancel(token));
+    for _ in 0..5 {
+        let leave = story.leaves();
+        let busy = Unavailable::Overloaded("4 writes wait for their commit".into());
+        story.answer(&leave, Response::Unavailable(busy));
+        assert!(story.asked.is_empty(), "not at once");
+        story.pass(SECOND);
+    }
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    story.pass(10 * SECOND);
+    assert!(story.asked.is_empty());
+    let said = story.notices.iter().filter(|notice| matches!(notice, Notice::MayStayGranted(..))).count();
+    assert_eq!(said, 1, "{:?}", story.notices);
+}
+
 #[test]
 fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
     let mut story = Story::at_rest();
