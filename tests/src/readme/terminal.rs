@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 /// How long a command may take, or may not say what it shall; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// After how long somebody presses Ctrl-C again: the shell goes on with a loop where the first one
+/// met it between two programs.
+const PRESSED_AGAIN: Duration = Duration::from_secs(20);
+
 /// What the shell says when a command has ended, with its exit code. No program says it.
 const ENDED: &str = "the-command-has-ended-with";
 
@@ -92,7 +96,7 @@ impl Terminal {
         if shown.is_empty() {
             return self.wait_for_end();
         }
-        self.wait_for_code()?;
+        self.wait_for_code(Instant::now() + TIMEOUT)?;
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
@@ -121,12 +125,17 @@ impl Terminal {
         if !self.is_busy {
             return Err("there is nothing that Ctrl-C could end".into());
         }
-        let group = format!("kill -INT -{}", self.shell.id());
-        let sent = Command::new("sh").args(["-c", &group]).status();
-        if !sent.is_ok_and(|status| status.success()) {
-            return Err("the terminal is gone".into());
+        let until = Instant::now() + TIMEOUT;
+        while self.is_busy && Instant::now() < until {
+            let group = format!("kill -INT -{}", self.shell.id());
+            let sent = Command::new("sh").args(["-c", &group]).status();
+            if !sent.is_ok_and(|status| status.success()) {
+                return Err("the terminal is gone".into());
+            }
+            // Whether it has ended is looked at; whatever it says besides is of no use.
+            let _ = self.wait_for_code(Instant::now() + PRESSED_AGAIN);
         }
-        self.wait_for_code().map(|_| ())
+        if self.is_busy { Err("Ctrl-C does not end it".into()) } else { Ok(()) }
     }
 
     fn press(&mut self, text: &str) -> Result<(), String> {
@@ -134,15 +143,14 @@ impl Terminal {
     }
 
     fn wait_for_end(&mut self) -> Result<(), String> {
-        match self.wait_for_code()?.as_str() {
+        match self.wait_for_code(Instant::now() + TIMEOUT)?.as_str() {
             "0" => Ok(()),
             code => Err(format!("the command failed with {code} and said:\n{}", self.said.join("\n"))),
         }
     }
 
     /// The exit code of the command, once it has ended.
-    fn wait_for_code(&mut self) -> Result<String, String> {
-        let until = Instant::now() + TIMEOUT;
+    fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
         loop {
             let line = self.hear(until)?;
             // What is said without a line's end stands in front.
