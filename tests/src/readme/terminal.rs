@@ -12,10 +12,6 @@ use std::time::{Duration, Instant};
 /// How long a command may take, or may not say what it shall; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// After how long somebody presses Ctrl-C again: the shell goes on with a loop where the first one
-/// met it between two programs.
-const PRESSED_AGAIN: Duration = Duration::from_secs(20);
-
 /// What the shell says when a command has ended, with its exit code. No program says it.
 const ENDED: &str = "the-command-has-ended-with";
 
@@ -53,8 +49,15 @@ impl Terminal {
     /// There is no `bash`, or it does not answer.
     pub fn open(number: u32, folder: &Path) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
-        // In a session without a terminal, so that the shell takes none away from the developer.
-        shell.args(["sh", "-c", "exec 2>&1; exec bash --norc --noprofile --noediting -i"]);
+        // In a session without a terminal, so that the shell takes none away from the developer; and
+        // with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
+        shell.args([
+            "env",
+            "--default-signal=INT",
+            "sh",
+            "-c",
+            "exec 2>&1; exec bash --norc --noprofile --noediting -i",
+        ]);
         shell.env_clear().env("SHELL", "/bin/bash").env("PS1", "").env("PS2", "").env("TERM", "dumb");
         shell.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         shell.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -96,7 +99,7 @@ impl Terminal {
         if shown.is_empty() {
             return self.wait_for_end();
         }
-        self.wait_for_code(Instant::now() + TIMEOUT)?;
+        self.wait_for_code()?;
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
@@ -125,17 +128,12 @@ impl Terminal {
         if !self.is_busy {
             return Err("there is nothing that Ctrl-C could end".into());
         }
-        let until = Instant::now() + TIMEOUT;
-        while self.is_busy && Instant::now() < until {
-            let group = format!("kill -INT -{}", self.shell.id());
-            let sent = Command::new("sh").args(["-c", &group]).status();
-            if !sent.is_ok_and(|status| status.success()) {
-                return Err("the terminal is gone".into());
-            }
-            // Whether it has ended is looked at; whatever it says besides is of no use.
-            let _ = self.wait_for_code(Instant::now() + PRESSED_AGAIN);
+        let group = format!("kill -INT -{}", self.shell.id());
+        let sent = Command::new("sh").args(["-c", &group]).status();
+        if !sent.is_ok_and(|status| status.success()) {
+            return Err("the terminal is gone".into());
         }
-        if self.is_busy { Err("Ctrl-C does not end it".into()) } else { Ok(()) }
+        self.wait_for_code().map(|_| ())
     }
 
     fn press(&mut self, text: &str) -> Result<(), String> {
@@ -143,14 +141,15 @@ impl Terminal {
     }
 
     fn wait_for_end(&mut self) -> Result<(), String> {
-        match self.wait_for_code(Instant::now() + TIMEOUT)?.as_str() {
+        match self.wait_for_code()?.as_str() {
             "0" => Ok(()),
             code => Err(format!("the command failed with {code} and said:\n{}", self.said.join("\n"))),
         }
     }
 
     /// The exit code of the command, once it has ended.
-    fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
+    fn wait_for_code(&mut self) -> Result<String, String> {
+        let until = Instant::now() + TIMEOUT;
         loop {
             let line = self.hear(until)?;
             // What is said without a line's end stands in front.
