@@ -89,14 +89,14 @@ impl RunningLoop<'_> {
             // After the decision, so that a promise that was just written is told at once.
             self.discovery.say(self.bootstrap.introduction(self.now()));
             receiver.take(&mut events, EVENTS_PER_TURN, Instant::now() + INTERVAL);
+            let mut has_joined = false;
             for event in events.drain(..) {
                 match event {
                     DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
                     DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
                         // Durable before anybody hears of it, and before there is a store.
                         self.keep(BootstrapState::Admitted(joined.into()))?;
-                        self.wakes.deliver();
-                        return Ok(true);
+                        has_joined = true;
                     }
                     DriverEvent::Bootstrap(BootstrapEvent::Introduced(introduction)) => {
                         self.hear(introduction);
@@ -111,6 +111,10 @@ impl RunningLoop<'_> {
                 }
             }
             self.wakes.deliver();
+            // Not before all that was taken is answered: nobody else knows of these calls.
+            if has_joined {
+                return Ok(true);
+            }
         }
     }
 
@@ -212,5 +216,58 @@ impl Drop for RunningLoop<'_> {
         if let Some((_, joining)) = &self.joining {
             joining.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_queue::{Begun, Caller, event_queue};
+    use lockmesh_net::{Development, Peer, QuicOptions, Role};
+    use lockmesh_protocol::format;
+    use lockmesh_protocol::id::ServerId;
+    use lockmesh_protocol::rpc::Joined;
+
+    #[tokio::test]
+    async fn a_call_that_comes_with_the_end_is_answered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let certificates = Development::prepare(folder.path(), &"s1".into()).expect("they can be made");
+        let identity = certificates.identity(Role::Server).expect("a certificate");
+        let endpoint = Endpoint::dial_only(&identity, &QuicOptions::default()).expect("a socket");
+        let me = NewServer {
+            node: "s1".into(),
+            node_id: String::new(),
+            address: "127.0.0.1:1".into(),
+            instance_id: "instance".into(),
+            format: format::NEWEST,
+        };
+        let id = ServerId(4);
+        let joined = Joined { server: id, cluster_id: "c".into(), servers: vec![me.clone().with_id(id)] };
+        let (sender, receiver) = event_queue(16);
+        let replies = ReplySink::new(Caller(1), Peer { role: Role::Agent, node: "web-1".into() }, 4);
+        let call = CallId(1);
+        assert!(matches!(replies.begin(call, Instant::now()), Begun::Yes));
+        let events = [
+            DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)),
+            DriverEvent::Call { call, request: Request::Status, replies: replies.clone() },
+        ];
+        for event in events {
+            assert!(sender.post(event).is_ok(), "there is room");
+        }
+        let bootstrap_loop = BootstrapLoop {
+            folder: folder.path().into(),
+            record: Record::fresh("instance".into()),
+            me,
+            expect: 3,
+            join: Vec::new(),
+            endpoint: Arc::new(endpoint),
+            sender,
+            runtime: Handle::current(),
+        };
+        let ended = tokio::task::spawn_blocking(move || bootstrap_loop.wait(&receiver)).await;
+        let record = ended.expect("no panic").expect("it is kept").expect("it joined");
+        assert!(matches!(record.state, BootstrapState::Admitted(_)));
+        let answers = tokio::time::timeout(Duration::from_secs(10), replies.ready()).await;
+        assert_eq!(answers.expect("nobody else knows of the call").len(), 1);
     }
 }
