@@ -49,8 +49,8 @@ impl Terminal {
     /// There is no `bash`, or it does not answer.
     pub fn open(number: u32, folder: &Path) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
-        // In a session without a terminal, so that the shell takes none away from the developer; and
-        // with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
+        // In a session without a terminal, so that the shell takes none away from the developer;
+        // and with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
         shell.args([
             "env",
             "--default-signal=INT",
