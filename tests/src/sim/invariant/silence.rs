@@ -73,11 +73,7 @@ impl Silence {
         let now = scene.now;
         let is_new = !self.servers.contains_key(&server);
         let leader = self.servers.entry(server).or_insert_with(|| Leader::new(now));
-        // What came in the turn in which it began to serve may have come before that, and what it
-        // asked then may be what a former leader wanted to know. A renewal that comes in the turn
-        // in which the node is asked closes the check.
-        let asked = turn.asked.iter().filter(|_| !is_new);
-        leader.nonces.extend(asked.map(|challenge| (challenge.lease, challenge.nonce)));
+        // What came in the turn in which it began to serve may have come before that.
         for renewal in turn.renewals.iter().filter(|_| !is_new) {
             leader.hear(now, renewal, "its renewal came");
         }
@@ -86,6 +82,9 @@ impl Silence {
                 leader.hear(now, answer, "a juror had its answer");
             }
         }
+        // What it asked in that turn may be what a former leader wanted to know.
+        let asked = turn.asked.iter().filter(|_| !is_new);
+        leader.nonces.extend(asked.map(|challenge| (challenge.lease, challenge.nonce)));
         leader.verdicts(turn, scene)?;
         leader.deciding.retain(|_, index| *index > turn.applied);
         Ok(())
