@@ -35,6 +35,15 @@ impl Story {
         (token, parked)
     }
 
+    /// A wait that ended with a grant, of which the client has not said that it heard.
+    fn granted_unheard() -> (Self, CallToken) {
+        let mut story = Self::at_rest();
+        let (token, parked) = story.queued();
+        story.answer(&parked, place(25, granted()));
+        story.heard_acquired(token);
+        (story, token)
+    }
+
     #[track_caller]
     fn leaves(&self) -> Asked {
         let asked = self.only();
@@ -234,10 +243,7 @@ fn a_client_that_goes_away_leaves_the_queue() {
 /// never heard of it.
 #[test]
 fn a_grant_that_nobody_hears_is_given_back() {
-    let mut story = Story::at_rest();
-    let (token, parked) = story.queued();
-    story.answer(&parked, place(25, granted()));
-    story.heard_acquired(token);
+    let (mut story, token) = Story::granted_unheard();
     story.tell(Input::Cancel(token));
     let leave = story.leaves();
     story.apply(&leave, 40);
@@ -247,10 +253,7 @@ fn a_grant_that_nobody_hears_is_given_back() {
 /// The servers may have more to do than they can just then.
 #[test]
 fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
-    let mut story = Story::at_rest();
-    let (token, parked) = story.queued();
-    story.answer(&parked, place(25, granted()));
-    story.heard_acquired(token);
+    let (mut story, token) = Story::granted_unheard();
     story.tell(Input::Cancel(token));
     for _ in 0..5 {
         let leave = story.leaves();
@@ -299,10 +302,7 @@ fn that_a_lock_may_be_granted_to_a_client_that_is_gone_is_said() {
 
 #[test]
 fn what_cannot_be_given_back_is_said() {
-    let mut story = Story::at_rest();
-    let (token, parked) = story.queued();
-    story.answer(&parked, place(25, granted()));
-    story.heard_acquired(token);
+    let (mut story, token) = Story::granted_unheard();
     story.leader = None;
     story.kill(A);
     story.tell(Input::Cancel(token));
