@@ -21,8 +21,8 @@ pub const RESTART_WINDOW: Duration = Duration::from_secs(30);
 
 const _: () = assert!(RESTART_WINDOW.as_millis() > HealthWindow::Safe.validity().as_millis());
 
-/// How long a node may stay silent before its sessions of this class end with it. Shorter windows
-/// come first. Stored: only appended to.
+/// How long an outage of a node may last before its sessions of this class end with it, counted
+/// from when its next word was due. Shorter windows come first. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HealthWindow {
     /// 1.5 s: for locks that must pass on at once.

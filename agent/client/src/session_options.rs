@@ -12,7 +12,8 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 /// The shortest TTL that any agent can be told to allow, and the longest.
 const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 
-/// How long the node of a session may stay silent before the session ends with it.
+/// How long an outage of a session's node may last before the session ends with it, counted from
+/// when the node's next word to the servers was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthWindow {
     /// 1.5 s: for locks that must pass on at once.
