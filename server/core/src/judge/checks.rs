@@ -6,6 +6,7 @@
 use super::juror::Juror;
 use super::messages::ASK_INTERVAL;
 use super::messages::{JurorReport, JurorReports};
+use super::pace::Pace;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::time::Time;
@@ -16,9 +17,11 @@ use std::time::Duration;
 const FRESH: Duration = Duration::from_millis(500);
 /// How often a juror must have asked in vain.
 const LEAST_UNANSWERED: u32 = 2;
+/// Agents are told of so many nodes a second, and of so many at once: each is asked by three.
+const TOLD_TO_AGENTS: (u32, u32) = (128, 64);
 
 /// What a leader knows of its checks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Checks {
     pub(super) open: BTreeMap<AgentNumber, Check>,
     pub(super) reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
@@ -28,6 +31,21 @@ pub(super) struct Checks {
     pub(super) told: Time,
     /// Whether a check was opened or closed since the last list.
     pub(super) is_changed: bool,
+    agents_pace: Pace,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            lists: VecDeque::new(),
+            last_number: 0,
+            told: Time(0),
+            is_changed: false,
+            agents_pace: Pace::new(TOLD_TO_AGENTS.0, TOLD_TO_AGENTS.1),
+        }
+    }
 }
 
 /// A node that is asked whether it lives.
@@ -85,11 +103,15 @@ impl Checks {
     pub(super) fn agents_due(&mut self, now: Time) -> Vec<Challenge> {
         let is_due =
             |check: &&mut Check| check.agents_asked.is_none_or(|asked| now.since(asked) >= ASK_INTERVAL);
-        let due = self.open.values_mut().filter(is_due).map(|check| {
+        let mut due: Vec<_> = self.open.values_mut().filter(is_due).collect();
+        // Whoever has waited longest goes first.
+        due.sort_by_key(|check| check.agents_asked.unwrap_or(check.opened));
+        let due = due.into_iter().take_while(|_| self.agents_pace.take(now));
+        let asked = due.map(|check| {
             check.agents_asked = Some(now);
             check.challenge
         });
-        due.collect()
+        asked.collect()
     }
 
     pub(super) fn look_again(&mut self, number: AgentNumber, at: Time) {

@@ -6,6 +6,7 @@
 
 use super::messages::ASK_INTERVAL;
 use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
+use super::pace::Pace;
 use crate::outbox::ChallengeWanted;
 use lockmesh_protocol::id::{AgentNumber, Term};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
@@ -20,19 +21,32 @@ const FORGOTTEN: Duration = Duration::from_secs(2);
 /// What came of a challenge is told long before; one of which nothing was told is made again, and
 /// counts for nothing.
 const CHALLENGE_LOST: Duration = Duration::from_secs(2);
+/// So many challenges a second, of which so many at once: 64 nodes are asked every 250 ms, and 256
+/// once a second.
+const CHALLENGES: (u32, u32) = (256, 64);
 
 /// A server as a juror.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Juror {
     /// The newest list: older ones are passed over.
     newest: (Term, u64),
     told: Time,
     checks: BTreeMap<AgentNumber, JurorCheck>,
+    pace: Pace,
+}
+
+impl Default for Juror {
+    fn default() -> Self {
+        let pace = Pace::new(CHALLENGES.0, CHALLENGES.1);
+        Self { newest: Default::default(), told: Time(0), checks: BTreeMap::new(), pace }
+    }
 }
 
 #[derive(Debug)]
 struct JurorCheck {
     order: CheckOrder,
+    /// When this juror heard of it.
+    began: Time,
     /// When it was asked last.
     asked: Option<Time>,
     /// Whether that is not answered yet, and the time for it not over.
@@ -48,6 +62,7 @@ impl JurorCheck {
     fn new(now: Time, order: &CheckOrder) -> Self {
         let check = Self {
             order: order.clone(),
+            began: now,
             asked: None,
             is_pending: false,
             unanswered: (0, now),
@@ -66,12 +81,14 @@ impl JurorCheck {
         self.unanswered = (self.unanswered.0.saturating_add(1), now);
     }
 
-    /// Asks, where it is time; none where nobody can be asked.
-    fn ask(&mut self, now: Time) -> Option<ChallengeWanted> {
+    /// Whether it is time to ask.
+    fn is_due(&self, now: Time) -> bool {
         let pause = if self.is_pending { CHALLENGE_LOST } else { ASK_INTERVAL };
-        if self.asked.is_some_and(|asked| now.since(asked) < pause) {
-            return None;
-        }
+        self.asked.is_none_or(|asked| now.since(asked) >= pause)
+    }
+
+    /// Asks; none where nobody can be asked.
+    fn ask(&mut self, now: Time) -> Option<ChallengeWanted> {
         let was_asked = self.asked.replace(now).is_some();
         let Some(address) = self.order.address.clone() else {
             // It listens nowhere: all that is left is that its renewals do not come.
@@ -118,7 +135,11 @@ impl Juror {
         if now.since(self.told) > FORGOTTEN {
             self.checks.clear();
         }
-        self.checks.values_mut().filter_map(|check| check.ask(now)).collect()
+        let mut due: Vec<_> = self.checks.values_mut().filter(|check| check.is_due(now)).collect();
+        // Whoever has waited longest goes first.
+        due.sort_by_key(|check| check.asked.unwrap_or(check.began));
+        let due = due.into_iter().take_while(|_| self.pace.take(now));
+        due.filter_map(|check| check.ask(now)).collect()
     }
 
     /// A challenge was answered, or was not in time; whether it is one of a check that is open.

@@ -62,6 +62,8 @@ struct Fleet {
     renewals: Vec<(ServerId, CallRef)>,
     /// Who was asked, and through whom.
     asked: Vec<(Time, Challenge, String)>,
+    /// Who asked whether a node lives, and when.
+    challenged: Vec<(ServerId, Time)>,
 }
 
 fn node(name: &str) -> Node {
@@ -100,7 +102,8 @@ impl Fleet {
         let cluster = Cluster::start(3);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
         let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked };
+        let challenged = Vec::new();
+        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked, challenged };
         // The agent of the cluster itself never renews: let it be failed, so that it is no part of
         // the stories.
         fleet.run(7 * SECOND);
@@ -206,6 +209,7 @@ impl Fleet {
         for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
             for wanted in self.cluster.take_challenges(id) {
                 assert_eq!(wanted.address, "10.0.0.1:8301");
+                self.challenged.push((id, now));
                 match self.answer_of(id, wanted.challenge) {
                     Some(renewal) => self.tell(id, wanted.challenge, Some(renewal)),
                     None => self.unanswered.push((now + CHALLENGE_TIMEOUT, id, wanted.challenge)),
@@ -490,6 +494,25 @@ fn many_silent_hosts_at_once_are_given_the_longest_window() {
     fleet.kill("h6");
     let took = fleet.time_of_death("h6", "h6");
     assert_within(took, HealthWindow::Fast.validity());
+}
+
+#[test]
+fn very_many_silent_hosts_are_asked_at_a_pace_and_all_of_them_fail() {
+    let mut fleet = Fleet::start();
+    let names: Vec<String> = (1..=104).map(|number| format!("h{number}")).collect();
+    names.iter().for_each(|name| fleet.host(name));
+    names[..100].iter().for_each(|name| fleet.kill(name));
+    fleet.challenged.clear();
+    fleet.run(30 * SECOND);
+    let status = |name: &String| fleet.status(name);
+    assert!(names[..100].iter().all(|name| status(name) == MemberStatus::Failed));
+    assert!(names[100..].iter().all(|name| status(name) == MemberStatus::Alive));
+    for (id, from) in fleet.challenged.iter().copied().step_by(16) {
+        let of_that_second =
+            fleet.challenged.iter().filter(|(other, at)| *other == id && *at >= from && *at < from + SECOND);
+        let count = of_that_second.count();
+        assert!(count <= 256 + 65, "{id} asked {count} times in a second");
+    }
 }
 
 #[test]
