@@ -161,6 +161,8 @@ pub struct LimitConfig {
     pub watches: usize,
     /// QUIC connections. 1 to 1,000,000.
     pub connections: usize,
+    /// Handshakes of new connections that are under way at a time. 1 to 1,000,000.
+    pub handshakes: usize,
     /// Calls that one connection may have in flight. 1 to 1,048,576.
     pub calls_per_connection: usize,
 }
@@ -218,6 +220,7 @@ impl ServerConfig {
         check_range("limits.queued_events", limits.queued_events as u64, 16, 1 << 20)?;
         check_range("limits.watches", limits.watches as u64, 1, 100_000_000)?;
         check_range("limits.connections", limits.connections as u64, 1, 1_000_000)?;
+        check_range("limits.handshakes", limits.handshakes as u64, 1, 1_000_000)?;
         check_range("limits.calls_per_connection", limits.calls_per_connection as u64, 1, 1 << 20)
     }
 }
@@ -344,7 +347,13 @@ impl Default for MemberConfig {
 
 impl Default for LimitConfig {
     fn default() -> Self {
-        Self { queued_events: 16_384, watches: 1_000_000, connections: 20_000, calls_per_connection: 65_536 }
+        Self {
+            queued_events: 16_384,
+            watches: 1_000_000,
+            connections: 20_000,
+            handshakes: 512,
+            calls_per_connection: 65_536,
+        }
     }
 }
 

@@ -67,6 +67,9 @@ fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
             load(&all.peer_dropped)
         }),
         refused("full", "Peers turned away because all connections were taken", |all| all.full.count()),
+        refused("crowded", "Peers turned away for now: very many handshakes were under way", |all| {
+            all.crowded.count()
+        }),
         refused("strangers", "Peers without a trusted certificate", |all| all.strangers.count()),
         refused("denied", "Peers that wanted what their certificate does not allow", |all| {
             all.denied.count()

@@ -177,6 +177,7 @@ impl Server {
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let rpc = RpcOptions {
             connections: config.limits.connections,
+            handshakes: config.limits.handshakes,
             calls_per_connection: config.limits.calls_per_connection,
             ..RpcOptions::default()
         };

@@ -3,8 +3,8 @@
 //!
 //! No socket and no clock in here. **Invariants:** a server leads only by its own word, and only
 //! until it, or another server in a newer term, says otherwise; while there is a leader that
-//! answers nobody is asked about it; questions have a pace, so that an agent without a leader is no
-//! burden.
+//! answers nobody is asked about it; questions have a pace, the slower the more agents there are,
+//! so that a fleet without a leader is no burden.
 
 use crate::servers::{KnownServer, KnownServers, Slot};
 use lockmesh_protocol::id::{ServerId, Term};
@@ -28,6 +28,18 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
 /// After so many answers a server that is said to lead is asked like all others.
 const CLAIM_QUESTIONS: u32 = 20;
+
+/// However large the fleet, no server is asked more often than 5,000 times a second by those who
+/// look for the leader, and whoever is said to lead no more than 10,000 times.
+const SEARCH_PACE: Duration = Duration::from_micros(200);
+const CLAIM_PACE: Duration = Duration::from_micros(100);
+
+/// Nor is it dialled by all of them at once, as long as others may know who leads: by 2,000 a
+/// second.
+const DIAL_PACE: Duration = Duration::from_micros(500);
+
+/// However large the fleet, nobody waits longer for its turn.
+const LONGEST_PACE: Duration = Duration::from_secs(2);
 
 /// A server that refused what a leader takes is not believed for so long.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(20);
@@ -78,6 +90,8 @@ pub struct LeaderTracker {
     /// Since when a leader is looked for, or a home server in place of one that does not answer.
     searching: Option<Time>,
     no_leader_since: Time,
+    /// How many agents there are, as a server said last.
+    fleet: u32,
     random: Random,
 }
 
@@ -111,6 +125,7 @@ impl LeaderTracker {
             claimed: None,
             searching: None,
             no_leader_since: now,
+            fleet: 0,
             random: Random::new(seed),
         }
     }
@@ -253,6 +268,7 @@ impl LeaderTracker {
         let server = self.servers.server_mut(slot);
         (server.is_asked, server.is_heard) = (false, true);
         server.silence = status.last_contact.unwrap_or_default();
+        self.fleet = u32::try_from(status.agents).unwrap_or(u32::MAX);
         self.servers.learn(slot, status);
         if self.servers.get(slot).is_some_and(|server| server.double_of.is_some()) {
             // The same server is connected under another address, and its word counts there.
@@ -446,11 +462,12 @@ impl LeaderTracker {
         }
         if let Some(since) = self.searching {
             let age = now.since(since);
-            let count = age.as_millis() / DIAL_INTERVAL.as_millis();
+            let interval = self.paced(DIAL_INTERVAL, DIAL_PACE);
+            let count = age.as_millis() / interval.as_millis();
             let count = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(1).min(ranked.len());
             needed.extend(&ranked[..count]);
             if count < ranked.len() {
-                wake_at(actions, since + DIAL_INTERVAL * u32::try_from(count).unwrap_or(u32::MAX));
+                wake_at(actions, since + interval * u32::try_from(count).unwrap_or(u32::MAX));
             }
         } else if needed.len() < 2 {
             // Leader and home are one: when it goes, there is another that can be asked at once.
@@ -508,9 +525,11 @@ impl LeaderTracker {
         let (is_doubtful, not_before, spread) = (server.is_doubtful(), server.not_before, server.spread);
         let is_leaderless = server.leaderless_since.is_some();
         let pause = match (self.searching, self.claimed) {
-            (_, Some((claimed, count))) if claimed == slot && count < CLAIM_QUESTIONS => CLAIM_INTERVAL,
+            (_, Some((claimed, count))) if claimed == slot && count < CLAIM_QUESTIONS => {
+                self.paced(CLAIM_INTERVAL, CLAIM_PACE)
+            }
             _ if is_doubtful => DOUBT_INTERVAL,
-            (Some(since), _) => search_interval(now.since(since)),
+            (Some(since), _) => self.paced(search_interval(now.since(since)), SEARCH_PACE),
             _ if self.home == Some(slot) && is_leaderless => DOUBT_INTERVAL,
             _ if self.leader == Some(slot) && self.home.is_some_and(|home| self.is_in_doubt(home)) => {
                 DOUBT_INTERVAL
@@ -521,6 +540,11 @@ impl LeaderTracker {
         let due = asked + pause.mul_f64(spread);
         // Before that it would not be believed anyway.
         Some(not_before.map_or(due, |at| due.max(at)))
+    }
+
+    /// So often, or as seldom as so large a fleet has to.
+    fn paced(&self, interval: Duration, pace: Duration) -> Duration {
+        interval.max(pace.saturating_mul(self.fleet).min(LONGEST_PACE))
     }
 
     /// Between 0.7 and 1.3, evenly.

@@ -18,6 +18,8 @@ struct Story {
     tracker: LeaderTracker,
     now: Time,
     actions: Actions,
+    /// As many agents as servers say that there are.
+    agents: u64,
 }
 
 impl Story {
@@ -30,7 +32,7 @@ impl Story {
         let now = Time(0);
         let mut tracker = LeaderTracker::new("web-1", &seeds, 7, now);
         let actions = tracker.actions(now);
-        Self { tracker, now, actions }
+        Self { tracker, now, actions, agents: 0 }
     }
 
     /// All three connected and heard; `leader` leads in the term, `home` is home.
@@ -66,7 +68,9 @@ impl Story {
             for slot in std::mem::take(&mut self.actions.ask) {
                 asked[slot.0 as usize - 1] += 1;
                 if let Some((leader, term)) = says(slot) {
-                    self.tracker.heard(slot, &status(slot, leader, term), self.now);
+                    let agents = self.agents;
+                    let status = Status { agents, ..status(slot, leader, term) };
+                    self.tracker.heard(slot, &status, self.now);
                 }
             }
             self.step();
@@ -90,7 +94,8 @@ impl Story {
     }
 
     fn says(&mut self, slot: Slot, leader: Option<Slot>, term: u64) {
-        self.tracker.heard(slot, &status(slot, leader, term), self.now);
+        let status = Status { agents: self.agents, ..status(slot, leader, term) };
+        self.tracker.heard(slot, &status, self.now);
         self.step();
     }
 
@@ -394,6 +399,42 @@ fn without_any_leader_the_pace_of_questions_falls() {
     assert!((40..=110).contains(&first), "{first}");
     assert!((55..=120).contains(&second), "{second}");
     assert!((20..=45).contains(&later), "{later}");
+}
+
+#[test]
+fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
+    // Of one agent, in the first second without a leader.
+    let asked = |agents: u64| {
+        let mut story = Story::at_rest(A, A, 3);
+        story.agents = agents;
+        story.says(A, Some(A), 3);
+        for slot in [B, C] {
+            story.up(slot);
+            story.says(slot, Some(A), 3);
+        }
+        story.lost(A);
+        let [_, b, c] = story.run(1_000, |slot| (slot != A).then_some((None, 3)));
+        b + c
+    };
+    assert!(asked(10) > 40, "a small fleet is quick: {}", asked(10));
+    assert!((5..20).contains(&asked(1_000)), "{}", asked(1_000));
+    assert!(asked(10_000) <= 2, "{}", asked(10_000));
+}
+
+#[test]
+fn a_server_that_is_said_to_lead_is_not_overrun_by_a_large_fleet() {
+    let asked = |agents: u64| {
+        let mut story = Story::at_rest(A, B, 3);
+        story.agents = agents;
+        story.says(B, Some(A), 3);
+        story.up(C);
+        story.says(C, Some(A), 3);
+        story.refuses(A, Some("c:1"));
+        let [.., c] = story.run(100, |_| Some((None, 3)));
+        c
+    };
+    assert!(asked(10) > 10, "a small fleet is quick: {}", asked(10));
+    assert!(asked(10_000) <= 1, "{}", asked(10_000));
 }
 
 #[test]

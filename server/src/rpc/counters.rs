@@ -35,6 +35,8 @@ pub struct RpcCounters {
     pub peer_dropped: AtomicU64,
     /// Peers turned away because all connections were taken.
     pub full: Refusals,
+    /// Peers turned away for now because very many handshakes were under way.
+    pub crowded: Refusals,
     /// Peers without a certificate that is trusted here, or that did not finish the handshake.
     pub strangers: Refusals,
     /// Peers that wanted what their certificate does not allow.

@@ -32,6 +32,7 @@ impl RpcService {
     /// Takes connections until the endpoint is closed.
     pub async fn run(self, endpoint: Arc<Endpoint>) {
         let permits = Arc::new(Semaphore::new(self.options.connections));
+        let handshakes = Arc::new(Semaphore::new(self.options.handshakes));
         while let Some(arrival) = endpoint.accept().await {
             // Before the handshake, which is what costs: a crowd must not take the processor too.
             let Ok(permit) = permits.clone().try_acquire_owned() else {
@@ -42,14 +43,28 @@ impl RpcService {
                 arrival.refuse();
                 continue;
             };
-            tokio::spawn(self.clone().welcome(arrival, permit));
+            // Those that have begun must end before their callers give them up and begin anew: of a
+            // crowd that all begin at once none would.
+            let Ok(turn) = handshakes.clone().try_acquire_owned() else {
+                let limit = self.options.handshakes;
+                self.counters.crowded.count_and_warn(|| {
+                    format!(
+                        "turned {} away for now: {limit} handshakes are under way",
+                        arrival.remote_address()
+                    )
+                });
+                arrival.refuse();
+                continue;
+            };
+            tokio::spawn(self.clone().welcome(arrival, turn, permit));
         }
     }
 
-    async fn welcome(self, arrival: Arrival, _place: OwnedSemaphorePermit) {
+    async fn welcome(self, arrival: Arrival, turn: OwnedSemaphorePermit, _place: OwnedSemaphorePermit) {
         let remote = arrival.remote_address();
-        let handshake = tokio::time::timeout(self.options.handshake_time, arrival.handshake());
-        let reason = match handshake.await {
+        let handshake = tokio::time::timeout(self.options.handshake_time, arrival.handshake()).await;
+        drop(turn);
+        let reason = match handshake {
             Ok(Ok(connection)) => {
                 tracing::debug!(%remote, peer = %connection.peer(), "connected");
                 self.counters.connections.fetch_add(1, Ordering::Relaxed);

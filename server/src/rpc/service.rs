@@ -15,6 +15,8 @@ use tokio::sync::Semaphore;
 pub struct RpcOptions {
     /// Connections, those in their handshake among them.
     pub connections: usize,
+    /// Handshakes at the same time.
+    pub handshakes: usize,
     /// Unanswered calls of one connection.
     pub calls_per_connection: usize,
     /// How long a handshake may take.
@@ -25,8 +27,9 @@ impl Default for RpcOptions {
     fn default() -> Self {
         Self {
             connections: 20_000,
+            handshakes: 512,
             calls_per_connection: CALLS_PER_CONNECTION,
-            handshake_time: Duration::from_secs(5),
+            handshake_time: Duration::from_secs(3),
         }
     }
 }

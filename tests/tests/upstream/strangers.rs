@@ -107,6 +107,24 @@ async fn connections_beyond_the_limit_are_turned_away() {
 }
 
 #[tokio::test]
+async fn handshakes_beyond_the_limit_are_turned_away_and_those_that_ended_are_none() {
+    let stranger = Stranger::new(RpcOptions { handshakes: 1, ..RpcOptions::default() });
+    let (_dialler, _first) = stranger.connect(Role::Agent).await;
+    // Its end of the handshake is done before the server's.
+    while stranger.service.counters.connections.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let (_dialler, _second) = stranger.connect(Role::Agent).await;
+    assert_eq!(stranger.service.counters.crowded.count(), 0);
+    let crowded = Stranger::new(RpcOptions { handshakes: 0, ..RpcOptions::default() });
+    let identity = crowded.cluster.identity(Role::Agent);
+    let dialler = Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap();
+    let error = dialler.connect(crowded.service.address, Role::Server).await.unwrap_err().to_string();
+    assert!(error.contains("refused"), "{error}");
+    assert_eq!(crowded.service.counters.crowded.count(), 1);
+}
+
+#[tokio::test]
 async fn a_connection_has_only_so_many_calls() {
     let stranger = Stranger::new(RpcOptions { calls_per_connection: 10, ..RpcOptions::default() });
     stranger.book.open().mood = Mood::Stuck;
