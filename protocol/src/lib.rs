@@ -18,6 +18,7 @@
 //! | [`query`] | what can be asked of the state, and the answers |
 //! | [`bootstrap`] | what servers tell each other before they are a quorum |
 //! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
+//! | [`gossip`] | the mesh in which members find suspects and pass on what all must hear |
 //! | [`format`] | the version in front of all that is stored or replicated, and how it grows |
 //! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
 //!
@@ -29,6 +30,7 @@ pub mod change;
 pub mod command;
 pub mod duration;
 pub mod format;
+pub mod gossip;
 pub mod id;
 pub mod lease;
 pub mod log_on_change;

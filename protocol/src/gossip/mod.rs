@@ -1,0 +1,23 @@
+//! Gossip: the mesh in which members find out by themselves who has fallen silent, and pass on what
+//! all must hear. SWIM's words: member, incarnation, probe, suspect, refute, dissemination.
+//!
+//! Gossip finds suspects; it kills nobody. A failed probe is an accusation, which makes the servers
+//! look; their verdict alone ends sessions. So gossip that is lost, late or hostile costs time and
+//! nothing else.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`member`] | who is in the mesh, and what members say of each other |
+//! | [`packet`] | what a datagram says, as bytes |
+//! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
+//! | `health` | how far a process may trust its own eyes |
+//! | `engine` | SWIM itself, by foca |
+
+pub mod driver;
+mod engine;
+mod health;
+pub mod member;
+pub mod packet;
+
+pub use driver::{Counts, Gossip, Outbox};
+pub use engine::PROBE_INTERVAL;

@@ -1,0 +1,101 @@
+//! What a member, or a stranger who found a key, may send: nothing of it kills, stops or tires
+//! anybody.
+
+use crate::mesh::{Mesh, SECOND, agent};
+use bytes::BufMut;
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::packet::{Header, Message};
+use lockmesh_protocol::random::Random;
+
+/// A packet in which somebody says of a member how it stands: 0 alive, 1 suspect, 2 dead.
+fn rumour(to: MemberId, of: MemberId, incarnation: u16, standing: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Header { incarnation: 0, to, message: Message::Gossip }.write(&mut bytes);
+    bytes.put_u16(1);
+    of.write(&mut bytes);
+    bytes.put_u16(incarnation);
+    bytes.put_u8(standing);
+    bytes
+}
+
+#[test]
+fn nobody_dies_by_what_members_say() {
+    let mut mesh = Mesh::of(8, 1);
+    for to in (1..8).map(agent) {
+        for of in (1..8).map(agent) {
+            mesh.send(agent(0), to, rumour(to, of, 0, 2));
+        }
+    }
+    mesh.pass(SECOND * 60);
+    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.counts(agent(3)).claimed_deaths, 7);
+}
+
+#[test]
+fn false_suspicions_are_refuted_and_lead_to_no_accusation() {
+    let mut mesh = Mesh::of(8, 2);
+    for _ in 0..100 {
+        for to in (1..8).map(agent) {
+            mesh.send(agent(0), to, rumour(to, agent(5), 0, 1));
+        }
+        mesh.pass(SECOND / 10);
+    }
+    mesh.pass(SECOND * 20);
+    assert_eq!(mesh.accusations, []);
+    let refuted = mesh.counts(agent(5)).refutations;
+    assert!((1..10).contains(&refuted), "the same rumour is refuted once: {refuted}");
+}
+
+#[test]
+fn an_incarnation_that_nobody_can_have_is_not_taken() {
+    let mut mesh = Mesh::of(8, 3);
+    for incarnation in [17, 1_000, 60_001, u16::MAX] {
+        for to in (1..8).map(agent) {
+            mesh.send(agent(0), to, rumour(to, agent(5), incarnation, 1));
+        }
+    }
+    mesh.pass(SECOND * 60);
+    assert_eq!(mesh.accusations, [], "it lives, and answers");
+    assert!(mesh.counts(agent(5)).impossible_incarnations >= 4);
+    // It can still be found dead.
+    mesh.kill(agent(5));
+    mesh.pass(SECOND * 10);
+    assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(5)));
+    assert!(!mesh.accusations.is_empty());
+}
+
+#[test]
+fn strangers_and_earlier_processes_are_not_heard() {
+    let mut mesh = Mesh::of(4, 4);
+    let before = mesh.counts(agent(1));
+    let stranger = agent(77);
+    mesh.send(stranger, agent(1), rumour(agent(1), agent(2), 0, 1));
+    let former = MemberId { began: agent(2).began - 1, ..agent(2) };
+    mesh.send(former, agent(1), rumour(agent(1), agent(3), 0, 1));
+    // For an earlier process of the receiver.
+    let earlier = MemberId { began: 1, ..agent(1) };
+    mesh.send(agent(2), agent(1), rumour(earlier, agent(3), 0, 1));
+    mesh.send(agent(2), agent(1), rumour(agent(1), stranger, 0, 0));
+    mesh.pass(SECOND);
+    let after = mesh.counts(agent(1));
+    assert_eq!((after.strangers - before.strangers, after.unknown_members - before.unknown_members), (3, 1));
+}
+
+#[test]
+fn garbage_is_counted_and_changes_nothing() {
+    let mut mesh = Mesh::of(4, 5);
+    let mut random = Random::new(7);
+    for length in 0..1_200 {
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
+        if length >= 14 {
+            // A header that is believed, and garbage behind it.
+            let mut header = Vec::new();
+            Header { incarnation: 0, to: agent(1), message: Message::Gossip }.write(&mut header);
+            bytes[..header.len().min(length)].copy_from_slice(&header[..header.len().min(length)]);
+        }
+        mesh.send(agent(0), agent(1), bytes);
+    }
+    mesh.pass(SECOND * 30);
+    assert_eq!(mesh.accusations, []);
+    assert!(mesh.counts(agent(1)).malformed > 1_000, "{:?}", mesh.counts(agent(1)));
+}

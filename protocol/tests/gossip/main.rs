@@ -1,0 +1,6 @@
+//! The mesh in virtual time: processes with the shipped driver, and a network between them.
+
+mod hostile;
+mod mesh;
+mod peace;
+mod suspects;

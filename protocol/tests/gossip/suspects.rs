@@ -1,0 +1,59 @@
+//! A host dies: who finds out, and when.
+
+use crate::mesh::{MS, Mesh, SECOND, agent};
+use std::time::Duration;
+
+/// How long after its death a host is first accused.
+fn time_to_suspect(mesh: &mut Mesh, number: u32) -> Duration {
+    mesh.forget();
+    let died = mesh.now;
+    mesh.kill(agent(number));
+    loop {
+        mesh.pass(MS * 10);
+        assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(number)));
+        if let Some((at, ..)) = mesh.accusations.first() {
+            let time = at.since(died);
+            mesh.bury();
+            return time;
+        }
+    }
+}
+
+#[test]
+fn a_dead_host_is_suspected_within_about_a_second_whatever_the_number_of_hosts() {
+    for count in [5, 32, 128] {
+        let mut mesh = Mesh::of(count, u64::from(count));
+        let mut times: Vec<_> =
+            (0..(count / 4).clamp(1, 9)).map(|number| time_to_suspect(&mut mesh, number)).collect();
+        times.sort();
+        assert!(times[times.len() / 2] <= MS * 1_300, "{count}: {times:?}");
+        assert!(times[times.len() - 1] <= SECOND * 5, "{count}: {times:?}");
+    }
+}
+
+#[test]
+fn who_was_only_slow_refutes_the_suspicion() {
+    let mut mesh = Mesh::of(8, 4);
+    mesh.stop(agent(3), SECOND * 3);
+    mesh.pass(SECOND * 4);
+    assert!(!mesh.accusations.is_empty());
+    assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(3)), "{:?}", mesh.accusations);
+    mesh.pass(SECOND);
+    mesh.forget();
+    assert!(mesh.counts(agent(3)).refutations > 0);
+    mesh.pass(SECOND * 30);
+    assert_eq!(mesh.accusations, [], "it answers again");
+}
+
+#[test]
+fn what_one_passes_on_reaches_all() {
+    let mut mesh = Mesh::of(128, 9);
+    mesh.loss = 100;
+    mesh.act(agent(7), |gossip, _, _| gossip.pass_on(b"deploy done"));
+    mesh.pass(SECOND * 5);
+    let mut reached: Vec<_> = mesh.items.iter().map(|(_, who, item)| (*who, item.clone())).collect();
+    reached.sort();
+    reached.dedup();
+    assert_eq!(reached.len(), 127);
+    assert_eq!(mesh.items.len(), 127, "each heard it as news once");
+}
