@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`member`] | who is in the mesh, and what members say of each other |
 //! | [`packet`] | what a datagram says, as bytes |
+//! | [`seal`] | the seal around each packet, and the keys of the cluster |
 //! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
 //! | `health` | how far a process may trust its own eyes |
 //! | `engine` | SWIM itself, by foca |
@@ -18,6 +19,7 @@ mod engine;
 mod health;
 pub mod member;
 pub mod packet;
+pub mod seal;
 
 pub use driver::{Counts, Gossip, Outbox};
 pub use engine::PROBE_INTERVAL;

@@ -1,0 +1,212 @@
+//! The seal around each packet: who sent it, and that nobody outside the cluster has read or
+//! changed it. The one file that names the cipher (XChaCha20-Poly1305).
+//!
+//! ```text
+//! ┌─────────────┬─────────────┬─────────────┬───────────┬────────────┬──────────────┬──────────┐
+//! │ version (1) │ key no. (4) │ sender (12) │ time (4)  │ nonce (24) │ packet, …    │ tag (16) │
+//! └─────────────┴─────────────┴─────────────┴───────────┴────────────┴──────────────┴──────────┘
+//!  └──────────────── authenticated, not secret ────────┘             └─ secret and authenticated ─┘
+//! ```
+//!
+//! There is no handshake, because members probe each other by chance and would shake hands all day;
+//! and no counter, which a machine that was set back would use twice: the nonce is random, and long
+//! enough for that. Every member has the key, so a seal names its sender only to those who trust all
+//! members that far. Nothing is decided by that: deaths need the servers' verdict, and renewals the
+//! secret of their lease.
+
+use super::member::{MEMBER_BYTES, MemberId};
+use super::packet::MAX_PACKET_BYTES;
+use bytes::{Buf, BufMut};
+use chacha20poly1305::aead::{Aead, Payload};
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The version that this build writes and reads.
+const VERSION: u8 = 1;
+
+/// So many random bytes go with each packet.
+pub const NONCE_BYTES: usize = 24;
+
+const TAG_BYTES: usize = 16;
+const HEAD_BYTES: usize = 1 + 4 + MEMBER_BYTES + 4;
+
+/// A seal adds so many bytes to a packet.
+pub const SEAL_BYTES: usize = HEAD_BYTES + NONCE_BYTES + TAG_BYTES;
+
+/// Clocks of the cluster may differ so far; what was sealed longer ago is an old datagram that
+/// somebody sends again.
+pub const MAX_AGE_SECONDS: u32 = 30;
+
+/// A key of the cluster.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GossipKey {
+    /// Counts the keys of the cluster.
+    pub number: u32,
+    /// The key.
+    pub bytes: [u8; 32],
+}
+
+impl fmt::Debug for GossipKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Secret.
+        write!(f, "GossipKey({})", self.number)
+    }
+}
+
+/// The keys that a member has: it seals with one, and opens what was sealed with any. So a key can
+/// be changed while members come to know of that one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRing {
+    /// The one before, which others may still use.
+    pub previous: Option<GossipKey>,
+    /// The one that is used.
+    pub current: GossipKey,
+    /// The one that comes next, which others may use already.
+    pub next: Option<GossipKey>,
+}
+
+/// Why a datagram is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// It is too short or too long for any.
+    #[error("a datagram of {0} bytes is none of the mesh")]
+    Length(usize),
+    /// It is of another version.
+    #[error("a datagram of version {0}, but this build speaks version {VERSION}")]
+    Version(u8),
+    /// It was sealed with a key that is not on the ring.
+    #[error("a datagram that was sealed with the key {0}, which is not on the ring")]
+    UnknownKey(u32),
+    /// It was not sealed with the key that it names, or was changed.
+    #[error("a datagram whose seal is broken")]
+    Broken,
+    /// It was sealed long ago, or in the future.
+    #[error("a datagram that was sealed {0} seconds ago")]
+    Stale(i64),
+}
+
+impl KeyRing {
+    /// A ring with one key.
+    pub fn of(current: GossipKey) -> Self {
+        Self { previous: None, current, next: None }
+    }
+
+    /// Seals a packet. `seconds` is the cluster's time; the nonce is random, and never used again.
+    pub fn seal(&self, sender: MemberId, seconds: u32, nonce: [u8; NONCE_BYTES], packet: &[u8]) -> Vec<u8> {
+        let mut datagram = Vec::with_capacity(packet.len() + SEAL_BYTES);
+        datagram.put_u8(VERSION);
+        datagram.put_u32(self.current.number);
+        sender.write(&mut datagram);
+        datagram.put_u32(seconds);
+        let payload = Payload { msg: packet, aad: &datagram };
+        let sealed = cipher(&self.current).encrypt(&nonce.into(), payload);
+        datagram.put_slice(&nonce);
+        datagram.extend(sealed.expect("a packet is far from the cipher's longest message"));
+        datagram
+    }
+
+    /// Opens a datagram: who sent it, and the packet.
+    ///
+    /// # Errors
+    /// It is not one of this cluster's, or an old one.
+    pub fn open(&self, datagram: &[u8], seconds: u32) -> Result<(MemberId, Vec<u8>), SealError> {
+        if !(SEAL_BYTES..=SEAL_BYTES + MAX_PACKET_BYTES).contains(&datagram.len()) {
+            return Err(SealError::Length(datagram.len()));
+        }
+        let (head, rest) = datagram.split_at(HEAD_BYTES);
+        let (nonce, sealed) = rest.split_at(NONCE_BYTES);
+        let mut fields = head;
+        let version = fields.get_u8();
+        if version != VERSION {
+            return Err(SealError::Version(version));
+        }
+        let number = fields.get_u32();
+        let sender = MemberId::read(&mut fields).map_err(|_| SealError::Length(datagram.len()))?;
+        let sealed_at = fields.get_u32();
+        let keys = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
+        let key = keys.into_iter().flatten().find(|key| key.number == number);
+        let key = key.ok_or(SealError::UnknownKey(number))?;
+        let nonce: [u8; NONCE_BYTES] = nonce.try_into().expect("it was split there");
+        let payload = Payload { msg: sealed, aad: head };
+        let packet = cipher(key).decrypt(&nonce.into(), payload).map_err(|_| SealError::Broken)?;
+        if seconds.abs_diff(sealed_at) > MAX_AGE_SECONDS {
+            return Err(SealError::Stale(i64::from(seconds) - i64::from(sealed_at)));
+        }
+        Ok((sender, packet))
+    }
+}
+
+fn cipher(key: &GossipKey) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&key.bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{AgentNumber, LogIndex, ServerId};
+    use crate::lease::LeaseId;
+
+    fn key(number: u32) -> GossipKey {
+        GossipKey { number, bytes: [number as u8; 32] }
+    }
+
+    fn sender() -> MemberId {
+        MemberId::of_agent(LeaseId { agent: AgentNumber(7), began: LogIndex(1_234) })
+    }
+
+    fn sealed() -> Vec<u8> {
+        KeyRing::of(key(1)).seal(sender(), 1_000, [9; NONCE_BYTES], b"hello")
+    }
+
+    #[test]
+    fn who_has_the_key_opens_what_was_sealed_with_it() {
+        let ring = KeyRing::of(key(1));
+        assert_eq!(sealed().len(), SEAL_BYTES + 5);
+        assert_eq!(ring.open(&sealed(), 1_000), Ok((sender(), b"hello".to_vec())));
+        let server = MemberId::of_server(ServerId(3), 2);
+        let datagram = ring.seal(server, 1_000, [1; NONCE_BYTES], b"");
+        assert_eq!(ring.open(&datagram, 1_000), Ok((server, Vec::new())));
+    }
+
+    #[test]
+    fn each_key_of_the_ring_opens_and_no_other() {
+        let rotated = KeyRing { previous: Some(key(1)), current: key(2), next: Some(key(3)) };
+        assert!(rotated.open(&sealed(), 1_000).is_ok());
+        let later = KeyRing { previous: Some(key(3)), current: key(4), next: None };
+        let by_next = KeyRing::of(key(3)).seal(sender(), 1_000, [1; NONCE_BYTES], b"x");
+        assert!(rotated.open(&by_next, 1_000).is_ok() && later.open(&by_next, 1_000).is_ok());
+        assert_eq!(later.open(&sealed(), 1_000), Err(SealError::UnknownKey(1)));
+        // Another cluster's key may have the same number.
+        let other = KeyRing::of(GossipKey { number: 1, bytes: [77; 32] });
+        assert_eq!(other.open(&sealed(), 1_000), Err(SealError::Broken));
+    }
+
+    #[test]
+    fn no_byte_of_a_datagram_can_be_changed() {
+        let ring = KeyRing::of(key(1));
+        for place in 0..sealed().len() {
+            let mut datagram = sealed();
+            datagram[place] ^= 1;
+            assert!(ring.open(&datagram, 1_000).is_err(), "byte {place}");
+        }
+        for length in 0..sealed().len() {
+            assert!(ring.open(&sealed()[..length], 1_000).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn an_old_datagram_is_not_taken_again() {
+        let ring = KeyRing::of(key(1));
+        assert!(ring.open(&sealed(), 1_000 + MAX_AGE_SECONDS).is_ok());
+        assert!(ring.open(&sealed(), 1_000 - MAX_AGE_SECONDS).is_ok());
+        assert_eq!(ring.open(&sealed(), 1_031), Err(SealError::Stale(31)));
+        assert_eq!(ring.open(&sealed(), 969), Err(SealError::Stale(-31)));
+    }
+
+    #[test]
+    fn a_key_is_not_told_by_accident() {
+        let ring = KeyRing { previous: None, current: key(200), next: None };
+        assert!(!format!("{ring:?}").contains("[200, 200"));
+    }
+}
