@@ -11,6 +11,7 @@
 //! | [`packet`] | what a datagram says, as bytes |
 //! | [`seal`] | the seal around each packet, and the keys of the cluster |
 //! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
+//! | [`verdict`] | the servers' verdict on a host, signed |
 //! | `health` | how far a process may trust its own eyes |
 //! | `engine` | SWIM itself, by foca |
 
@@ -20,6 +21,7 @@ mod health;
 pub mod member;
 pub mod packet;
 pub mod seal;
+pub mod verdict;
 
 pub use driver::{Counts, Gossip, Outbox};
 pub use engine::PROBE_INTERVAL;
