@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`wire`] | messages between machines, and rows and log entries on disk |
 //! | [`state`] | the replicated state machine under any commands |
+//! | [`gossip`] | datagrams of the mesh |
 //! | [`text`] | what people and HTTP clients write: durations, certificates' names |
 //! | [`http`] | what HTTP clients send: words, bodies, whole requests |
 //! | [`command_line`] | what people type, and configuration files |
@@ -17,6 +18,7 @@
 
 pub mod command_line;
 pub mod corpus;
+pub mod gossip;
 pub mod http;
 pub mod mutate;
 pub mod samples;
@@ -45,6 +47,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_proposal", check: wire::wire_proposal, seeds: wire::proposal_seeds },
     Target { name: "wire_change", check: wire::wire_change, seeds: wire::change_seeds },
     Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },
+    Target { name: "gossip_seal", check: gossip::gossip_seal, seeds: gossip::gossip_seal_seeds },
+    Target { name: "gossip_packets", check: gossip::gossip_packets, seeds: gossip::gossip_packet_seeds },
     Target { name: "state_commands", check: state::state_commands, seeds: state::command_seeds },
     Target { name: "text_duration", check: text::text_duration, seeds: text::duration_seeds },
     Target { name: "text_peer_uri", check: text::text_peer_uri, seeds: text::peer_uri_seeds },

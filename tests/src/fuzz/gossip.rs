@@ -1,0 +1,95 @@
+//! Gossip: whatever comes from the network, before and behind its seal.
+
+use lockmesh_protocol::gossip::member::{MemberId, Standing};
+use lockmesh_protocol::gossip::packet::{Header, Message, Packet};
+use lockmesh_protocol::gossip::seal::{GossipKey, KeyRing};
+use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
+use lockmesh_protocol::gossip::{Gossip, Outbox};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// A datagram, and what might be a verdict: neither opens to somebody without the key.
+pub fn gossip_seal(data: &[u8]) {
+    if let Ok((sender, packet)) = ring().open(data, 1_000) {
+        // Whoever finds this one has broken the cipher: the seeds are the only ones that open.
+        assert!(gossip_seal_seeds().iter().any(|seed| seed == data), "{sender} said {packet:?}");
+    }
+    if VerdictSigner::new([7; 32]).key().read(data).is_ok() {
+        assert!(gossip_seal_seeds().iter().any(|seed| seed == data), "a forged verdict");
+    }
+}
+
+/// Packets of members, each with its length in front, as a process takes them while time goes on.
+pub fn gossip_packets(mut data: &[u8]) {
+    let mut outbox = Outbox::default();
+    let mut now = Time(0);
+    let mut gossip = Gossip::new(member(0), 7, now);
+    gossip.set_members(now, (1..5).map(member), &mut outbox);
+    while let Some((length, rest)) = data.split_first_chunk::<2>() {
+        let [sender, length] = *length;
+        let (packet, rest) = rest.split_at(rest.len().min(usize::from(length)));
+        if let Ok(read) = Packet::read(packet) {
+            let mut header = Vec::new();
+            read.header.write(&mut header);
+            assert!(packet.starts_with(&header), "{:?} is written as {header:?}", read.header);
+        }
+        gossip.receive(now, member(u32::from(sender % 6)), packet, &mut outbox);
+        now = now + Duration::from_millis(u64::from(sender));
+        gossip.tick(now, &mut outbox);
+        data = rest;
+    }
+    for (to, packet) in &outbox.packets {
+        assert_ne!(to.host, member(0).host, "it speaks to itself");
+        let sent = Packet::read(packet).expect("what a process sends is a packet");
+        assert_eq!(sent.deaths, 0, "nobody says that somebody is dead");
+        let foreign = sent.updates.iter().filter(|update| update.standing == Standing::Suspect);
+        assert!(foreign.clone().all(|update| update.member != member(0)), "it suspects itself");
+    }
+}
+
+fn ring() -> KeyRing {
+    KeyRing::of(GossipKey { number: 1, bytes: [1; 32] })
+}
+
+fn member(number: u32) -> MemberId {
+    MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(10) })
+}
+
+/// What opens.
+pub fn gossip_seal_seeds() -> Vec<Vec<u8>> {
+    let lease = LeaseId { agent: AgentNumber(7), began: LogIndex(3) };
+    let verdict = Verdict { lease, window: HealthWindow::Fast, index: LogIndex(9) };
+    let server = MemberId::of_server(ServerId(3), 2);
+    vec![
+        ring().seal(member(1), 1_000, [9; 24], b"hello"),
+        ring().seal(server, 990, [8; 24], &[]),
+        VerdictSigner::new([7; 32]).sign(&verdict),
+    ]
+}
+
+/// Packets that are taken.
+pub fn gossip_packet_seeds() -> Vec<Vec<u8>> {
+    let say = |sender: u8, message, behind: &[u8]| {
+        let mut packet = Vec::new();
+        Header { incarnation: 1, to: member(0), message }.write(&mut packet);
+        packet.extend(behind);
+        [&[sender, packet.len() as u8][..], &packet].concat()
+    };
+    // One update: member 2 is suspect as of its incarnation 3; then an item of two bytes.
+    let mut news = vec![0, 1];
+    member(2).write(&mut news);
+    news.extend([0, 3, 1, 0, 2, b'h', b'i']);
+    let packets = [
+        say(1, Message::Ping(7), &[]),
+        say(2, Message::Ack(7), &[]),
+        say(3, Message::PingReq(member(4), 2), &[]),
+        say(4, Message::IndirectPing(member(1), 2), &[]),
+        say(1, Message::IndirectAck(member(2), 2), &[]),
+        say(2, Message::ForwardedAck(member(3), 2), &[]),
+        say(3, Message::Gossip, &news),
+    ];
+    let all = packets.concat();
+    packets.into_iter().chain([all]).collect()
+}
