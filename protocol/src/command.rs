@@ -7,6 +7,7 @@ use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// One step of the replicated state machine. Stored: variants are only appended, see
@@ -470,6 +471,8 @@ pub struct AgentRegistration {
     pub incarnation: Incarnation,
     /// The port at which it is asked whether it lives; 0 for none.
     pub port: u16,
+    /// Where its datagrams of the mesh are received; none where it is not in the mesh.
+    pub gossip: Option<SocketAddr>,
     /// The version of the program that it runs.
     pub version: String,
 }
@@ -478,7 +481,7 @@ impl AgentRegistration {
     /// That of an agent with nothing but its node.
     pub fn of(node: Node) -> Self {
         let (incarnation, version) = (Incarnation::default(), String::new());
-        Self { node, services: Vec::new(), incarnation, port: 0, version }
+        Self { node, services: Vec::new(), incarnation, port: 0, gossip: None, version }
     }
 }
 

@@ -195,6 +195,11 @@ impl LeaseKey {
         let code = keyed(&self.0, &[b"lease", &lease.agent.0.to_be_bytes(), &lease.began.0.to_be_bytes()]);
         LeaseSecret(code.finalize().into_bytes().into())
     }
+
+    /// A secret of the cluster for another purpose, which tells nothing of this one.
+    pub fn derived(&self, purpose: &str, number: u32) -> [u8; 32] {
+        keyed(&self.0, &[purpose.as_bytes(), b"\0", &number.to_be_bytes()]).finalize().into_bytes().into()
+    }
 }
 
 impl LeaseSecret {

@@ -9,6 +9,7 @@ use crate::lease::{HealthWindow, LeaseId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// One key with its value and its lock.
@@ -354,6 +355,8 @@ pub struct Agent {
     pub node_id: String,
     /// The port at which servers ask it whether it lives; 0 where it listens at none.
     pub port: u16,
+    /// Where its datagrams of the mesh are received; none where it is not in the mesh.
+    pub gossip: Option<SocketAddr>,
     /// The version of the program that it runs.
     pub version: String,
     /// The process that registered.

@@ -3,6 +3,8 @@
 use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
+use crate::gossip::mesh::MeshNews;
+use crate::gossip::roster::RosterDigest;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
 use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, NodeQuestion, Renewal};
 use crate::query::{Answer, Blocking, Consistency, Query};
@@ -103,6 +105,11 @@ pub enum Request {
     Challenge(Challenge),
     /// A server has an agent ask another one whether it lives.
     AskNode(NodeQuestion),
+    /// An agent in the mesh asks what it lacks of it; answered by any server from what it knows.
+    SyncMesh(RosterDigest),
+    /// An agent in the mesh has probed these in vain. Answered by any server, before anything came
+    /// of it.
+    Accuse(Vec<LeaseId>),
 }
 
 /// What a server answers.
@@ -134,6 +141,8 @@ pub enum Response {
     LeaseEnded(LeaseId, LeaseEnd),
     /// The agent lives.
     Alive(Renewal),
+    /// What the agent lacked of the mesh.
+    Mesh(Box<MeshNews>),
     /// No answer could be had.
     Unavailable(Unavailable),
 }

@@ -110,6 +110,7 @@ const HOMES: &[(&str, &[&str])] = &[
         &[
             "agent/src/http/",
             "agent/src/incarnation.rs",
+            "protocol/src/gossip/roster.rs",
             "protocol/src/lease.rs",
             "server/core/src/checksum.rs",
             "server/src/snapshot/digest.rs",

@@ -179,6 +179,11 @@ impl Gossip {
         }
     }
 
+    /// Whether an item is no news.
+    pub fn knows(&self, item: &[u8]) -> bool {
+        self.known.contains_key(item)
+    }
+
     /// When the next timer is due.
     pub fn wakes_at(&self) -> Option<Time> {
         self.engine.next_timer().map(|(due, _)| due)
@@ -247,7 +252,7 @@ impl Gossip {
     }
 
     fn take_item(&mut self, item: &[u8], outbox: &mut Outbox) {
-        if item.len() <= MAX_ITEM_BYTES && !self.known.contains_key(item) {
+        if item.len() <= MAX_ITEM_BYTES && !self.knows(item) {
             self.remember(item);
             outbox.items.push(item.to_vec());
         }

@@ -3,6 +3,7 @@
 use crate::id::{AgentNumber, LogIndex, ServerId};
 use crate::lease::LeaseId;
 use bytes::{Buf, BufMut};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// So many bytes name a member.
@@ -12,7 +13,7 @@ pub const MEMBER_BYTES: usize = 12;
 const SERVER_BIT: u32 = 1 << 31;
 
 /// Who somebody is, whichever process it runs now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Host {
     /// The agent of a host.
     Agent(AgentNumber),
@@ -22,7 +23,7 @@ pub enum Host {
 
 /// A process in the mesh. What is said of one process says nothing of the one that follows it on
 /// the same host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MemberId {
     /// Whose process.
     pub host: Host,

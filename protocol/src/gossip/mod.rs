@@ -10,6 +10,8 @@
 //! | [`member`] | who is in the mesh, and what members say of each other |
 //! | [`packet`] | what a datagram says, as bytes |
 //! | [`seal`] | the seal around each packet, and the keys of the cluster |
+//! | [`roster`] | who belongs to it and where each is, as the servers say |
+//! | [`mesh`] | a host in the mesh: seals, roster, verdicts, and the process within |
 //! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
 //! | [`verdict`] | the servers' verdict on a host, signed |
 //! | `health` | how far a process may trust its own eyes |
@@ -19,7 +21,9 @@ pub mod driver;
 mod engine;
 mod health;
 pub mod member;
+pub mod mesh;
 pub mod packet;
+pub mod roster;
 pub mod seal;
 pub mod verdict;
 

@@ -16,6 +16,7 @@
 
 use super::member::{MEMBER_BYTES, MemberId};
 use super::packet::MAX_PACKET_BYTES;
+use crate::lease::LeaseKey;
 use bytes::{Buf, BufMut};
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
@@ -87,6 +88,16 @@ pub enum SealError {
 }
 
 impl KeyRing {
+    /// The ring of a cluster whose key of that number is in use.
+    pub fn derived(secret: &LeaseKey, number: u32) -> Self {
+        let key = |number| GossipKey { number, bytes: secret.derived("gossip key", number) };
+        Self {
+            previous: number.checked_sub(1).map(key),
+            current: key(number),
+            next: number.checked_add(1).map(key),
+        }
+    }
+
     /// A ring with one key.
     pub fn of(current: GossipKey) -> Self {
         Self { previous: None, current, next: None }

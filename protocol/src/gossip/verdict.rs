@@ -2,7 +2,7 @@
 //! it on may lie. The one file that names the signature (Ed25519).
 
 use crate::id::LogIndex;
-use crate::lease::{HealthWindow, LeaseId};
+use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::wire;
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,12 @@ pub enum VerdictError {
 }
 
 impl VerdictSigner {
-    /// The signer of a cluster, by a secret of it that nothing else uses.
+    /// The signer of a cluster.
+    pub fn derived(secret: &LeaseKey) -> Self {
+        Self::new(secret.derived("verdicts", 0))
+    }
+
+    /// A signer by a secret that nothing else uses.
     pub fn new(secret: [u8; 32]) -> Self {
         Self(SigningKey::from_bytes(&secret))
     }

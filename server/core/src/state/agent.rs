@@ -53,6 +53,7 @@ impl Step<'_> {
             node: registration.node.name.clone(),
             node_id,
             port: registration.port,
+            gossip: registration.gossip,
             version: registration.version.clone(),
             incarnation: registration.incarnation,
             lease_began,

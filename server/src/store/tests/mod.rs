@@ -20,6 +20,7 @@ fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
         node: node.into(),
         node_id,
         port: 0,
+        gossip: None,
         version: String::new(),
         incarnation: Incarnation::default(),
         lease_began: LogIndex(1),

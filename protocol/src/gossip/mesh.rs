@@ -1,0 +1,292 @@
+//! A host in the mesh: what arrives is opened and what leaves is sealed, members are found by the
+//! roster, verdicts are read, and the servers are asked for what is lacking.
+//!
+//! ```text
+//! servers ── news ──▶ keys, roster, verdicts
+//!                              │
+//! datagrams ──▶ open ──▶ [Gossip] ──▶ packets ──▶ seal ──▶ datagrams
+//!                              │
+//!                              └──▶ accusations and verdicts, for whoever runs it
+//! ```
+//!
+//! No socket, no clock and no chance of its own: the nonce of each datagram comes from outside.
+//!
+//! **Invariants:** nothing is answered before its seal is opened; a member goes by the roster or by
+//! a verdict that the servers signed; what nobody signed is not passed on.
+
+use super::driver::{Counts, Gossip, Outbox};
+use super::member::MemberId;
+use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
+use super::seal::{KeyRing, NONCE_BYTES, SealError};
+use super::verdict::{Verdict, VerdictKey};
+use crate::backoff::Backoff;
+use crate::lease::{HealthWindow, LeaseId};
+use crate::random::Random;
+use crate::time::Time;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How often the servers are asked what is lacking, about.
+const SYNC_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How soon they are asked again when somebody spoke who is not in the roster, at least and at
+/// most: a host that comes is heard by many at once.
+const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+
+/// How often they are asked what became of a member that was accused, and for how long.
+const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
+const OUTCOME_WAIT: Duration = Duration::from_secs(20);
+
+/// The pauses while no server answers.
+const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// The most verdicts that are told at once.
+pub const MAX_VERDICTS: usize = 256;
+
+/// What a server tells a member of the mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshNews {
+    /// The cluster's time, in seconds since 1970: what datagrams are stamped with.
+    pub seconds: u32,
+    /// What datagrams are sealed with.
+    pub ring: KeyRing,
+    /// What verdicts are known by.
+    pub verdict_key: VerdictKey,
+    /// What the member lacks of the roster.
+    pub roster: RosterNews,
+    /// Signed verdicts of late.
+    pub verdicts: Vec<Bytes>,
+}
+
+/// What a host in the mesh wants done.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Packets to be [sealed](Mesh::seal) and sent.
+    pub packets: Vec<(SocketAddr, Vec<u8>)>,
+    /// Leases of agents that were probed in vain: the servers are to be told.
+    pub accusations: Vec<LeaseId>,
+    /// Verdicts that were not known.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// What has happened so far, besides the gossip within.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SealCounts {
+    /// Datagrams that came before there was a key.
+    pub keyless: u64,
+    /// Datagrams that are none of the mesh, by their length or their version.
+    pub malformed: u64,
+    /// Datagrams that were sealed with a key that is not on the ring.
+    pub unknown_keys: u64,
+    /// Datagrams of another cluster, or changed on their way.
+    pub broken: u64,
+    /// Datagrams that were sealed long ago, or by a clock that is wrong.
+    pub stale: u64,
+    /// What was passed on, and the servers had not signed.
+    pub unsigned: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Mesh {
+    gossip: Gossip,
+    roster: Roster,
+    keys: Option<Keys>,
+    /// Whom this host accused, and until when it is asked what became of them.
+    accused: BTreeMap<MemberId, Time>,
+    sync: Sync,
+    random: Random,
+    counts: SealCounts,
+}
+
+#[derive(Debug)]
+struct Keys {
+    ring: KeyRing,
+    verdicts: VerdictKey,
+    /// The cluster's time at some moment of this host's.
+    clock: (Time, u32),
+}
+
+#[derive(Debug)]
+struct Sync {
+    due: Time,
+    is_under_way: bool,
+    last: Option<Time>,
+    backoff: Backoff,
+}
+
+impl Mesh {
+    /// A host that knows nothing yet, and asks at once.
+    pub fn new(me: MemberId, seed: u64, now: Time) -> Self {
+        let mut random = Random::new(seed);
+        let gossip = Gossip::new(me, random.number(), now);
+        let backoff = Backoff::new(SYNC_BACKOFF, random.number());
+        let sync = Sync { due: now, is_under_way: false, last: None, backoff };
+        let (roster, counts) = (Roster::default(), SealCounts::default());
+        Self { gossip, roster, keys: None, accused: BTreeMap::new(), sync, random, counts }
+    }
+
+    /// Which process this is.
+    pub fn me(&self) -> MemberId {
+        self.gossip.me()
+    }
+
+    /// This process has another lease: to others it is somebody else from now on.
+    pub fn become_member(&mut self, now: Time, me: MemberId, output: &mut Output) {
+        if me != self.gossip.me() {
+            self.gossip = Gossip::new(me, self.random.number(), now);
+            self.accused.clear();
+            self.roster_changed(now, output);
+            self.sync.due = now;
+        }
+    }
+
+    /// Who belongs to the mesh.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> (Counts, SealCounts) {
+        (self.gossip.counts(), self.counts)
+    }
+
+    /// How many times as long as usual probes take, because this host was wrong of late.
+    pub fn stretch(&self) -> u32 {
+        self.gossip.stretch()
+    }
+
+    /// When [`tick`](Self::tick) or [`wants_sync`](Self::wants_sync) has something to do.
+    pub fn wakes_at(&self) -> Option<Time> {
+        let sync = (!self.sync.is_under_way).then_some(self.sync.due);
+        [sync, self.gossip.wakes_at()].into_iter().flatten().min()
+    }
+
+    /// What a server is to be asked for now, if it is time: the answer goes to
+    /// [`synced`](Self::synced).
+    pub fn wants_sync(&mut self, now: Time) -> Option<RosterDigest> {
+        if self.sync.is_under_way || self.sync.due > now {
+            return None;
+        }
+        self.sync.is_under_way = true;
+        Some(self.roster.digest())
+    }
+
+    /// A server answered; none where nobody did.
+    pub fn synced(&mut self, now: Time, news: Option<MeshNews>, output: &mut Output) {
+        self.sync.is_under_way = false;
+        let Some(news) = news else {
+            self.sync.due = now + self.sync.backoff.next_pause();
+            return;
+        };
+        self.sync.backoff.reset();
+        self.sync.last = Some(now);
+        let MeshNews { seconds, ring, verdict_key, roster, verdicts } = news;
+        self.keys = Some(Keys { ring, verdicts: verdict_key, clock: (now, seconds) });
+        if self.roster.take(roster) {
+            self.roster_changed(now, output);
+        }
+        for verdict in verdicts.into_iter().take(MAX_VERDICTS) {
+            if !self.gossip.knows(&verdict) {
+                self.take_item(now, &verdict, output);
+            }
+        }
+        self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
+        let interval = if self.accused.is_empty() { SYNC_INTERVAL } else { OUTCOME_INTERVAL };
+        self.sync.due = now + interval.mul_f64(0.9 + self.random.fraction() / 5.0);
+    }
+
+    /// A datagram has arrived.
+    pub fn receive(&mut self, now: Time, datagram: &[u8], output: &mut Output) {
+        let Some(keys) = &self.keys else {
+            self.counts.keyless += 1;
+            return;
+        };
+        let (from, packet) = match keys.ring.open(datagram, keys.seconds(now)) {
+            Ok(opened) => opened,
+            Err(error) => return self.counts.add(error),
+        };
+        if self.roster.get(from).is_none() && from.host != self.me().host {
+            self.sync_soon(now);
+        }
+        self.act(now, output, |gossip, outbox| gossip.receive(now, from, &packet, outbox));
+    }
+
+    /// Delivers all timers that are due; datagrams that have arrived before go first.
+    pub fn tick(&mut self, now: Time, output: &mut Output) {
+        self.act(now, output, |gossip, outbox| gossip.tick(now, outbox));
+    }
+
+    /// Seals a packet, with a nonce that is random and used once; none while there is no key.
+    pub fn seal(&self, now: Time, packet: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
+        let keys = self.keys.as_ref()?;
+        Some(keys.ring.seal(self.me(), keys.seconds(now), nonce, packet))
+    }
+
+    /// Somebody spoke who is not in the roster: that may be another host or an older process, so
+    /// the roster is asked for, but not by everybody at once.
+    fn sync_soon(&mut self, now: Time) {
+        let (least, most) = STRANGER_SYNC;
+        let last = self.sync.last.unwrap_or(now);
+        let due = now.max(last + least) + (most - least).mul_f64(self.random.fraction());
+        self.sync.due = self.sync.due.min(due);
+    }
+
+    fn roster_changed(&mut self, now: Time, output: &mut Output) {
+        let members: Vec<_> = self.roster.members().map(|member| member.id).collect();
+        self.act(now, output, |gossip, outbox| gossip.set_members(now, members, outbox));
+    }
+
+    fn act(&mut self, now: Time, output: &mut Output, act: impl FnOnce(&mut Gossip, &mut Outbox)) {
+        let mut outbox = Outbox::default();
+        act(&mut self.gossip, &mut outbox);
+        let address = |to: &MemberId| self.roster.get(*to).map(|member: &RosterMember| member.address);
+        let packets = outbox.packets.into_iter();
+        output.packets.extend(packets.filter_map(|(to, packet)| Some((address(&to)?, packet))));
+        for member in outbox.accusations {
+            self.accused.insert(member, now + OUTCOME_WAIT);
+            self.sync.due = self.sync.due.min(now + OUTCOME_INTERVAL);
+            output.accusations.extend(member.lease());
+        }
+        for item in outbox.items {
+            self.take_item(now, &item, output);
+        }
+    }
+
+    /// Something that members pass on, or a server told: only what the servers signed goes on.
+    fn take_item(&mut self, now: Time, item: &[u8], output: &mut Output) {
+        let Some(keys) = &self.keys else { return };
+        let Ok(verdict) = keys.verdicts.read(item) else {
+            self.counts.unsigned += 1;
+            return;
+        };
+        self.gossip.pass_on(item);
+        // The longer windows of a node that has failed end later; its process is no member by then.
+        let is_failed = verdict.window >= HealthWindow::Default;
+        if is_failed && self.roster.remove(MemberId::of_agent(verdict.lease)) {
+            self.roster_changed(now, output);
+        }
+        output.verdicts.push(verdict);
+    }
+}
+
+impl Keys {
+    fn seconds(&self, now: Time) -> u32 {
+        let (at, seconds) = self.clock;
+        seconds.saturating_add(now.since(at).as_secs().try_into().unwrap_or(u32::MAX))
+    }
+}
+
+impl SealCounts {
+    fn add(&mut self, error: SealError) {
+        *match error {
+            SealError::Length(_) | SealError::Version(_) => &mut self.malformed,
+            SealError::UnknownKey(_) => &mut self.unknown_keys,
+            SealError::Broken => &mut self.broken,
+            SealError::Stale(_) => &mut self.stale,
+        } += 1;
+    }
+}

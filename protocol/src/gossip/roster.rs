@@ -1,0 +1,191 @@
+//! The roster: who belongs to the mesh and where each is reached, as the servers say. A member asks
+//! for what it lacks by a digest of what it has, so nothing is sent again that did not change.
+
+use super::member::{Host, MemberId};
+use crate::id::{AgentNumber, NodeName, ServerId};
+use crate::wire;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Into so many parts the roster is cut: a member that comes or goes costs one of them.
+pub const BUCKETS: usize = 64;
+
+/// A member, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterMember {
+    /// Which process.
+    pub id: MemberId,
+    /// Its node.
+    pub node: NodeName,
+    /// Where its datagrams are sent.
+    pub address: SocketAddr,
+}
+
+/// What somebody has of the roster: a number for each part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterDigest(pub Vec<u64>);
+
+/// The parts of the roster that differ, whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterNews(pub Vec<(u8, Vec<RosterMember>)>);
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Roster(Vec<Bucket>);
+
+#[derive(Clone, Debug, Default)]
+struct Bucket {
+    members: BTreeMap<MemberId, RosterMember>,
+    digest: u64,
+}
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self(vec![Bucket::default(); BUCKETS])
+    }
+}
+
+impl Roster {
+    /// A roster of these.
+    pub fn of(members: impl IntoIterator<Item = RosterMember>) -> Self {
+        let mut roster = Self::default();
+        for member in members {
+            roster.0[bucket_of(member.id)].members.insert(member.id, member);
+        }
+        roster.0.iter_mut().for_each(Bucket::digest);
+        roster
+    }
+
+    /// What it holds, in short.
+    pub fn digest(&self) -> RosterDigest {
+        RosterDigest(self.0.iter().map(|bucket| bucket.digest).collect())
+    }
+
+    /// What somebody lacks who has that.
+    pub fn news(&self, theirs: &RosterDigest) -> RosterNews {
+        let differing = (0..BUCKETS).filter(|part| theirs.0.get(*part) != Some(&self.0[*part].digest));
+        let parts = differing.map(|part| (part as u8, self.0[part].members.values().cloned().collect()));
+        RosterNews(parts.collect())
+    }
+
+    /// Takes what it lacked; whether that changed anything.
+    pub fn take(&mut self, news: RosterNews) -> bool {
+        let mut is_changed = false;
+        for (part, members) in news.0 {
+            let Some(bucket) = self.0.get_mut(usize::from(part)) else { continue };
+            let is_here = |member: &RosterMember| bucket_of(member.id) == usize::from(part);
+            let members = members.into_iter().filter(is_here).map(|member| (member.id, member)).collect();
+            is_changed |= bucket.members != members;
+            bucket.members = members;
+            bucket.digest();
+        }
+        is_changed
+    }
+
+    /// Forgets a member; whether it was there.
+    pub fn remove(&mut self, id: MemberId) -> bool {
+        let bucket = &mut self.0[bucket_of(id)];
+        let is_there = bucket.members.remove(&id).is_some();
+        bucket.digest();
+        is_there
+    }
+
+    /// A member of it.
+    pub fn get(&self, id: MemberId) -> Option<&RosterMember> {
+        self.0[bucket_of(id)].members.get(&id)
+    }
+
+    /// All of them.
+    pub fn members(&self) -> impl Iterator<Item = &RosterMember> {
+        self.0.iter().flat_map(|bucket| bucket.members.values())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|bucket| bucket.members.len()).sum()
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Bucket {
+    fn digest(&mut self) {
+        // Of what goes over the wire, so that every build finds the same.
+        let mut digest = Sha256::new();
+        self.members.values().for_each(|member| digest.update(wire::encode(member)));
+        let digest: [u8; 32] = digest.finalize().into();
+        let first = digest.first_chunk().copied().unwrap_or_default();
+        // An empty part is 0, as somebody says it who has nothing yet.
+        self.digest = if self.members.is_empty() { 0 } else { u64::from_be_bytes(first) };
+    }
+}
+
+fn bucket_of(id: MemberId) -> usize {
+    match id.host {
+        Host::Agent(AgentNumber(number)) => number as usize % BUCKETS,
+        Host::Server(ServerId(id)) => id as usize % BUCKETS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::LogIndex;
+    use crate::lease::LeaseId;
+    use std::net::Ipv4Addr;
+
+    fn member(number: u32, began: u64) -> RosterMember {
+        let id = MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(began) });
+        let address = SocketAddr::from((Ipv4Addr::from(number), 8302));
+        RosterMember { id, node: format!("n{number}").as_str().into(), address }
+    }
+
+    fn numbers(roster: &Roster) -> Vec<MemberId> {
+        let mut members: Vec<_> = roster.members().map(|member| member.id).collect();
+        members.sort();
+        members
+    }
+
+    #[test]
+    fn whoever_has_nothing_is_given_all_and_then_only_what_changed() {
+        let theirs = Roster::of((0..200).map(|number| member(number, 1)));
+        let mut ours = Roster::default();
+        let all = theirs.news(&ours.digest());
+        assert!(ours.take(all) && ours.len() == 200);
+        assert_eq!((numbers(&ours), ours.digest()), (numbers(&theirs), theirs.digest()));
+        assert_eq!(theirs.news(&ours.digest()), RosterNews::default());
+        // One restarts, one has gone.
+        let living = (0..200).filter(|number| *number != 9);
+        let later = Roster::of(living.map(|number| member(number, if number == 7 { 2 } else { 1 })));
+        let news = later.news(&ours.digest());
+        assert_eq!(news.0.iter().map(|(part, _)| *part).collect::<Vec<_>>(), [7, 9]);
+        assert!(ours.take(news.clone()) && !ours.take(news));
+        assert_eq!((numbers(&ours), ours.digest()), (numbers(&later), later.digest()));
+    }
+
+    #[test]
+    fn who_was_taken_out_too_early_comes_back() {
+        let theirs = Roster::of((0..3).map(|number| member(number, 1)));
+        let mut ours = theirs.clone();
+        assert!(ours.remove(member(1, 1).id) && !ours.remove(member(1, 1).id));
+        assert!(ours.get(member(1, 1).id).is_none() && ours.get(member(2, 1).id).is_some());
+        assert!(ours.take(theirs.news(&ours.digest())));
+        assert_eq!(numbers(&ours), numbers(&theirs));
+    }
+
+    #[test]
+    fn a_digest_or_news_of_another_shape_does_no_harm() {
+        let mut roster = Roster::of((0..3).map(|number| member(number, 1)));
+        for digest in [RosterDigest(Vec::new()), RosterDigest(vec![0; 1_000])] {
+            assert_eq!(roster.news(&digest).0.iter().flat_map(|(_, members)| members).count(), 3);
+        }
+        // A member in a part to which it does not belong would never be found again.
+        assert!(!roster.take(RosterNews(vec![(200, vec![member(200, 1)]), (5, vec![member(4, 1)])])));
+        assert_eq!(roster.len(), 3);
+    }
+}
