@@ -77,6 +77,8 @@ pub enum Change {
     ForgottenTombstones(LogIndex),
     /// What the secrets of the cluster's leases are derived from. In no backup.
     LeaseKey(LeaseKey),
+    /// The number of the gossip key that is in use. In no backup.
+    GossipKey(u32),
 }
 
 /// The tables whose last change is remembered, for blocking queries. Stored: only appended to.

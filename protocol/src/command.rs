@@ -136,6 +136,12 @@ pub enum Command {
         /// The index base at that time.
         base: u64,
     },
+    /// The mesh goes on to the next gossip key, if this one is in use still: an order that is given
+    /// twice is carried out once. Answered with the key that is in use then.
+    RotateGossipKey {
+        /// The number of the key that whoever orders it knows.
+        from: u32,
+    },
 }
 
 /// A verdict: a majority of the servers did not hear from a node for a window. Does nothing in
@@ -198,7 +204,8 @@ impl Command {
             | Self::AnnounceRestart(_)
             | Self::Reconcile { .. }
             | Self::ReapMember { .. }
-            | Self::EndRestart { .. } => 1,
+            | Self::EndRestart { .. }
+            | Self::RotateGossipKey { .. } => 1,
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Query {
         /// The index of the request that is asked about.
         enqueued_at_index: LogIndex,
     },
+    /// The number of the gossip key that is in use; never the key.
+    GossipKey,
 }
 
 /// How fresh an answer must be.
@@ -137,6 +139,8 @@ pub enum Rows {
     /// What an acquire would have answered in that position; [`Reply::Queued`] as long as it is
     /// kept.
     QueuePosition(Reply),
+    /// The number of a gossip key.
+    GossipKey(u32),
 }
 
 /// An instance of a service.

@@ -63,6 +63,8 @@ pub enum Reply {
     Server(ServerId),
     /// Nothing changed, for this reason.
     Refused(Refusal),
+    /// The number of the gossip key that is in use.
+    GossipKey(u32),
 }
 
 /// One element of a transaction's results. Stored: only appended to.

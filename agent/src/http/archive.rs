@@ -29,7 +29,7 @@ use tar::{Archive, Builder, Entry, Header};
 
 /// The format of the archive. Those of earlier numbers hold other rows, and this build does not
 /// read them.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 const META: &str = "meta.json";
 const STATE: &str = "state.bin";
 const SUMS: &str = "SHA256SUMS";

@@ -84,6 +84,17 @@ impl Roster {
         is_changed
     }
 
+    /// Takes a member, or where it is now; whether that changed anything.
+    pub fn insert(&mut self, member: RosterMember) -> bool {
+        let bucket = &mut self.0[bucket_of(member.id)];
+        let is_new = bucket.members.get(&member.id) != Some(&member);
+        if is_new {
+            bucket.members.insert(member.id, member);
+            bucket.digest();
+        }
+        is_new
+    }
+
     /// Forgets a member; whether it was there.
     pub fn remove(&mut self, id: MemberId) -> bool {
         let bucket = &mut self.0[bucket_of(id)];

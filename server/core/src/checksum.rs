@@ -17,7 +17,7 @@ use std::fmt::{self, Display, Formatter};
 
 /// The format of what is summed up. It grows whenever the bytes of a row, or the way they are
 /// summed up, change: checksums of different formats cannot be compared.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

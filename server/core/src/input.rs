@@ -7,7 +7,7 @@ use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
-use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
 
 /// Which waiting caller an answer belongs to; given by the shell, opaque to the core.
@@ -50,6 +50,8 @@ pub enum Input {
     Renew(CallToken, SessionId),
     /// An agent keeps the sessions of its node alive.
     RenewLease(CallToken, Renewal),
+    /// An agent in the mesh, which has the first lease, has probed those with the others in vain.
+    Accuse(CallToken, LeaseId, Vec<LeaseId>),
     /// What a node answered that was to be asked whether it lives, see
     /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
     /// time.

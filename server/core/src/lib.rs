@@ -20,6 +20,7 @@
 //! | [`checksum`] | one number for all rows of a state |
 //! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | `judge` | which nodes live: renewals, checks, verdicts by a majority of the servers |
+//! | `mesh` | what agents in the mesh are told: roster, keys, verdicts of late |
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
 //! | [`write_queue`] | what is to be written, in the order in which it may be |
@@ -36,6 +37,7 @@ pub mod fault_injection;
 pub mod frontend;
 pub mod input;
 mod judge;
+mod mesh;
 pub mod observed;
 pub mod outbox;
 mod proposal;

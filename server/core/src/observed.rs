@@ -27,6 +27,28 @@ pub const LOSS_CAUSES: [&str; 10] = [
     "node_reaped",
 ];
 
+/// What became of accusations of agents in the mesh, in the order of [`Accusation`], in words for
+/// labels.
+pub const ACCUSATION_OUTCOMES: [&str; 6] =
+    ["opened", "known", "ignored_accuser", "no_member", "too_many", "relayed"];
+
+/// What became of an accusation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accusation {
+    /// It opened a check.
+    Opened,
+    /// The node is under check already, or said itself that it is away.
+    Known,
+    /// Whoever accuses is no member that is well, or was wrong too often.
+    IgnoredAccuser,
+    /// No member has this lease.
+    NoMember,
+    /// Too many checks are open.
+    TooMany,
+    /// This server does not lead, and let the leader know.
+    Relayed,
+}
+
 /// What was measured since somebody took it: the shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -43,6 +65,10 @@ pub struct Observed {
     pub renewals_refused: u64,
     /// Checks that were opened.
     pub checks_opened: u64,
+    /// Accusations of agents in the mesh, in the order of [`Accusation`].
+    pub accusations: [u64; ACCUSATION_OUTCOMES.len()],
+    /// Answers to agents that asked what they lack of the mesh.
+    pub mesh_syncs: u64,
     /// Answers of nodes under check that came through agents before any server heard the node.
     pub saved_by_agents: u64,
     /// Verdicts that were applied, by window in the order of

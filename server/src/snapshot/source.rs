@@ -128,9 +128,9 @@ fn backup_part(
     number: u32,
 ) -> Result<Option<(Response, bool)>, StoreError> {
     let Some(Part { mut rows, last }) = backup.part(number)? else { return Ok(None) };
-    // A backup lies about in other places than a data folder, and a restore keeps the key that is
+    // A backup lies about in other places than a data folder, and a restore keeps the keys that are
     // there.
-    rows.retain(|row| !matches!(row, Change::LeaseKey(_)));
+    rows.retain(|row| !matches!(row, Change::LeaseKey(_) | Change::GossipKey(_)));
     let (cluster_id, index, term) = (backup.cluster_id().into(), backup.mark().index, backup.mark().term);
     let part = BackupPart { backup: reader, cluster_id, index, term, number, last, rows };
     Ok(Some((Response::BackupPart(part), last)))

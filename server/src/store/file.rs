@@ -32,7 +32,7 @@ use std::time::Instant;
 
 /// The format of either file: how its tables are laid out. What lies in them has a version of its
 /// own, see [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
-pub(super) const FORMAT: u32 = 6;
+pub(super) const FORMAT: u32 = 7;
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &[u8] = b"format";

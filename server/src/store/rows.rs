@@ -109,6 +109,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::Format(_) => (b'm', RowName::Only, true),
         Change::ForgottenTombstones(_) => (b'y', RowName::Only, true),
         Change::LeaseKey(_) => (b'z', RowName::Only, true),
+        Change::GossipKey(_) => (b'j', RowName::Only, true),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))

@@ -128,6 +128,7 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::LeaseAnswers,
         MessageKind::CheckNodes,
         MessageKind::NodeReports,
+        MessageKind::Accusations,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
     let mark = SnapshotMeta { index: LogIndex(100), term: Term(4), membership };
@@ -221,6 +222,7 @@ fn one_change_of_each_kind() -> Vec<Change> {
         Change::Format(1),
         Change::ForgottenTombstones(LogIndex(12)),
         Change::LeaseKey(LeaseKey([3; 32])),
+        Change::GossipKey(2),
     ]
 }
 
@@ -333,6 +335,7 @@ fn member_commands() -> Vec<Command> {
         Command::Reconcile { members: vec![AgentNumber(1)], strangers: vec!["node-two".into()] },
         Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
         Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
+        Command::RotateGossipKey { from: 1 },
     ]
 }
 
@@ -389,6 +392,7 @@ pub fn queries() -> Vec<Query> {
             queue_position: LogIndex(2),
             enqueued_at_index: LogIndex(3),
         },
+        Query::GossipKey,
     ]
 }
 
@@ -479,6 +483,7 @@ fn replies() -> Vec<Reply> {
         Reply::Refused(Refusal::Forgotten),
         Reply::Refused(Refusal::Roster("odd".into())),
         Reply::Refused(Refusal::Restore("odd".into())),
+        Reply::GossipKey(2),
     ]
 }
 
@@ -507,6 +512,7 @@ fn rows() -> Vec<Rows> {
         Rows::Losses(vec![loss()]),
         Rows::Agents(vec![agent()]),
         Rows::QueuePosition(Reply::Granted { fence: Fence(9) }),
+        Rows::GossipKey(2),
     ]
 }
 

@@ -44,6 +44,10 @@ pub struct Figures {
     pub members: MemberCounts,
     /// Nodes that are silent, and asked whether they live, where this one leads.
     pub open_checks: usize,
+    /// Agents in the mesh.
+    pub mesh_members: usize,
+    /// The number of the gossip key that is in use.
+    pub gossip_key: u32,
     /// Whether very many are, so that the servers' windows are long.
     pub is_braking: bool,
     /// Whether its state was found to be corrupt.
@@ -102,6 +106,8 @@ impl Frontend {
             unpersisted_since: self.unpersisted_since(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
+            mesh_members: self.core.mesh_len(),
+            gossip_key: state.gossip_key(),
             is_braking: self.core.is_braking(),
             is_corrupt: self.corrupt,
             states_differ: *self.core.corruption_checks().finding() != Finding::Alike,

@@ -21,6 +21,7 @@
 //! | `pending.rs` | calls whose answer is awaited |
 //! | `reads.rs` | reads that are answered or parked |
 //! | `watches.rs` | blocking reads that are parked |
+//! | `mesh.rs` | what agents in the mesh ask |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
 //! | `readiness.rs` | whether a server can serve, and why it cannot |
@@ -35,6 +36,7 @@ mod admission;
 mod checkpoints;
 mod event;
 mod figures;
+mod mesh;
 mod pending;
 mod readiness;
 mod reads;
@@ -339,6 +341,11 @@ impl Frontend {
             }
             Request::AddServer(server) => self.admit(now, from, server, actions),
             Request::Announce(server) => self.note_announcement(now, from, peer, server, actions),
+            Request::SyncMesh(has) => {
+                let answer = self.sync_mesh(now, peer, &has);
+                actions.answer(from, answer, AnswerKind::Other);
+            }
+            Request::Accuse(accused) => self.accuse(now, (from, peer), accused, actions),
             told => {
                 let answer = self.tell(now, peer, &told);
                 actions.answer(from, answer, AnswerKind::Other);

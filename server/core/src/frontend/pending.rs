@@ -28,7 +28,7 @@ pub(super) enum CallKind {
         blocking: Option<Blocking>,
     },
     Backup,
-    /// A renewal of a node's lease.
+    /// A renewal of a node's lease, or accusations of others.
     Lease,
     /// A server that wants to belong to the quorum, and has no id yet.
     Admission,

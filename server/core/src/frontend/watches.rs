@@ -249,7 +249,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(_) => vec![Topic::Nodes, Topic::Checks],
-        Query::Txn(_) | Query::Agents => vec![Topic::Everything],
+        Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
     }
 }
 

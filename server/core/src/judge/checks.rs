@@ -7,7 +7,7 @@ use super::juror::Juror;
 use super::messages::ASK_INTERVAL;
 use super::messages::{JurorReport, JurorReports};
 use super::pace::Pace;
-use lockmesh_protocol::id::{AgentNumber, ServerId};
+use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +19,9 @@ const FRESH: Duration = Duration::from_millis(500);
 const LEAST_UNANSWERED: u32 = 2;
 /// Agents are told of so many nodes a second, and of so many at once: each is asked by three.
 const TOLD_TO_AGENTS: (u32, u32) = (128, 64);
+
+/// So many of those who suspect a node are remembered.
+const MAX_SUSPECTED_BY: usize = 4;
 
 /// What a leader knows of its checks.
 #[derive(Debug)]
@@ -57,6 +60,11 @@ pub(super) struct Check {
     pub(super) look_at: Time,
     /// When agents were told last to ask the node.
     agents_asked: Option<Time>,
+    /// Nodes that suspect it, by their folded names.
+    suspected_by: Vec<NodeName>,
+    /// The one whose accusation opened the check, until it is known whether it was right.
+    accuser: Option<NodeName>,
+    is_accused: bool,
 }
 
 impl Checks {
@@ -80,8 +88,49 @@ impl Checks {
 
     pub(super) fn open(&mut self, now: Time, challenge: Challenge) {
         self.is_changed = true;
-        let check = Check { challenge, opened: now, look_at: now, agents_asked: None };
+        let check = Check {
+            challenge,
+            opened: now,
+            look_at: now,
+            agents_asked: None,
+            suspected_by: Vec::new(),
+            accuser: None,
+            is_accused: false,
+        };
         self.open.insert(challenge.lease.agent, check);
+    }
+
+    /// Somebody accused the node, and so opened the check.
+    pub(super) fn accuse(&mut self, number: AgentNumber, accuser: NodeName) {
+        self.suspect(number, accuser.clone());
+        if let Some(check) = self.open.get_mut(&number) {
+            (check.is_accused, check.accuser) = (true, Some(accuser));
+        }
+    }
+
+    /// Somebody suspects a node that is under check already.
+    pub(super) fn suspect(&mut self, number: AgentNumber, by: NodeName) {
+        let check = self.open.get_mut(&number);
+        let is_new = |check: &&mut Check| {
+            check.suspected_by.len() < MAX_SUSPECTED_BY && !check.suspected_by.contains(&by)
+        };
+        if let Some(check) = check.filter(is_new) {
+            check.suspected_by.push(by);
+        }
+    }
+
+    pub(super) fn suspected_by(&self, number: AgentNumber) -> &[NodeName] {
+        self.open.get(&number).map_or(&[], |check| &check.suspected_by)
+    }
+
+    /// Who opened a check by an accusation; each is told once.
+    pub(super) fn take_accuser(&mut self, number: AgentNumber) -> Option<NodeName> {
+        self.open.get_mut(&number)?.accuser.take()
+    }
+
+    /// How many checks were opened by accusations.
+    pub(super) fn accused_count(&self) -> usize {
+        self.open.values().filter(|check| check.is_accused).count()
     }
 
     pub(super) fn close(&mut self, number: AgentNumber) {

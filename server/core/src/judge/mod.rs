@@ -4,7 +4,8 @@
 //! ```text
 //! agent ── renewal ──> any server ── in batches ──> leader: its window starts anew, then a read round,
 //!                                                   then the acknowledgement
-//! no renewal for W/3 + 200 ms ──> the leader opens a check, and tells all voters every 250 ms
+//! no renewal for W/3 + 200 ms, or an
+//!   accusation of the mesh ──> the leader opens a check, and tells all voters every 250 ms
 //! each voter ── challenge ──> agent, every 250 ms; an answer is a renewal, and goes to the leader at once
 //!            ── report ────> leader, with every list of checks: how often it asked in vain, whether it abstains
 //! silent for W, and a majority reports it ──> FailNode, an entry; renewals are refused until its outcome
@@ -19,12 +20,14 @@
 //! | `pace.rs` | how many nodes are asked a second, where very many are silent |
 //! | `majority.rs` | what a verdict is without a majority |
 //! | `brake.rs` | many at once: the servers' windows become long |
+//! | `accusers.rs` | which agents in the mesh are listened to |
 //! | `registrations.rs` | another process registers for a node while the first one may live |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
 //! | `messages.rs` | what servers tell each other of all this |
 //! | `contents.rs` | the same, for whoever looks on |
 //! | `turn/` | what the core does with all that in its turns, file by file |
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
+//! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
 //! | `turn/agents.rs` | has agents ask nodes, too |
 //!
@@ -39,6 +42,7 @@
 //! The jurors are the voters. Three agents ask each node besides, at the leader's word: what they
 //! hear clears the node, and what they do not hear confirms nothing.
 
+mod accusers;
 mod brake;
 mod checks;
 mod contents;
@@ -53,6 +57,7 @@ mod upkeep;
 mod windows;
 
 use crate::state::State;
+use accusers::Accusers;
 use brake::Brake;
 use checks::Checks;
 use juror::Juror;
@@ -78,6 +83,7 @@ pub(crate) struct Judge {
     checks: Checks,
     juror: Juror,
     relay: Relay,
+    accusers: Accusers,
     brake: Brake,
     registrations: Registrations,
     upkeep: Upkeep,
@@ -97,6 +103,7 @@ impl Judge {
             checks: Checks::default(),
             juror: Juror::default(),
             relay: Relay::new(random.number()),
+            accusers: Accusers::default(),
             brake: Brake::default(),
             registrations: Registrations::default(),
             upkeep: Upkeep::default(),

@@ -6,7 +6,7 @@
 use super::messages::LeaseAnswer;
 use crate::input::CallToken;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::Renewal;
+use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub(super) struct Relay {
     pub(super) waiting: BTreeMap<u64, Relayed>,
     /// Renewals for the next batch; answers of jurors have nobody who waits.
     pub(super) gathered: Vec<(u64, Renewal)>,
+    /// Accusations for the next batch, at most one of those: who accuses, and whom.
+    pub(super) accusations: Vec<(LeaseId, LeaseId)>,
 }
 
 #[derive(Debug)]
@@ -38,7 +40,8 @@ impl Relay {
     /// One whose numbers begin behind this one.
     pub(super) fn new(first: u64) -> Self {
         // Far from the end, so that they never wrap.
-        Self { leader: None, last_number: first >> 1, waiting: BTreeMap::new(), gathered: Vec::new() }
+        let (gathered, accusations) = (Vec::new(), Vec::new());
+        Self { leader: None, last_number: first >> 1, waiting: BTreeMap::new(), gathered, accusations }
     }
 
     pub(super) fn gather(&mut self, renewal: Renewal) -> u64 {
@@ -67,6 +70,7 @@ impl Relay {
         self.leader = leader;
         if is_other {
             self.gathered.clear();
+            self.accusations.clear();
         }
         let is_refused = |relayed: &Relayed| is_other || now.since(relayed.came) >= RELAY_TIMEOUT;
         let refused: Vec<_> = self

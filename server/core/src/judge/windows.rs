@@ -73,6 +73,16 @@ impl MemberWindow {
         self.shortest.unwrap_or_default()
     }
 
+    /// Whether it announced a restart whose time is not over.
+    pub(super) fn is_restarting(&self) -> bool {
+        self.is_restarting
+    }
+
+    /// Whether its renewal is overdue.
+    pub(super) fn is_overdue(&self, now: Time) -> bool {
+        self.overdue <= now
+    }
+
     fn start(&self, window: HealthWindow) -> Time {
         let since = self.shortened.filter(|(shortened, _)| *shortened == window);
         since.map_or(self.heard, |(_, since)| since.max(self.heard))

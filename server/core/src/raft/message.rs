@@ -86,6 +86,8 @@ pub enum MessageKind {
     CheckNodes,
     /// What a voter has found so far.
     NodeReports,
+    /// A follower relays accusations of agents in the mesh.
+    Accusations,
 }
 
 impl MessageKind {
@@ -100,6 +102,7 @@ impl MessageKind {
                 | Self::LeaseAnswers
                 | Self::CheckNodes
                 | Self::NodeReports
+                | Self::Accusations
         )
     }
 }

@@ -20,6 +20,7 @@
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
 //! | `replies` | exactly once |
 //! | `roster` | the servers of the quorum |
+//! | `gossip` | which agents are in the mesh, and its keys |
 //! | `restore` | a backup takes the place of everything |
 //! | `query` | what can be asked |
 //! | `view` | answers of very many rows, which others build |
@@ -33,6 +34,7 @@ mod agent;
 mod catalog;
 mod check;
 mod entry;
+mod gossip;
 mod invalidation;
 mod invariants;
 mod lock;

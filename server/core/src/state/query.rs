@@ -33,7 +33,7 @@ impl State {
             Query::Session(_) | Query::Sessions | Query::NodeSessions(_) | Query::Losses => {
                 self.table_index(Table::Sessions)
             }
-            Query::Txn(_) => LogIndex(0),
+            Query::Txn(_) | Query::GossipKey => LogIndex(0),
             Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).0
             }
@@ -72,6 +72,7 @@ impl State {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).1
             }
             Query::Agents => Rows::Agents(self.agents.values().cloned().collect()),
+            Query::GossipKey => Rows::GossipKey(self.gossip_key),
             _ => self.catalog_rows(query),
         }
     }

@@ -250,6 +250,7 @@ fn is_row(change: &Change) -> bool {
         | Change::IndexBase(_)
         | Change::ClusterId(_)
         | Change::LeaseKey(_)
+        | Change::GossipKey(_)
         | Change::LastServer(_)
         | Change::Autopilot(..)
         | Change::Format(_)
@@ -292,5 +293,6 @@ fn is_ours(row: &Change) -> bool {
             | Change::Autopilot(..)
             | Change::Format(_)
             | Change::LeaseKey(_)
+            | Change::GossipKey(_)
     )
 }

@@ -100,6 +100,8 @@ pub struct State {
     pub(super) cluster_id: String,
     /// What the secrets of the leases are derived from.
     pub(super) lease_key: LeaseKey,
+    /// The number of the gossip key that is in use.
+    pub(super) gossip_key: u32,
     pub(super) servers: BTreeMap<ServerId, Arc<Server>>,
     pub(super) last_server: ServerId,
     pub(super) autopilot: Autopilot,
@@ -189,6 +191,7 @@ impl State {
             Change::IndexBase(base) => self.index_base = base,
             Change::ClusterId(id) => self.cluster_id = id,
             Change::LeaseKey(key) => self.lease_key = key,
+            Change::GossipKey(number) => self.gossip_key = number,
             Change::Server(id, server) => put(&mut self.servers, id, server),
             Change::LastServer(id) => self.last_server = id,
             Change::Autopilot(autopilot, index) => {
@@ -284,6 +287,7 @@ impl State {
             | Change::IndexBase(_)
             | Change::ClusterId(_)
             | Change::LeaseKey(_)
+            | Change::GossipKey(_)
             | Change::Server(..)
             | Change::LastServer(_)
             | Change::Autopilot(..)
@@ -309,8 +313,11 @@ impl State {
         let forgotten = (self.forgotten_tombstones.0 != 0)
             .then_some(Change::ForgottenTombstones(self.forgotten_tombstones));
         let lease_key = (self.lease_key != LeaseKey::default()).then_some(Change::LeaseKey(self.lease_key));
-        [cluster_id, lease_key, format, index_base, fence, last_agent, last_server, autopilot, forgotten]
+        let gossip_key = (self.gossip_key != 0).then_some(Change::GossipKey(self.gossip_key));
+        let of_cluster = [cluster_id, lease_key, gossip_key, format, index_base];
+        of_cluster
             .into_iter()
+            .chain([fence, last_agent, last_server, autopilot, forgotten])
             .flatten()
             .chain(servers)
             .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))

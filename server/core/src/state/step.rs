@@ -102,6 +102,7 @@ impl<'a> Step<'a> {
             Command::EndRestart { agent, announced_at, term, base } => {
                 self.end_restart(*agent, *announced_at, *term, *base)
             }
+            Command::RotateGossipKey { from } => self.rotate_gossip_key(*from),
         }
     }
 

@@ -227,6 +227,7 @@ fn member_command(word: &str, words: &mut Words) -> Result<Option<Command>, Stri
             let base = words.number_option("base")?.unwrap_or(0);
             Command::EndRestart { agent, announced_at, term, base }
         }
+        "rotate-gossip-key" => Command::RotateGossipKey { from: words.number()? as u32 },
         _ => return Ok(None),
     }))
 }

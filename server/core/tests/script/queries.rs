@@ -60,6 +60,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
         "losses" => Query::Losses,
         "agents" => Query::Agents,
+        "gossip-key" => Query::GossipKey,
         "place" => Query::QueuePosition {
             key: Key::from(words.word()?),
             session: session(&words.word()?),
@@ -99,6 +100,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
+        Rows::GossipKey(number) => vec![format!("gossip key {number}")],
         Rows::Agents(rows) => rows
             .iter()
             .map(|row| format!("agent {}, node {}, life {}", row.number, row.node, row.generation))

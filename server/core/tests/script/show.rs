@@ -23,6 +23,7 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Agent { number, generation, .. } => format!("agent {number}, life {generation}"),
         Reply::Server(id) => format!("server {id}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
+        Reply::GossipKey(number) => format!("gossip key {number}"),
     };
     vec![line]
 }
@@ -98,6 +99,7 @@ pub(crate) fn change(change: &Change) -> String {
         Change::IndexBase(base) => format!("index base: {base}"),
         Change::ClusterId(id) => format!("cluster: {id}"),
         Change::LeaseKey(_) => "lease key".into(),
+        Change::GossipKey(number) => format!("gossip key: {number}"),
         Change::Server(id, row) => row_or_gone(
             format!("server {id}"),
             row.as_ref()

@@ -88,10 +88,14 @@ fn a_newer_format_is_refused_by_its_number() {
             RedbFile::open(Arc::new(disk.clone()), name, 1 << 20).expect("it opens").expect("it is there");
         file.release().expect("the disk is good");
         let meta = TableName::new("meta");
-        file.write(|writing| writing.table(meta)?.put(b"format", &7_u32.to_le_bytes()))
+        file.write(|writing| writing.table(meta)?.put(b"format", &(FORMAT + 1).to_le_bytes()))
             .expect("the disk is good");
         drop(file);
-        refusal_of(&disk, name, &format!("format version 7, but this build knows versions up to {FORMAT}"));
+        refusal_of(
+            &disk,
+            name,
+            &format!("format version {}, but this build knows versions up to {FORMAT}", FORMAT + 1),
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use crate::outbox::Outbox;
 use crate::raft::message::{MessageKind, PeerMessage};
 use bytes::Bytes;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::Renewal;
+use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
@@ -47,8 +47,15 @@ impl Core {
                     self.take_reports(now, from, reports, outbox);
                 }
             }
+            MessageKind::Accusations if self.is_serving() => {
+                let accusations = read::<Vec<(LeaseId, LeaseId)>>(message).unwrap_or_default();
+                self.hear_accusations(now, accusations);
+            }
             // They are the judge's all the same: the engine must not see them.
-            MessageKind::LeaseAnswers | MessageKind::CheckNodes | MessageKind::NodeReports => {}
+            MessageKind::LeaseAnswers
+            | MessageKind::CheckNodes
+            | MessageKind::NodeReports
+            | MessageKind::Accusations => {}
             _ => return false,
         }
         true

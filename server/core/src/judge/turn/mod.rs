@@ -1,6 +1,7 @@
 //! The judge in the core's turns: begins and ends with the leadership, learns what became true,
 //! and does what is due.
 
+mod accusations;
 mod agents;
 mod brake;
 mod checks;
@@ -12,6 +13,7 @@ mod upkeep;
 mod verdict;
 
 use crate::core::Core;
+use crate::judge::accusers::Accusers;
 use crate::judge::brake::Brake;
 use crate::judge::checks::Checks;
 use crate::judge::upkeep::Upkeep;
@@ -34,6 +36,7 @@ impl Core {
     pub(crate) fn stop_judge(&mut self, now: Time, outbox: &mut Outbox) {
         self.judge.windows = Windows::default();
         self.judge.checks = Checks::default();
+        self.judge.accusers = Accusers::default();
         self.judge.brake = Brake::default();
         self.judge.upkeep = Upkeep::default();
         self.judge.deciding.clear();
@@ -68,6 +71,7 @@ impl Core {
     pub(crate) fn tick_judge(&mut self, now: Time, outbox: &mut Outbox) {
         self.refuse_relayed(now, outbox);
         if self.is_serving() {
+            self.judge.accusers.forget(now);
             self.open_checks(now);
             self.update_brake(now);
             // One that answers nobody hears no renewals: it ends nothing by silence until another

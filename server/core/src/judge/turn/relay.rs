@@ -53,7 +53,12 @@ impl Core {
         self.refuse_those_of_another_leader(now, leader, outbox);
     }
 
-    fn refuse_those_of_another_leader(&mut self, now: Time, leader: Option<ServerId>, outbox: &mut Outbox) {
+    pub(super) fn refuse_those_of_another_leader(
+        &mut self,
+        now: Time,
+        leader: Option<ServerId>,
+        outbox: &mut Outbox,
+    ) {
         for token in self.judge.relay.refused(now, leader) {
             outbox.fail(token, not_leader());
         }
@@ -61,9 +66,13 @@ impl Core {
 
     pub(super) fn flush_relay(&mut self, outbox: &mut Outbox) {
         let gathered = std::mem::take(&mut self.judge.relay.gathered);
+        let accusations = std::mem::take(&mut self.judge.relay.accusations);
         if let Some(leader) = self.judge.relay.leader {
             for batch in gathered.chunks(BATCH) {
                 self.send(leader, MessageKind::LeaseRenewals, &batch, outbox);
+            }
+            if !accusations.is_empty() {
+                self.send(leader, MessageKind::Accusations, &accusations, outbox);
             }
         }
     }

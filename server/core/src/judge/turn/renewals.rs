@@ -109,6 +109,7 @@ impl Core {
         // A failed one too, where sessions are left to it: its answers keep them.
         let Some(agent) = self.state.agent_of(lease) else { return };
         let shortest = self.state.shortest_window(&agent.node);
+        self.blame_accuser(now, lease.agent);
         self.judge.windows.heard(now, lease, shortest);
         self.judge.juror.heard(lease);
         self.refuse_registrations(now, renewal, outbox);

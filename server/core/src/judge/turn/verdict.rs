@@ -32,6 +32,11 @@ impl Core {
         overdue.into_iter().for_each(|lease| self.open_check(now, lease));
     }
 
+    /// Whether there may be one more check.
+    pub(super) fn may_open_check(&self) -> bool {
+        self.judge.checks.len() < MAX_CHECKS
+    }
+
     /// Has this node asked, if it is not asked already.
     pub(super) fn open_check(&mut self, now: Time, lease: LeaseId) {
         if self.judge.checks.nonce(lease).is_none() {
@@ -109,6 +114,7 @@ impl Core {
         // What is judged further is what the state says by now.
         self.judge.follow(now, &self.state, number);
         let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
+        self.credit_accuser(now, number);
         self.judge.checks.look_again(number, now);
         self.observer.observed.verdicts[*window as usize] += 1;
         let node = self.state.agent(number).map_or("unknown", |agent| agent.node.as_str());
