@@ -71,6 +71,8 @@ fn show_levels(figures: &Figures) {
         (&SERVER.levels.keys, figures.keys as u64),
         (&SERVER.levels.watches, figures.watches as u64),
         (&SERVER.levels.node_checks_open, figures.open_checks as u64),
+        (&SERVER.levels.mesh_members, figures.mesh_members as u64),
+        (&SERVER.levels.gossip_key, u64::from(figures.gossip_key)),
     ];
     levels.iter().for_each(|(gauge, level)| gauge.set(level.cast_signed()));
     let MemberCounts { alive, restarting, left, failed } = figures.members;
@@ -95,6 +97,10 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.renewals_refused.inc_by(observed.renewals_refused);
     SERVER.counts.node_checks.inc_by(observed.checks_opened);
     SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
+    SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
+    for (accusations, counter) in observed.accusations.iter().zip(&SERVER.counts.accusations) {
+        counter.inc_by(*accusations);
+    }
     for (verdicts, counter) in observed.verdicts.iter().zip(&SERVER.counts.node_verdicts) {
         counter.inc_by(*verdicts);
     }

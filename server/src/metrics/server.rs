@@ -1,6 +1,6 @@
 //! The figures of this process's server; what each is stands in its help.
 
-use lockmesh_core::observed::LOSS_CAUSES;
+use lockmesh_core::observed::{ACCUSATION_OUTCOMES, LOSS_CAUSES};
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::reply::Reply;
@@ -111,6 +111,9 @@ pub(crate) struct Counts {
     pub(crate) renewals_acknowledged: IntCounter,
     pub(crate) renewals_refused: IntCounter,
     pub(crate) node_checks: IntCounter,
+    /// In the order of [`ACCUSATION_OUTCOMES`].
+    pub(crate) accusations: [IntCounter; ACCUSATION_OUTCOMES.len()],
+    pub(crate) mesh_syncs: IntCounter,
     /// In the order of [`HealthWindow::ALL`].
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
 }
@@ -135,6 +138,8 @@ pub(crate) struct Levels {
     pub(crate) members: IntGaugeVec,
     pub(crate) node_checks_open: IntGauge,
     pub(crate) node_brake: IntGauge,
+    pub(crate) mesh_members: IntGauge,
+    pub(crate) gossip_key: IntGauge,
     pub(crate) corrupt: IntGauge,
     pub(crate) states_differ: IntGauge,
     pub(crate) disk_healthy: IntGauge,
@@ -186,6 +191,11 @@ impl Counts {
             "Verdicts on silent nodes that were applied while this server led, by window",
             "window",
         );
+        let accusations = counters(
+            "accusations_total",
+            "Nodes that agents in the mesh probed in vain and accused, by outcome",
+            "outcome",
+        );
         let writes = counters("writes_total", "Commands answered, by outcome", "outcome");
         Self {
             events: counter("events_total", "Events that the driver took"),
@@ -221,6 +231,11 @@ impl Counts {
             renewals_acknowledged: renewals.with_label_values(&["acknowledged"]),
             renewals_refused: renewals.with_label_values(&["refused"]),
             node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
+            accusations: ACCUSATION_OUTCOMES.map(|outcome| accusations.with_label_values(&[outcome])),
+            mesh_syncs: counter(
+                "mesh_syncs_total",
+                "Agents that were told what they lacked of the mesh, each time",
+            ),
             node_verdicts: HealthWindow::ALL.map(|window| verdicts.with_label_values(&[window.as_str()])),
         }
     }
@@ -267,6 +282,8 @@ impl Levels {
                 "node_brake",
                 "1 where so many nodes are silent that this leader fails none before 15 seconds",
             ),
+            mesh_members: gauge("mesh_members", "Agents in the mesh"),
+            gossip_key: gauge("gossip_key_number", "The number of the gossip key that is in use"),
             corrupt: gauge(
                 "corrupt",
                 "1 where a check found the state of this server to be corrupt: it answers no agent",

@@ -3,6 +3,7 @@
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
 mod agents;
+mod mesh;
 mod restarts;
 
 use crate::frontend::{Cluster, agent};
@@ -77,7 +78,9 @@ fn process(process: u8, boot: u8) -> Incarnation {
 }
 
 fn registration(name: &str, incarnation: Incarnation) -> Request {
-    let registration = AgentRegistration { incarnation, port: 8301, ..AgentRegistration::of(node(name)) };
+    let gossip = "10.0.0.1:8301".parse().ok();
+    let registration =
+        AgentRegistration { incarnation, port: 8301, gossip, ..AgentRegistration::of(node(name)) };
     Request::Propose(None, Command::RegisterAgent(registration))
 }
 

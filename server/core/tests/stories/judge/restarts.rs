@@ -24,7 +24,7 @@ impl Fleet {
 
     /// Its agent says that it comes back; whether that was taken. Only the agent itself may say it,
     /// under a request id of its own.
-    fn announce(&mut self, generation: u32, sequence: u64) -> bool {
+    pub(super) fn announce(&mut self, generation: u32, sequence: u64) -> bool {
         let (leader, lease) = (self.cluster.leader(), self.hosts["h1"].lease);
         let id = RequestId { agent: lease.agent, generation: Generation(generation), sequence, lowest: 1 };
         let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));

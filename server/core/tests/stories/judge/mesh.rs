@@ -1,0 +1,328 @@
+//! The servers' side of the mesh: any server tells who belongs to it and what is new, and an
+//! accusation has a node asked before its renewal is overdue. It ends nothing, however hostile.
+
+use super::{Fleet, SECOND, agent, assert_within, process, registration};
+use lockmesh_core::observed::{ACCUSATION_OUTCOMES, Accusation, Observed};
+use lockmesh_core::raft::TICK;
+use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
+use lockmesh_protocol::gossip::seal::{KeyRing, NONCE_BYTES};
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::record::MemberStatus;
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::collections::BTreeSet;
+
+impl Fleet {
+    /// So many hosts, each with a session of this window.
+    fn of(hosts: usize, window: HealthWindow) -> Self {
+        let mut fleet = Self::start();
+        for name in (1..=hosts).map(|number| format!("h{number}")) {
+            fleet.host(&name);
+            fleet.session(&name, &name, window);
+        }
+        fleet.run(SECOND);
+        fleet.observed();
+        fleet
+    }
+
+    fn lease(&self, name: &str) -> LeaseId {
+        self.hosts[name].lease
+    }
+
+    fn accuse_at(&mut self, to: ServerId, accuser: &str, accused: &[LeaseId]) -> Response {
+        self.cluster.ask(to, &agent(accuser), Request::Accuse(accused.to_vec()))
+    }
+
+    /// A host accuses others at the leader.
+    fn accuse(&mut self, accuser: &str, accused: &[&str]) {
+        let accused: Vec<_> = accused.iter().map(|name| self.lease(name)).collect();
+        let leader = self.cluster.leader();
+        assert_eq!(self.accuse_at(leader, accuser, &accused), Response::Done);
+    }
+
+    /// What the leader measured since this was asked last.
+    fn observed(&mut self) -> Observed {
+        let leader = self.cluster.leader();
+        self.observed_by(leader)
+    }
+
+    fn observed_by(&mut self, id: ServerId) -> Observed {
+        self.cluster.servers.get_mut(&id).expect("it runs").frontend.take_observed()
+    }
+
+    /// What became of accusations since this was asked last.
+    #[track_caller]
+    fn assert_outcomes(&mut self, expected: &[(Accusation, u64)]) {
+        let mut outcomes = [0; ACCUSATION_OUTCOMES.len()];
+        expected.iter().for_each(|(outcome, count)| outcomes[*outcome as usize] = *count);
+        assert_eq!(self.observed().accusations, outcomes, "{ACCUSATION_OUTCOMES:?}");
+    }
+
+    fn open_checks(&self) -> usize {
+        self.cluster.servers[&self.cluster.leader()].frontend.figures(self.cluster.now()).open_checks
+    }
+
+    fn sync(&mut self, id: ServerId, name: &str, has: RosterDigest) -> MeshNews {
+        match self.cluster.ask(id, &agent(name), Request::SyncMesh(has)) {
+            Response::Mesh(news) => *news,
+            other => panic!("{name} is told nothing: {other:?}"),
+        }
+    }
+
+    /// Who is in the mesh, as a server tells it somebody who has nothing.
+    fn roster(&mut self, id: ServerId, asks: &str) -> BTreeSet<String> {
+        let news = self.sync(id, asks, RosterDigest(Vec::new()));
+        let members = news.roster.0.into_iter().flat_map(|(_, members)| members);
+        members.map(|member| member.node.to_string()).collect()
+    }
+
+    #[track_caller]
+    fn assert_roster(&mut self, asks: &str, expected: &[&str]) {
+        for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
+            let roster = self.roster(id, asks);
+            assert!(roster.iter().eq(expected), "server {id}: {roster:?}");
+        }
+    }
+}
+
+#[track_caller]
+fn assert_denied(response: &Response, why: &str) {
+    let is_it =
+        matches!(response, Response::Unavailable(Unavailable::Denied(reason)) if reason.contains(why));
+    assert!(is_it, "{response:?} does not say {why:?}");
+}
+
+// Accusations.
+
+#[test]
+fn a_host_that_is_accused_is_asked_before_its_renewal_is_overdue_and_fails_no_sooner() {
+    let mut fleet = Fleet::of(3, HealthWindow::Safe);
+    fleet.kill("h1");
+    fleet.run(SECOND / 2);
+    assert_eq!(fleet.open_checks(), 0, "nobody misses its renewal yet");
+    fleet.accuse("h2", &["h1"]);
+    assert_eq!(fleet.open_checks(), 1);
+    fleet.accuse("h3", &["h1"]);
+    fleet.assert_outcomes(&[(Accusation::Opened, 1), (Accusation::Known, 1)]);
+    let number = fleet.lease("h1").agent;
+    let leader = &fleet.cluster.servers[&fleet.cluster.leader()];
+    assert_eq!(leader.frontend.core().suspected_by(number), ["h2".into(), "h3".into()]);
+    let took = fleet.time_of_death("h1", "h1");
+    assert_within(took, HealthWindow::Safe.validity());
+    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
+}
+
+#[test]
+fn an_accusation_reaches_the_leader_through_any_server() {
+    let mut fleet = Fleet::of(2, HealthWindow::Default);
+    fleet.kill("h1");
+    let (follower, accused) = (fleet.cluster.follower(), fleet.lease("h1"));
+    assert_eq!(fleet.accuse_at(follower, "h2", &[accused]), Response::Done);
+    fleet.assert_outcomes(&[(Accusation::Opened, 1)]);
+    assert_eq!(fleet.observed_by(follower).accusations[Accusation::Relayed as usize], 1);
+    // Without a leader nobody looks.
+    let leader = fleet.cluster.leader();
+    fleet.cluster.leave_alone(follower);
+    fleet.run(10 * SECOND);
+    let answer = fleet.accuse_at(follower, "h2", &[accused]);
+    assert!(matches!(answer, Response::Unavailable(Unavailable::NotLeader { .. })), "{answer:?}");
+    assert_ne!(leader, follower);
+}
+
+#[test]
+fn one_that_accuses_everybody_ends_nothing_and_is_soon_not_heard_any_more() {
+    let mut fleet = Fleet::of(6, HealthWindow::Fast);
+    let leases: Vec<_> = (1..=6).map(|number| fleet.lease(&format!("h{number}"))).collect();
+    let mut opened = 0;
+    for _ in 0..60 {
+        for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
+            assert_eq!(fleet.accuse_at(id, "h6", &leases), Response::Done);
+        }
+        fleet.run(SECOND);
+        let observed = fleet.observed();
+        opened += observed.accusations[Accusation::Opened as usize];
+        assert_eq!(observed.verdicts, [0; 3]);
+    }
+    assert!(opened <= 5 + 2 * 4, "{opened} checks were opened");
+    for name in (1..=6).map(|number| format!("h{number}")) {
+        assert!(fleet.lives(&name) && fleet.status(&name) == MemberStatus::Alive, "{name}");
+    }
+    // Another one that accuses the same host is heard, and it beside that one.
+    fleet.accuse("h6", &["h1"]);
+    fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 1)]);
+    fleet.accuse("h5", &["h2"]);
+    fleet.run(SECOND);
+    fleet.accuse("h6", &["h2"]);
+    fleet.assert_outcomes(&[(Accusation::Opened, 2)]);
+}
+
+#[test]
+fn whoever_is_silent_itself_or_is_nobody_accuses_in_vain() {
+    let mut fleet = Fleet::of(3, HealthWindow::Default);
+    fleet.kill("h1");
+    fleet.run_until(5 * SECOND, |fleet| fleet.open_checks() == 1);
+    fleet.observed();
+    // Who does not hear the servers may hear nobody.
+    fleet.accuse("h1", &["h2"]);
+    fleet.accuse("h2", &["h2"]);
+    fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 2)]);
+    let leader = fleet.cluster.leader();
+    let gone = LeaseId { began: LogIndex(1), ..fleet.lease("h3") };
+    fleet.accuse_at(leader, "h2", &[gone]);
+    fleet.assert_outcomes(&[(Accusation::NoMember, 1)]);
+    fleet.run(10 * SECOND);
+    let accused = fleet.lease("h3");
+    assert_denied(&fleet.accuse_at(leader, "h1", &[accused]), "register first");
+    assert_denied(&fleet.accuse_at(leader, "stranger", &[accused]), "register first");
+    assert_denied(&fleet.accuse_at(leader, "h2", &[accused; 65]), "at most 64");
+    assert_eq!(fleet.open_checks(), 0);
+}
+
+#[test]
+fn a_host_that_announced_its_restart_is_not_asked_sooner() {
+    let mut fleet = Fleet::of(2, HealthWindow::Default);
+    assert!(fleet.announce(1, 1));
+    fleet.kill("h1");
+    fleet.accuse("h2", &["h1"]);
+    fleet.assert_outcomes(&[(Accusation::Known, 1)]);
+    assert_eq!(fleet.open_checks(), 0);
+}
+
+#[test]
+fn a_verdict_makes_up_for_an_accusation_that_was_wrong() {
+    let mut fleet = Fleet::of(3, HealthWindow::Default);
+    for _ in 0..4 {
+        fleet.accuse("h3", &["h2"]);
+        fleet.run(SECOND);
+    }
+    fleet.kill("h1");
+    fleet.accuse("h3", &["h1"]);
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
+    for _ in 0..3 {
+        fleet.accuse("h3", &["h2"]);
+        fleet.run(SECOND);
+    }
+    // Four and one, of which one is made up for and a half is forgotten; then two more.
+    fleet.assert_outcomes(&[(Accusation::Opened, 7), (Accusation::IgnoredAccuser, 1)]);
+}
+
+// What the mesh is told.
+
+#[test]
+fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
+    let mut fleet = Fleet::of(4, HealthWindow::Default);
+    fleet.assert_roster("h1", &["h1", "h2", "h3", "h4"]);
+    fleet.kill("h2");
+    let leave = NodeLeave { node: "h3".into(), lease: None, prune: false };
+    let answer = fleet.cluster.command(Command::LeaveNode(leave));
+    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
+    assert!(fleet.announce(1, 1), "h1 comes back, and is asked as any other meanwhile");
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
+    fleet.run(SECOND);
+    fleet.assert_roster("h1", &["h1", "h4"]);
+    fleet.host("h2");
+    fleet.run(SECOND);
+    fleet.assert_roster("h1", &["h1", "h2", "h4"]);
+    // A server that starts knows the same.
+    let follower = fleet.cluster.follower();
+    fleet.cluster.restart(follower);
+    fleet.run(SECOND);
+    fleet.assert_roster("h1", &["h1", "h2", "h4"]);
+}
+
+#[test]
+fn what_has_not_changed_is_not_told_again() {
+    let mut fleet = Fleet::of(3, HealthWindow::Default);
+    let mut roster = Roster::default();
+    let follower = fleet.cluster.follower();
+    assert!(roster.take(fleet.sync(follower, "h1", roster.digest()).roster));
+    assert_eq!(roster.len(), 3);
+    assert_eq!(
+        roster.get(MemberId::of_agent(fleet.lease("h2"))).map(|member| member.address.port()),
+        Some(8301)
+    );
+    assert!(fleet.sync(follower, "h1", roster.digest()).roster.0.is_empty());
+    // The same process says the same again: nothing changes.
+    fleet.register("h2", process(1, 1));
+    assert!(fleet.sync(follower, "h1", roster.digest()).roster.0.is_empty());
+    fleet.host("h4");
+    fleet.run(SECOND);
+    let news = fleet.sync(follower, "h1", roster.digest());
+    assert_eq!(news.roster.0.len(), 1);
+    roster.take(news.roster);
+    assert_eq!(roster.len(), 4);
+    assert_eq!(u64::from(news.seconds), fleet.cluster.now().0 / 1_000_000);
+}
+
+#[test]
+fn a_node_that_another_agent_took_over_is_in_the_mesh_once() {
+    let mut fleet = Fleet::of(2, HealthWindow::Default);
+    fleet.kill("h2");
+    let former = MemberId::of_agent(fleet.lease("h2"));
+    // The same name with another id, as of a machine that was installed anew.
+    let Request::Propose(id, Command::RegisterAgent(mut anew)) = registration("h2", process(2, 2)) else {
+        unreachable!("that is what it makes")
+    };
+    anew.node.id = "5a0f2b6e-3c60-4d3f-9d5c-00000000ffff".into();
+    let leader = fleet.cluster.leader();
+    fleet.run(20 * SECOND);
+    let response =
+        fleet.cluster.ask(leader, &agent("h2"), Request::Propose(id, Command::RegisterAgent(anew)));
+    assert!(matches!(response, Response::Applied(_)), "{response:?}");
+    fleet.run(SECOND);
+    fleet.assert_roster("h1", &["h1", "h2"]);
+    let mut roster = Roster::default();
+    roster.take(fleet.sync(leader, "h1", RosterDigest(Vec::new())).roster);
+    assert!(roster.get(former).is_none());
+}
+
+#[test]
+fn verdicts_of_late_are_told_with_the_servers_signature() {
+    let mut fleet = Fleet::of(3, HealthWindow::Fast);
+    fleet.kill("h2");
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
+    fleet.run(SECOND);
+    let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
+    let told: Vec<_> = servers.iter().map(|id| fleet.sync(*id, "h1", RosterDigest(Vec::new()))).collect();
+    assert!(told.iter().all(|news| news.verdicts == told[0].verdicts), "the same bytes, whoever signs");
+    let read = |bytes: &bytes::Bytes| told[0].verdict_key.read(bytes).expect("they signed it");
+    let verdicts: Vec<_> = told[0].verdicts.iter().map(read).collect();
+    let of_h2: Vec<_> = verdicts.iter().filter(|verdict| verdict.lease == fleet.lease("h2")).collect();
+    assert_eq!(of_h2.iter().map(|verdict| verdict.window).collect::<Vec<_>>(), HealthWindow::ALL[..2]);
+    assert!(of_h2.iter().all(|verdict| verdict.index > verdict.lease.began));
+    fleet.run(100 * SECOND);
+    assert!(fleet.sync(servers[0], "h1", RosterDigest(Vec::new())).verdicts.is_empty());
+}
+
+#[test]
+fn the_keys_are_for_living_agents_and_go_on_by_one_at_a_time() {
+    let mut fleet = Fleet::of(2, HealthWindow::Default);
+    let (leader, digest) = (fleet.cluster.leader(), || RosterDigest(Vec::new()));
+    let before = fleet.sync(leader, "h1", digest()).ring;
+    assert_eq!((before.previous.clone(), before.current.number), (None, 0));
+    for (from, number) in [(0, 1), (0, 1), (1, 2)] {
+        let answer = fleet.cluster.command(Command::RotateGossipKey { from });
+        let is_it = |reply: &Reply| *reply == Reply::GossipKey(number);
+        assert!(matches!(&answer, Response::Applied(Applied { reply, .. }) if is_it(reply)), "{answer:?}");
+    }
+    fleet.run(TICK);
+    let follower = fleet.cluster.follower();
+    let ring: KeyRing = fleet.sync(follower, "h2", digest()).ring;
+    assert_eq!((ring.previous.map(|key| key.number), ring.current.number), (Some(1), 2));
+    // Whoever has the ring of one rotation before is understood.
+    let me = MemberId::of_agent(fleet.lease("h1"));
+    let sealed = fleet.sync(leader, "h1", digest()).ring.seal(me, 9, [7; NONCE_BYTES], b"packet");
+    assert!(before.open(&sealed, 9).is_err(), "two rotations are too many");
+    let figures = fleet.cluster.servers[&follower].frontend.figures(fleet.cluster.now());
+    assert_eq!((figures.gossip_key, figures.mesh_members), (2, 2));
+    for name in ["a1", "stranger"] {
+        assert_denied(
+            &fleet.cluster.ask(leader, &agent(name), Request::SyncMesh(digest())),
+            "register first",
+        );
+    }
+}
