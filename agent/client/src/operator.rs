@@ -6,7 +6,9 @@ use crate::error::Error;
 use crate::outcome;
 use crate::read::Read;
 use crate::shape::lockmesh::{Lock, Loss, Quorum};
-use crate::shape::operator::{AutopilotConfiguration, AutopilotHealth, RaftConfiguration, Transferred};
+use crate::shape::operator::{
+    AutopilotConfiguration, AutopilotHealth, GossipKey, RaftConfiguration, Transferred,
+};
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
@@ -131,6 +133,27 @@ impl Operator<'_> {
             Ok(health) if reply.status == 429 => Ok(health),
             _ => self.client.parse(&accept(reply)?),
         }
+    }
+
+    /// The number of the key that the agents' mesh is sealed with.
+    ///
+    /// # Errors
+    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    pub async fn gossip_key(&self, read: &Read) -> Result<GossipKey, Error> {
+        Ok(self.client.read(Target::new("/v1/operator/gossip").read(read)).await?.value)
+    }
+
+    /// Has the mesh go on to the next key, if the one with this number is in use still; answers the
+    /// number of the one that is in use then. Agents learn of it within 30 s: a second change in
+    /// that time cuts off those who have not heard of the first.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`], the key may have been changed: try again with the same
+    /// number, which changes it once.
+    pub async fn rotate_gossip_key(&self, from: u32) -> Result<GossipKey, Error> {
+        let target = Target::new("/v1/operator/gossip/rotate").number("from", from.into());
+        let reply = self.client.write(Verb::Put, target, Bytes::new()).await?;
+        self.client.parse(&reply)
     }
 
     /// Who holds which lock under a prefix, and which keys a delay keeps closed.

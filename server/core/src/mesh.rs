@@ -146,3 +146,100 @@ impl Keys {
         Self { ring: state.key_ring(), verdict_key: signer.key(), signer }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_VERDICTS, ServedMesh, TOLD};
+    use crate::state::State;
+    use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::gossip::roster::RosterDigest;
+    use lockmesh_protocol::gossip::verdict::Verdict;
+    use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, NodeName, WallTime};
+    use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+    use lockmesh_protocol::random::Random;
+    use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
+    use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, ReplyFrame, Response};
+    use lockmesh_protocol::time::Time;
+    use lockmesh_protocol::wire;
+    use std::sync::Arc;
+
+    const NOW: Time = Time(1_000_000);
+
+    fn agent(number: u32, node: String, began: u64, status: MemberStatus) -> Agent {
+        Agent {
+            number: AgentNumber(number),
+            generation: Generation(1),
+            node: NodeName::from(node),
+            node_id: format!("id of {number}"),
+            port: 8301,
+            gossip: "[2001:db8::7]:8301".parse().ok(),
+            version: String::new(),
+            incarnation: Incarnation::default(),
+            lease_began: LogIndex(began),
+            former_sessions_until: None,
+            restart_announced: None,
+            status,
+            status_since: WallTime(0),
+            address: String::new(),
+        }
+    }
+
+    fn verdict(number: u32) -> Verdict {
+        let lease = LeaseId { agent: AgentNumber(number), began: LogIndex(u64::MAX) };
+        Verdict { lease, window: HealthWindow::Safe, index: LogIndex(u64::MAX) }
+    }
+
+    #[test]
+    fn the_roster_that_is_kept_is_the_one_of_the_state() {
+        let (mut state, mut random) = (State::default(), Random::new(3));
+        let mut kept = ServedMesh::of(&state);
+        for began in 1..2_000 {
+            let mut draw = |below: u64| random.number() % below;
+            let number = AgentNumber(draw(12) as u32);
+            let statuses =
+                [MemberStatus::Alive, MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed];
+            // Fewer names than agents, in either case: they take them from each other.
+            let node = ["n", "N"][draw(2) as usize].to_owned() + &draw(5).to_string();
+            let mut row = agent(number.0, node, began, statuses[draw(4) as usize]);
+            if draw(5) == 0 {
+                row.gossip = None;
+            }
+            let change = Change::Agent(number, (draw(6) > 0).then(|| Arc::new(row)));
+            state.load(change.clone());
+            kept.follow(&state, &[change]);
+            let anew = ServedMesh::of(&state);
+            assert_eq!(kept.roster.digest(), anew.roster.digest(), "{began}");
+            assert_eq!((&kept.agents, kept.len()), (&anew.agents, anew.roster.len()));
+        }
+    }
+
+    #[test]
+    fn all_of_ten_thousand_agents_and_as_many_verdicts_as_are_told_fit_a_frame() {
+        let mut state = State::default();
+        for number in 0..10_000 {
+            // As long as the name of a host can be.
+            let node = format!("{number:0>253}");
+            let row = agent(number, node, u64::MAX - u64::from(number), MemberStatus::Alive);
+            state.load(Change::Agent(row.number, Some(Arc::new(row))));
+        }
+        let mut mesh = ServedMesh::of(&state);
+        (0..1_000).for_each(|number| mesh.note_verdict(NOW, verdict(number)));
+        let news = mesh.news(NOW, &state, u32::MAX, &RosterDigest(Vec::new()));
+        assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), 10_000);
+        assert_eq!(news.verdicts.len(), MAX_VERDICTS);
+        let frame = ReplyFrame(vec![(CallId(1), Response::Mesh(Box::new(news)))]);
+        let bytes = wire::encode(&frame).len();
+        assert!(bytes < MAX_FRAME_BYTES / 2, "{bytes} bytes");
+    }
+
+    #[test]
+    fn the_newest_verdicts_are_told_for_a_while() {
+        let (mut mesh, state) = (ServedMesh::default(), State::default());
+        (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, verdict(number)));
+        let news = mesh.news(NOW, &state, 0, &RosterDigest(Vec::new()));
+        let told: Vec<_> = news.verdicts.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
+        assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
+        let later = mesh.news(NOW + TOLD * 2, &state, 0, &RosterDigest(Vec::new()));
+        assert!(later.verdicts.is_empty());
+    }
+}

@@ -13,6 +13,11 @@ use lockmesh_protocol::command::{
     NodeLeave, Registration, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
+use lockmesh_protocol::gossip::seal::KeyRing;
+use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
     SessionId, Term, WallTime,
@@ -30,6 +35,7 @@ use lockmesh_protocol::rpc::{
 };
 use lockmesh_server::peers::Hello;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,6 +259,8 @@ fn requests() -> Vec<Request> {
             node: "node-two".into(),
             address: "10.0.0.2:8301".into(),
         }),
+        Request::SyncMesh(RosterDigest(vec![0, 251])),
+        Request::Accuse(vec![lease()]),
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -445,8 +453,26 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::Removed),
         Response::Unavailable(Unavailable::NotAdmitted("why".into())),
         Response::Unavailable(Unavailable::Corrupt),
+        Response::Mesh(Box::new(mesh_news())),
     ];
     applied.chain(answers).chain(others).collect()
+}
+
+fn mesh_news() -> MeshNews {
+    let (secret, signer) = (LeaseKey([3; 32]), VerdictSigner::derived(&LeaseKey([3; 32])));
+    let member = RosterMember {
+        id: MemberId::of_agent(lease()),
+        node: "node-one".into(),
+        address: SocketAddr::from(([10, 0, 0, 7], 8302)),
+    };
+    let verdict = Verdict { lease: lease(), window: HealthWindow::Default, index: LogIndex(300) };
+    MeshNews {
+        seconds: 1_795_000_000,
+        ring: KeyRing::derived(&secret, 1),
+        verdict_key: signer.key(),
+        roster: Roster::of([member]).news(&RosterDigest(Vec::new())),
+        verdicts: vec![signer.sign(&verdict).into()],
+    }
 }
 
 fn replies() -> Vec<Reply> {

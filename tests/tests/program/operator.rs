@@ -223,3 +223,17 @@ fn a_lost_majority_is_begun_anew_from_one_server() {
     assert!(fence(&client, &session) > first, "a fence never goes back");
     fleet.stop();
 }
+
+#[test]
+fn the_gossip_key_goes_on_by_one_and_is_shown_by_its_number() {
+    if shared().is_foreign() {
+        return;
+    }
+    let shown = || operator(&["gossip", "key"]);
+    assert_eq!(shown(), (0, "the mesh uses key 0\n".into(), String::new()));
+    let (code, said, _) = operator(&["gossip", "rotate"]);
+    let words = "the mesh uses key 1 now; agents hold it within 30 s; rotate again no sooner than that\n";
+    assert_eq!((code, said.as_str()), (0, words));
+    let (_, text, _) = operator(&["gossip", "key", "--json"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), json!({ "Number": 1 }));
+}

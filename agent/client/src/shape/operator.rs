@@ -70,6 +70,14 @@ pub struct AutopilotConfiguration {
     pub modify_index: u64,
 }
 
+/// The answer of `GET /v1/operator/gossip` and of `PUT /v1/operator/gossip/rotate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct GossipKey {
+    /// The number of the key that the mesh is sealed with; 0 is the first.
+    pub number: u32,
+}
+
 /// The answer of `GET /v1/operator/autopilot/health`, the same whether its status is 200 or 429.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -11,6 +11,7 @@ pub mod txn;
 mod agent;
 mod autopilot;
 mod catalog;
+mod gossip;
 mod health;
 mod kv;
 mod lockmesh;
@@ -78,6 +79,8 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::RaftTransferLeader => Box::pin(operator::transfer_leader(call)).await,
         Endpoint::AutopilotConfiguration => Box::pin(autopilot::configuration(call, body)).await,
         Endpoint::AutopilotHealth => Box::pin(autopilot::health(call)).await,
+        Endpoint::GossipKey => Box::pin(gossip::key(call)).await,
+        Endpoint::GossipRotate => Box::pin(gossip::rotate(call)).await,
         Endpoint::Servers => Box::pin(operator::servers(call)).await,
         Endpoint::Snapshot => Box::pin(snapshot::run(call, body)).await,
         Endpoint::Locks => lockmesh::locks(call).await,

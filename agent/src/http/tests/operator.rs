@@ -247,3 +247,22 @@ async fn a_process_that_cannot_reload_says_so() {
     assert!(refused.status == 500 && refused.text().contains("cannot reload"), "{refused:?}");
     assert!(stand.get("/v1/operator/raft/configuration").await.text().contains(NODE_ID));
 }
+
+#[tokio::test]
+async fn the_gossip_key_is_shown_by_its_number_and_an_order_that_is_repeated_counts_once() {
+    let stand = Stand::new();
+    stand.get("/v1/operator/gossip").await.is(200, r#"{"Number":0}"#);
+    stand.put("/v1/operator/gossip/rotate", "").await.is(200, r#"{"Number":1}"#);
+    for _ in 0..2 {
+        stand.put("/v1/operator/gossip/rotate?from=1", "").await.is(200, r#"{"Number":2}"#);
+    }
+    stand.get("/v1/operator/gossip?stale").await.is(200, r#"{"Number":2}"#);
+    for wrong in ["x", "-1", "4294967296"] {
+        let refused = stand.put(&format!("/v1/operator/gossip/rotate?from={wrong}"), "").await;
+        assert!(refused.status == 400 && refused.text().contains("?from"), "{wrong}: {refused:?}");
+    }
+    stand
+        .get("/v1/operator/gossip?ns=x")
+        .await
+        .is(400, r#"Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature"#);
+}

@@ -4,6 +4,7 @@
 mod add;
 pub mod autopilot;
 mod folder;
+pub mod gossip;
 mod inspect;
 mod moved;
 pub mod raft;
@@ -26,6 +27,7 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Autopilot(autopilot::Args),
+    Gossip(gossip::Args),
     Raft(raft::Args),
     Snapshot(snapshot::Args),
     Tls(tls::Args),
@@ -38,6 +40,7 @@ enum Command {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Autopilot(args) => autopilot::run(args, context).await,
+        Command::Gossip(args) => gossip::run(args, context).await,
         Command::Raft(args) => raft::run(args, context).await,
         Command::Snapshot(args) => snapshot::run(args, context).await,
         Command::Tls(args) => tls::run(args).await,
