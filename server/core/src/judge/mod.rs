@@ -62,7 +62,7 @@ use brake::Brake;
 use checks::Checks;
 use juror::Juror;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
-use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
 use messages::LeaseAnswer;
@@ -148,8 +148,18 @@ impl Judge {
         self.upkeep.follow(now, state, number);
         // Its lease is another one by now, or nobody need know whether it lives.
         let lease = self.windows.lease(number);
-        if self.checks.lease(number).is_some_and(|checked| Some(checked) != lease) {
+        if let Some(checked) = self.checks.lease(number).filter(|checked| Some(*checked) != lease) {
+            if state.lease_end(checked) == Some(LeaseEnd::Failed) {
+                self.credit_accuser(now, number);
+            }
             self.checks.close(number);
+        }
+    }
+
+    /// A majority did not hear from a node: whoever had it asked was right.
+    fn credit_accuser(&mut self, now: Time, number: AgentNumber) {
+        if let Some(accuser) = self.checks.take_accuser(number) {
+            self.accusers.was_right(now, &accuser);
         }
     }
 }

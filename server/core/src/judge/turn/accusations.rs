@@ -120,13 +120,6 @@ impl Core {
         }
     }
 
-    /// A majority did not hear from it: whoever had it asked was right.
-    pub(super) fn credit_accuser(&mut self, now: Time, number: AgentNumber) {
-        if let Some(accuser) = self.judge.checks.take_accuser(number) {
-            self.judge.accusers.was_right(now, &accuser);
-        }
-    }
-
     /// The nodes that say that an agent's node does not answer them, by their folded names, at most
     /// a few: those of its check, where this server leads and one is open.
     pub fn suspected_by(&self, number: AgentNumber) -> &[NodeName] {

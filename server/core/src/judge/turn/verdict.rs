@@ -114,7 +114,7 @@ impl Core {
         // What is judged further is what the state says by now.
         self.judge.follow(now, &self.state, number);
         let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
-        self.credit_accuser(now, number);
+        self.judge.credit_accuser(now, number);
         self.judge.checks.look_again(number, now);
         self.observer.observed.verdicts[*window as usize] += 1;
         let node = self.state.agent(number).map_or("unknown", |agent| agent.node.as_str());

@@ -193,6 +193,19 @@ fn a_host_that_announced_its_restart_is_not_asked_sooner() {
 }
 
 #[test]
+fn checks_that_accusations_open_leave_room_for_those_that_are_overdue() {
+    let mut fleet = Fleet::of(68, HealthWindow::Safe);
+    let names: Vec<_> = (1..=66).map(|number| format!("h{number}")).collect();
+    names.iter().for_each(|name| fleet.kill(name));
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    fleet.accuse("h67", &names[..60]);
+    fleet.accuse("h68", &names[60..]);
+    fleet.assert_outcomes(&[(Accusation::Opened, 64), (Accusation::TooMany, 2)]);
+    fleet.run_until(10 * SECOND, |fleet| fleet.open_checks() > 64);
+    assert_eq!(fleet.open_checks(), 66);
+}
+
+#[test]
 fn a_verdict_makes_up_for_an_accusation_that_was_wrong() {
     let mut fleet = Fleet::of(3, HealthWindow::Default);
     for _ in 0..4 {
