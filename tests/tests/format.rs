@@ -205,6 +205,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "Agent",
         "Server",
         "Refused",
+        "GossipKey",
     ];
     has_all::<Reply>(&shown, &replies);
     let refusals = [

@@ -21,14 +21,11 @@ use crate::upgrade;
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format::{self, FormatError};
-use lockmesh_protocol::gossip::mesh::MeshNews;
-use lockmesh_protocol::gossip::roster::RosterDigest;
-use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
@@ -99,7 +96,7 @@ pub struct Core {
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
     pub(crate) judge: Judge,
-    mesh: ServedMesh,
+    pub(crate) mesh: ServedMesh,
     pub(crate) read_index: ReadIndex,
     /// Entries that are committed and not yet applied: none outside a turn.
     committed: Vec<LogEntry>,
@@ -345,17 +342,6 @@ impl Core {
     /// beginning, which no other leader can undo, and this one has applied that much.
     pub fn knows_queue_position(&self, queue_position: LogIndex) -> bool {
         self.is_serving() && queue_position.0 <= self.applied.0.0 + self.state.index_base()
-    }
-
-    /// What an agent lacks of the mesh that has this of its roster. `seconds` is the cluster's time.
-    pub(crate) fn mesh_news(&mut self, now: Time, seconds: u32, has: &RosterDigest) -> MeshNews {
-        self.observer.observed.mesh_syncs += 1;
-        self.mesh.news(now, &self.state, seconds, has)
-    }
-
-    /// How many agents are in the mesh.
-    pub fn mesh_len(&self) -> usize {
-        self.mesh.len()
     }
 
     /// Whether this server leads and serves.
@@ -807,7 +793,7 @@ impl Core {
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
         self.mesh.follow(&self.state, &outbox.changes[news..]);
-        self.note_verdict(now, &proposal.command, &applied);
+        self.tell_verdict(now, &proposal.command, &applied);
         // An id is never given again, and what is remembered of one that left would only grow.
         if let Command::ForgetServer(server) = proposal.command {
             self.own.peers.forget(server);
@@ -832,14 +818,6 @@ impl Core {
             Origin::Nobody => {}
         }
         proposal.command == Command::CorruptionCheck
-    }
-
-    /// A verdict that took effect is told to the mesh, by every server.
-    fn note_verdict(&mut self, now: Time, command: &Command, applied: &Applied) {
-        if let (Command::FailNode(failure), Reply::Succeeded(true)) = (command, &applied.reply) {
-            let NodeFailure { lease, window, .. } = *failure;
-            self.mesh.note_verdict(now, Verdict { lease, window, index: applied.index });
-        }
     }
 
     /// The pending proposal that this entry is, after those were failed that it overtook.

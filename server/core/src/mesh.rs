@@ -5,6 +5,8 @@
 //!
 //! **Invariant:** the roster is what [`State::mesh_member`] says of all agents.
 
+mod turn;
+
 use crate::state::State;
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
@@ -80,8 +82,7 @@ impl ServedMesh {
         }
     }
 
-    /// A verdict took effect.
-    pub(crate) fn note_verdict(&mut self, now: Time, verdict: Verdict) {
+    fn note_verdict(&mut self, now: Time, verdict: Verdict) {
         self.forget_verdicts(now);
         if self.verdicts.len() >= MAX_VERDICTS {
             self.verdicts.pop_front();
@@ -89,8 +90,7 @@ impl ServedMesh {
         self.verdicts.push_back(ToldVerdict { applied: now, verdict, signed: None });
     }
 
-    /// What somebody lacks who has that of the roster.
-    pub(crate) fn news(&mut self, now: Time, state: &State, seconds: u32, has: &RosterDigest) -> MeshNews {
+    fn news(&mut self, now: Time, state: &State, seconds: u32, has: &RosterDigest) -> MeshNews {
         self.forget_verdicts(now);
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
         let signed = |told: &mut ToldVerdict| {
@@ -105,8 +105,7 @@ impl ServedMesh {
         }
     }
 
-    /// How many agents are in the mesh.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.roster.len()
     }
 
