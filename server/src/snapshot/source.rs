@@ -145,6 +145,7 @@ mod tests {
     use lockmesh_core::raft::log::SnapshotMeta;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
+    use lockmesh_protocol::lease::LeaseKey;
     use lockmesh_protocol::rpc::{Response, Unavailable};
 
     #[test]
@@ -190,5 +191,18 @@ mod tests {
             SNAPSHOT_TIMEOUT,
             "the server will come back"
         );
+    }
+
+    #[test]
+    fn what_the_clusters_secrets_follow_from_is_in_no_backup() {
+        let mut state = State::new();
+        let rows = [Change::ClusterId("c".into()), Change::Fence(Fence(3))];
+        let secret = [Change::LeaseKey(LeaseKey([3; 32])), Change::GossipKey(2)];
+        rows.iter().chain(&secret).for_each(|row| state.load(row.clone()));
+        let mut backup =
+            CheckpointSource::new(CheckpointReader::Backup, backup_of(SnapshotMeta::default(), &state));
+        let Response::BackupPart(part) = backup.answer(7, 0) else { panic!("it has a part") };
+        assert!(part.last && part.rows.len() == rows.len(), "{:?}", part.rows);
+        assert!(rows.iter().all(|row| part.rows.contains(row)), "{:?}", part.rows);
     }
 }
