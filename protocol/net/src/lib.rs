@@ -1,4 +1,4 @@
-//! What every process of ours needs of the outside world: QUIC with mutual TLS, certificates,
+//! What every process of ours needs of the outside world: QUIC with mutual TLS, datagrams, certificates,
 //! private files, randomness, figures of the process, and the settings that both roles share.
 //!
 //! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type
@@ -7,6 +7,7 @@
 pub mod certificate;
 pub mod client;
 pub mod config;
+pub mod datagram;
 pub mod development;
 pub mod expiry;
 pub mod files;

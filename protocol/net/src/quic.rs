@@ -166,7 +166,7 @@ impl Endpoint {
     /// # Errors
     /// The address cannot be bound, as one that is in use. Nothing listens.
     pub fn listen(address: SocketAddr, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
-        Self::new(socket_or_v4(address, options)?, identity, options, true)
+        Self::new(socket_or_v4(address, options.socket_buffer)?, identity, options, true)
     }
 
     /// Listens on a socket that was bound before.
@@ -183,7 +183,7 @@ impl Endpoint {
     /// There is no socket to be had, neither for IPv6 nor for IPv4.
     pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        Self::new(socket_or_v4(any, options)?, identity, options, false)
+        Self::new(socket_or_v4(any, options.socket_buffer)?, identity, options, false)
     }
 
     fn new(socket: UdpSocket, identity: &Identity, options: &QuicOptions, serves: bool) -> io::Result<Self> {
@@ -597,22 +597,22 @@ fn server_config(
 }
 
 /// All addresses are those of IPv4 where the host has no IPv6.
-fn socket_or_v4(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
+pub(crate) fn socket_or_v4(address: SocketAddr, buffer: Option<usize>) -> io::Result<UdpSocket> {
     let is_any_v6 = address.ip() == Ipv6Addr::UNSPECIFIED;
-    socket(address, options).or_else(|error| match error.kind() {
+    socket(address, buffer).or_else(|error| match error.kind() {
         // A port that is in use is no reason to listen on half of the addresses.
         ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
-        _ if is_any_v6 => socket((Ipv4Addr::UNSPECIFIED, address.port()).into(), options).map_err(|_| error),
+        _ if is_any_v6 => socket((Ipv4Addr::UNSPECIFIED, address.port()).into(), buffer).map_err(|_| error),
         _ => Err(error),
     })
 }
 
-fn socket(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
+fn socket(address: SocketAddr, buffer: Option<usize>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
     }
-    if let Some(bytes) = options.socket_buffer {
+    if let Some(bytes) = buffer {
         socket.set_recv_buffer_size(bytes)?;
         socket.set_send_buffer_size(bytes)?;
     }

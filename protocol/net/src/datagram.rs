@@ -1,0 +1,93 @@
+//! A UDP socket for single datagrams, which nobody acknowledges: gossip travels by it.
+
+use crate::quic;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use tokio::net::UdpSocket as TokioSocket;
+
+/// How much the kernel keeps of what has arrived and was not taken yet: some thousand datagrams.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct DatagramSocket {
+    arriving: TokioSocket,
+    /// The same one: what it does not take at once is not waited for.
+    sending: UdpSocket,
+}
+
+impl DatagramSocket {
+    /// Binds it; must be called within a runtime. Of `[::]`, all addresses are those of IPv4 where
+    /// the host has no IPv6.
+    ///
+    /// # Errors
+    /// The address is in use, or none of this host's. Nothing is bound.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = quic::socket_or_v4(address, Some(BUFFER_BYTES))?;
+        socket.set_nonblocking(true)?;
+        let sending = socket.try_clone()?;
+        Ok(Self { arriving: TokioSocket::from_std(socket)?, sending })
+    }
+
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.sending.local_addr()
+    }
+
+    /// Waits until something has arrived.
+    ///
+    /// # Errors
+    /// The socket is none any more.
+    pub async fn arrival(&self) -> io::Result<()> {
+        self.arriving.readable().await
+    }
+
+    /// Takes a datagram that has arrived, and says how long it is; one that is longer than the
+    /// buffer is cut. None where nothing has arrived.
+    pub fn take(&self, buffer: &mut [u8]) -> Option<usize> {
+        loop {
+            match self.arriving.try_recv(buffer) {
+                Ok(length) => return Some(length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // What a former datagram met on its way, such as a port on which nobody listens.
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// Sends a datagram; whether the system took it. One that it does not take is lost, as any may
+    /// be.
+    pub fn send(&self, datagram: &[u8], to: SocketAddr) -> bool {
+        let is_v6 = self.sending.local_addr().is_ok_and(|own| own.is_ipv6());
+        let to = match to.ip() {
+            // From a socket of both families.
+            IpAddr::V4(address) if is_v6 => SocketAddr::new(address.to_ipv6_mapped().into(), to.port()),
+            _ => to,
+        };
+        self.sending.send_to(datagram, to).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_sent_arrives_whole_from_either_family() {
+        let here = DatagramSocket::bind("[::]:0".parse().expect("an address")).expect("a socket");
+        let there = DatagramSocket::bind("127.0.0.1:0".parse().expect("an address")).expect("a socket");
+        let mut buffer = [0; 16];
+        assert_eq!(there.take(&mut buffer), None);
+        assert!(here.send(b"hello", there.local_address().expect("it is bound")));
+        there.arrival().await.expect("it arrives");
+        assert_eq!(there.take(&mut buffer), Some(5));
+        assert_eq!(&buffer[..5], b"hello");
+        let port = here.local_address().expect("it is bound").port();
+        assert!(there.send(&[7; 100], SocketAddr::from(([127, 0, 0, 1], port))));
+        here.arrival().await.expect("it arrives");
+        assert_eq!(here.take(&mut buffer), Some(16), "cut");
+    }
+}
