@@ -6,11 +6,13 @@ use crate::error::AgentError;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
+use crate::mesh::Member;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
+use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
@@ -86,11 +88,14 @@ impl Agent {
         let endpoint = listen_for_servers(config.listen, &identity)?;
         let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
         let advertise = config.advertised().unwrap_or_else(|| own_address(&config.upstream.servers));
+        let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         let mut registration = registration(&config, &node, advertise, server);
         (registration.incarnation, registration.port) = (incarnation, port);
+        let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
+        registration.gossip = gossip_port.map(|local| SocketAddr::new(advertise, local.port()));
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
@@ -113,6 +118,9 @@ impl Agent {
             .with_allowed_hosts(config.http.allowed_hosts);
         let (shutdown, stopping) = watch::channel(false);
         let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
+        if let Some(socket) = datagrams {
+            tokio::spawn(Member::new(socket, upstream.clone()).run(stopping.clone()));
+        }
         let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
@@ -233,6 +241,10 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
 fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
     let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
     endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
+}
+
+fn listen_for_gossip(address: SocketAddr) -> Result<DatagramSocket, AgentError> {
+    DatagramSocket::bind(address).map_err(|error| AgentError::Gossip { address, error })
 }
 
 fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {

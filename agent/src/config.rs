@@ -43,6 +43,8 @@ pub struct AgentConfig {
     /// Whether the node leaves the cluster when the process is told to end by SIGTERM. Otherwise
     /// the servers are told that it comes back, and keep its sessions for a while.
     pub leave_on_terminate: bool,
+    /// How the agent takes part in the mesh.
+    pub gossip: GossipConfig,
     /// Who this machine is.
     pub node: NodeConfig,
     /// Where applications on this host reach the agent.
@@ -102,6 +104,18 @@ pub struct HttpConfig {
     pub max_connections_per_address: usize,
 }
 
+/// How the agent takes part in the mesh, in which agents find hosts that have fallen silent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GossipConfig {
+    /// Whether it does.
+    pub enabled: bool,
+    /// Where datagrams of other agents are received, UDP, as `ip:port`; empty for the address of
+    /// the agent's own `listen`, one port above it.
+    #[serde(with = "empty_is_none")]
+    pub listen: Option<SocketAddr>,
+}
+
 /// Sessions that are created through this agent, and those that guards follow here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -150,6 +164,7 @@ impl Default for AgentConfig {
             advertise: None,
             threads: 1,
             leave_on_terminate: false,
+            gossip: GossipConfig::default(),
             node: NodeConfig::default(),
             http: HttpConfig::default(),
             session: SessionConfig::default(),
@@ -213,9 +228,25 @@ impl AgentConfig {
         Ok(())
     }
 
+    /// Where datagrams of the mesh are received; none where the agent takes no part in it.
+    pub fn gossip_address(&self) -> Option<SocketAddr> {
+        let above = match self.listen.port() {
+            0 => 0,
+            port => port.checked_add(1)?,
+        };
+        let listen = self.gossip.listen.unwrap_or(SocketAddr::new(self.listen.ip(), above));
+        self.gossip.enabled.then_some(listen)
+    }
+
     /// The address at which servers find this agent, where the configuration says so.
     pub fn advertised(&self) -> Option<IpAddr> {
         self.advertise.or_else(|| Some(self.listen.ip()).filter(|listen| !listen.is_unspecified()))
+    }
+}
+
+impl Default for GossipConfig {
+    fn default() -> Self {
+        Self { enabled: true, listen: None }
     }
 }
 

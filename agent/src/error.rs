@@ -39,4 +39,15 @@ pub enum AgentError {
         /// What the system said.
         error: io::Error,
     },
+    /// Other agents cannot reach it.
+    #[error(
+        "cannot listen on {address} (UDP) for the mesh of agents: {error}; choose another `gossip.listen`, port 0 for \
+         any free one"
+    )]
+    Gossip {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
 }

@@ -9,6 +9,7 @@ pub mod http;
 mod incarnation;
 mod juror;
 pub mod listener;
+mod mesh;
 pub mod metrics;
 pub mod node;
 pub mod reload;

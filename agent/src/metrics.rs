@@ -11,6 +11,8 @@ use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
+use lockmesh_protocol::gossip::Counts;
+use lockmesh_protocol::gossip::mesh::SealCounts;
 use lockmesh_protocol::lease::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{
@@ -114,6 +116,77 @@ pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
 });
 
+/// What happens in the mesh.
+pub static MESH_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "What happened in the mesh of agents, by kind";
+    counters("lockmesh_agent_mesh_events_total", help, &["event"])
+});
+
+/// How many other agents are in the mesh, as the servers' roster says.
+pub static MESH_MEMBERS: LazyLock<IntGauge> = LazyLock::new(|| {
+    registered(IntGauge::new(
+        "lockmesh_agent_mesh_members",
+        "Agents in the mesh, as the servers' roster says",
+    ))
+});
+
+/// How many times as long as usual probes take.
+pub static MESH_PROBE_STRETCH: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help = "How many times as long as usual this agent's probes take, because it was wrong of late";
+    registered(IntGauge::new("lockmesh_agent_mesh_probe_stretch", help))
+});
+
+/// Counts what has happened in the mesh since it was counted last.
+pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCounts)) {
+    let of = |(gossip, seal): &(Counts, SealCounts)| {
+        [
+            gossip.received,
+            gossip.sent,
+            gossip.probes,
+            gossip.accusations,
+            gossip.excused,
+            gossip.refutations,
+            gossip.malformed,
+            gossip.strangers,
+            gossip.unknown_members,
+            gossip.claimed_deaths,
+            gossip.impossible_incarnations,
+            seal.keyless,
+            seal.malformed,
+            seal.unknown_keys,
+            seal.broken,
+            seal.stale,
+            seal.unsigned,
+        ]
+    };
+    for ((event, before), now) in MESH_EVENT_NAMES.iter().zip(of(before)).zip(of(now)) {
+        // Another lease begins with other counts.
+        MESH_EVENTS.with_label_values(&[event]).inc_by(now.checked_sub(before).unwrap_or(now));
+    }
+}
+
+/// What may happen in the mesh; see `deploy/metrics.md`.
+const MESH_EVENT_NAMES: [&str; 18] = [
+    "received",
+    "sent",
+    "probe",
+    "accusation",
+    "excused_probe",
+    "refutation",
+    "malformed_packet",
+    "stranger",
+    "unknown_member",
+    "claimed_death",
+    "impossible_incarnation",
+    "keyless",
+    "malformed_datagram",
+    "unknown_key",
+    "broken_seal",
+    "stale",
+    "unsigned_item",
+    "unsent",
+];
+
 /// What requests are about: the word behind `/v1/`.
 const GROUPS: [&str; 11] = [
     "kv", "session", "txn", "catalog", "health", "agent", "status", "operator", "snapshot", "lockmesh",
@@ -122,7 +195,8 @@ const GROUPS: [&str; 11] = [
 
 /// Series that are there before anything happened: alerts on their growth would miss the first time
 /// otherwise.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 6] = [
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 7] = [
+    (&MESH_EVENTS, &MESH_EVENT_NAMES),
     (&JUROR_QUESTIONS, &["answered", "unanswered", "refused"]),
     (
         &REFUSALS,

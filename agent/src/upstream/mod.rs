@@ -30,8 +30,10 @@ use lockmesh_agent_core::quorum_client::{
 };
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave};
+use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -185,6 +187,33 @@ impl Upstream {
             Answered::Response(Response::Status(status)) => Ok(status),
             other => Err(misfit(other)),
         }
+    }
+
+    /// What this agent lacks of the mesh, from the nearest server.
+    ///
+    /// # Errors
+    /// No server is connected, or it does not answer. Nothing was changed.
+    pub async fn sync_mesh(&self, digest: RosterDigest) -> Result<MeshNews, Unavailable> {
+        match self.0.clone().call(LocalCall::AskHome(Request::SyncMesh(digest))).await? {
+            Answered::Response(Response::Mesh(news)) => Ok(*news),
+            other => Err(misfit(other)),
+        }
+    }
+
+    /// Tells the nearest server that these were probed in vain.
+    ///
+    /// # Errors
+    /// No server is connected, or it does not take it. The accusation may have come to the leader.
+    pub async fn accuse(&self, leases: Vec<LeaseId>) -> Result<(), Unavailable> {
+        match self.0.clone().call(LocalCall::AskHome(Request::Accuse(leases))).await? {
+            Answered::Response(Response::Done) => Ok(()),
+            other => Err(misfit(other)),
+        }
+    }
+
+    /// The lease under which this agent is registered now.
+    pub fn registered_lease(&self) -> Option<LeaseId> {
+        self.0.registered_lease()
     }
 
     /// The quorum as its leader sees it, which alone knows how the others are.

@@ -29,3 +29,6 @@ pub mod verdict;
 
 pub use driver::{Counts, Gossip, Outbox};
 pub use engine::PROBE_INTERVAL;
+
+/// No datagram of the mesh is longer.
+pub const MAX_DATAGRAM_BYTES: usize = packet::MAX_PACKET_BYTES + seal::SEAL_BYTES;

@@ -1,0 +1,157 @@
+//! This agent in the mesh: the socket, the clock and the way to the servers around [`Mesh`], which
+//! decides.
+//!
+//! **Invariant:** what has arrived is taken before a timer says that nothing has. Where anything of
+//! this fails, the servers find dead hosts by their renewals alone.
+
+use crate::boot_clock::BootClock;
+use crate::metrics;
+use crate::upstream::Upstream;
+use lockmesh_net::datagram::DatagramSocket;
+use lockmesh_net::random;
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SealCounts};
+use lockmesh_protocol::gossip::roster::RosterDigest;
+use lockmesh_protocol::gossip::verdict::Verdict;
+use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+/// So many datagrams are taken at a time before timers have their turn.
+const BATCH: usize = 1_024;
+
+/// How long a server's answer is waited for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// See the [module](self).
+pub(crate) struct Member {
+    socket: DatagramSocket,
+    upstream: Upstream,
+    clock: BootClock,
+    /// None before the agent is registered.
+    mesh: Option<Mesh>,
+    /// What servers answered; nothing where none did.
+    answers: (mpsc::Sender<Option<MeshNews>>, mpsc::Receiver<Option<MeshNews>>),
+    counted: (Counts, SealCounts),
+}
+
+impl Member {
+    /// A host that is a member as soon as the agent is registered.
+    pub(crate) fn new(socket: DatagramSocket, upstream: Upstream) -> Self {
+        let (clock, answers) = (BootClock::default(), mpsc::channel(1));
+        Self { socket, upstream, clock, mesh: None, answers, counted: Default::default() }
+    }
+
+    /// Takes part until the agent stops.
+    pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+        let mut lease = self.upstream.lease();
+        loop {
+            let wakes_at = self.mesh.as_ref().and_then(Mesh::wakes_at);
+            let mut output = Output::default();
+            tokio::select! {
+                _ = stopping.wait_for(|stops| *stops) => return,
+                arrival = self.socket.arrival() => if arrival.is_err() { return },
+                changed = lease.changed() => if changed.is_err() { return },
+                Some(news) = self.answers.1.recv() => {
+                    if let Some(mesh) = &mut self.mesh {
+                        mesh.synced(self.clock.now(), news, &mut output);
+                    }
+                }
+                () = self.clock.sleep_until(wakes_at) => {}
+            }
+            self.turn(output);
+        }
+    }
+
+    fn turn(&mut self, mut output: Output) {
+        let now = self.clock.now();
+        if let Some(lease) = self.upstream.registered_lease() {
+            self.become_member(now, MemberId::of_agent(lease), &mut output);
+        }
+        self.take_datagrams(now, &mut output);
+        let Some(mesh) = &mut self.mesh else { return };
+        mesh.tick(now, &mut output);
+        if let Some(digest) = mesh.wants_sync(now) {
+            self.sync(digest);
+        }
+        self.carry_out(now, output);
+        self.count();
+    }
+
+    fn become_member(&mut self, now: Time, me: MemberId, output: &mut Output) {
+        match &mut self.mesh {
+            Some(mesh) => mesh.become_member(now, me, output),
+            None => self.mesh = Some(Mesh::new(me, random::seed(), now)),
+        }
+    }
+
+    fn take_datagrams(&mut self, now: Time, output: &mut Output) {
+        let mut buffer = [0; MAX_DATAGRAM_BYTES + 1];
+        for _ in 0..BATCH {
+            let Some(length) = self.socket.take(&mut buffer) else { return };
+            if let Some(mesh) = &mut self.mesh {
+                mesh.receive(now, &buffer[..length], output);
+            }
+        }
+    }
+
+    fn sync(&self, digest: RosterDigest) {
+        let (upstream, answers) = (self.upstream.clone(), self.answers.0.clone());
+        tokio::spawn(async move {
+            let news = timeout(ANSWER_TIMEOUT, upstream.sync_mesh(digest)).await;
+            // Nobody listens any more where the agent stops.
+            let _ = answers.send(news.ok().and_then(Result::ok)).await;
+        });
+    }
+
+    fn carry_out(&self, now: Time, output: Output) {
+        let Some(mesh) = &self.mesh else { return };
+        for (to, packet) in output.packets {
+            // Without one, the packet is lost, as any may be.
+            let Ok(nonce) = random::bytes() else { continue };
+            let sealed = mesh.seal(now, &packet, nonce);
+            if !sealed.is_some_and(|datagram| self.socket.send(&datagram, to)) {
+                metrics::MESH_EVENTS.with_label_values(&["unsent"]).inc();
+            }
+        }
+        if !output.accusations.is_empty() {
+            self.accuse(output.accusations);
+        }
+        output.verdicts.iter().for_each(|verdict| self.tell(mesh, verdict));
+    }
+
+    fn accuse(&self, leases: Vec<LeaseId>) {
+        let upstream = self.upstream.clone();
+        tokio::spawn(async move {
+            // One that is lost is no loss: others accuse, and the renewal is overdue soon.
+            if let Err(reason) = upstream.accuse(leases).await {
+                tracing::debug!(%reason, "no server took an accusation");
+            }
+        });
+    }
+
+    fn tell(&self, mesh: &Mesh, verdict: &Verdict) {
+        let window = verdict.window.as_str();
+        if MemberId::of_agent(verdict.lease) == mesh.me() {
+            tracing::warn!(
+                window,
+                "a majority of the servers did not hear from this host: its sessions of this window ended, and it \
+                 registers anew"
+            );
+        } else {
+            tracing::debug!(agent = verdict.lease.agent.0, window, "the servers failed a host");
+        }
+    }
+
+    fn count(&mut self) {
+        let Some(mesh) = &self.mesh else { return };
+        let counts = mesh.counts();
+        metrics::count_mesh(&self.counted, &counts);
+        metrics::MESH_MEMBERS.set(mesh.roster().len() as i64);
+        metrics::MESH_PROBE_STRETCH.set(i64::from(mesh.stretch()));
+        self.counted = counts;
+    }
+}
