@@ -1,0 +1,256 @@
+//! Hosts in the mesh, with their seals, and servers that hand out the roster and sign verdicts.
+
+use crate::mesh::{MS, SECOND, agent};
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
+use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
+use lockmesh_protocol::gossip::seal::KeyRing;
+use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+const SECRET: LeaseKey = LeaseKey([7; 32]);
+
+/// What the servers know.
+struct Servers {
+    roster: Roster,
+    key: u32,
+    verdicts: Vec<Verdict>,
+    is_away: bool,
+}
+
+/// Hosts, the network between them, and the servers.
+struct Fleet {
+    now: Time,
+    hosts: BTreeMap<SocketAddr, Mesh>,
+    servers: Servers,
+    under_way: BTreeMap<(Time, u64), (SocketAddr, Vec<u8>)>,
+    random: Random,
+    count: u64,
+    accused: Vec<(MemberId, LeaseId)>,
+    verdicts: Vec<(MemberId, Verdict)>,
+}
+
+fn address(number: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + number), 8302))
+}
+
+fn member(number: u32) -> RosterMember {
+    let node = format!("n{number}").as_str().into();
+    RosterMember { id: agent(number), node, address: address(number) }
+}
+
+fn lease(number: u32) -> LeaseId {
+    agent(number).lease().expect("it is an agent")
+}
+
+impl Servers {
+    fn news(&self, digest: &RosterDigest, now: Time) -> MeshNews {
+        let signer = VerdictSigner::derived(&SECRET);
+        MeshNews {
+            seconds: 1_000 + now.since(Time(0)).as_secs() as u32,
+            ring: KeyRing::derived(&SECRET, self.key),
+            verdict_key: signer.key(),
+            roster: self.roster.news(digest),
+            verdicts: self.verdicts.iter().map(|verdict| signer.sign(verdict).into()).collect(),
+        }
+    }
+}
+
+impl Fleet {
+    /// So many hosts that know each other.
+    fn of(count: u32) -> Self {
+        let roster = Roster::of((0..count).map(member));
+        let servers = Servers { roster, key: 1, verdicts: Vec::new(), is_away: false };
+        let mut fleet = Self {
+            now: Time(0),
+            hosts: BTreeMap::new(),
+            servers,
+            under_way: BTreeMap::new(),
+            random: Random::new(7),
+            count: 0,
+            accused: Vec::new(),
+            verdicts: Vec::new(),
+        };
+        (0..count).for_each(|number| fleet.start(number));
+        fleet.pass(SECOND * 20);
+        fleet
+    }
+
+    fn start(&mut self, number: u32) {
+        let mesh = Mesh::new(agent(number), self.random.number(), self.now);
+        self.hosts.insert(address(number), mesh);
+    }
+
+    fn host(&mut self, number: u32) -> &mut Mesh {
+        self.hosts.get_mut(&address(number)).expect("it lives")
+    }
+
+    fn kill(&mut self, number: u32) {
+        self.hosts.remove(&address(number));
+    }
+
+    /// A majority of the servers failed it.
+    fn fail(&mut self, number: u32) -> Verdict {
+        self.servers.roster.remove(agent(number));
+        let verdict = Verdict { lease: lease(number), window: HealthWindow::Default, index: LogIndex(99) };
+        self.servers.verdicts.push(verdict);
+        verdict
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now = self.now + MS * 10;
+            while let Some(((at, _), _)) = self.under_way.first_key_value()
+                && *at <= self.now
+            {
+                let (_, (to, datagram)) = self.under_way.pop_first().expect("it is there");
+                self.act(to, |mesh, now, output| mesh.receive(now, &datagram, output));
+            }
+            for host in self.hosts.keys().copied().collect::<Vec<_>>() {
+                self.act(host, |mesh, now, output| mesh.tick(now, output));
+                self.sync(host);
+            }
+        }
+    }
+
+    fn sync(&mut self, host: SocketAddr) {
+        let Some(digest) = self.hosts.get_mut(&host).and_then(|mesh| mesh.wants_sync(self.now)) else {
+            return;
+        };
+        let news = (!self.servers.is_away).then(|| self.servers.news(&digest, self.now));
+        self.act(host, |mesh, now, output| mesh.synced(now, news, output));
+    }
+
+    fn act(&mut self, host: SocketAddr, act: impl FnOnce(&mut Mesh, Time, &mut Output)) {
+        let mut output = Output::default();
+        let Some(mesh) = self.hosts.get_mut(&host) else { return };
+        act(mesh, self.now, &mut output);
+        let me = mesh.me();
+        for (to, packet) in output.packets {
+            self.count += 1;
+            let mut nonce = [0; 24];
+            nonce[..8].copy_from_slice(&self.count.to_be_bytes());
+            let datagram = mesh.seal(self.now, &packet, nonce).expect("who speaks has a key");
+            self.under_way.insert((self.now + MS, self.count), (to, datagram));
+        }
+        self.accused.extend(output.accusations.into_iter().map(|lease| (me, lease)));
+        self.verdicts.extend(output.verdicts.into_iter().map(|verdict| (me, verdict)));
+    }
+}
+
+#[test]
+fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
+    let mut fleet = Fleet::of(12);
+    assert!(fleet.accused.is_empty() && fleet.hosts.values().all(|mesh| mesh.roster().len() == 12));
+    fleet.kill(3);
+    fleet.pass(SECOND * 3);
+    assert!(!fleet.accused.is_empty() && fleet.accused.iter().all(|(_, accused)| *accused == lease(3)));
+    let verdict = fleet.fail(3);
+    // Only who accused it asks soon what became of it, and tells all others.
+    fleet.pass(SECOND * 3);
+    assert_eq!(fleet.verdicts.len(), 11, "{:?}", fleet.verdicts);
+    assert!(fleet.verdicts.iter().all(|(_, told)| *told == verdict));
+    assert!(fleet.hosts.values().all(|mesh| mesh.roster().get(agent(3)).is_none()));
+    fleet.accused.clear();
+    fleet.pass(SECOND * 60);
+    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "nobody speaks of it any more");
+}
+
+#[test]
+fn a_host_that_comes_is_known_to_all_within_seconds() {
+    let mut fleet = Fleet::of(12);
+    fleet.servers.roster.take(Roster::of((0..13).map(member)).news(&fleet.servers.roster.digest()));
+    fleet.start(12);
+    fleet.pass(SECOND * 15);
+    assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 13));
+    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+}
+
+#[test]
+fn keys_are_rotated_while_hosts_speak() {
+    let mut fleet = Fleet::of(6);
+    for key in 2..6 {
+        fleet.servers.key = key;
+        fleet.pass(SECOND * 40);
+    }
+    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    for mesh in fleet.hosts.values() {
+        assert_eq!(mesh.counts().1.unknown_keys, 0);
+    }
+}
+
+#[test]
+fn without_servers_the_mesh_goes_on_and_asks_ever_less() {
+    let mut fleet = Fleet::of(6);
+    fleet.servers.is_away = true;
+    fleet.pass(SECOND * 120);
+    assert!(fleet.accused.is_empty());
+    fleet.kill(2);
+    fleet.pass(SECOND * 3);
+    assert!(fleet.accused.iter().all(|(_, accused)| *accused == lease(2)) && !fleet.accused.is_empty());
+}
+
+#[test]
+fn a_process_that_registers_anew_is_another_member() {
+    let mut fleet = Fleet::of(6);
+    let next = LeaseId { began: LogIndex(5_000), ..lease(2) };
+    let (before, after) = (agent(2), MemberId::of_agent(next));
+    let members = (0..6).filter(|number| *number != 2).map(member);
+    let roster = Roster::of(members.chain([RosterMember { id: after, ..member(2) }]));
+    fleet.servers.roster.take(roster.news(&fleet.servers.roster.digest()));
+    fleet.act(address(2), |mesh, now, output| mesh.become_member(now, after, output));
+    fleet.pass(SECOND * 40);
+    let knows = |mesh: &Mesh, member| mesh.roster().get(member).is_some();
+    assert!(fleet.hosts.values().all(|mesh| knows(mesh, after) && !knows(mesh, before)));
+    // Whoever has not heard of it yet finds the former process gone, which it is.
+    assert!(fleet.accused.iter().all(|(_, accused)| *accused == lease(2)), "{:?}", fleet.accused);
+    fleet.accused.clear();
+    fleet.pass(SECOND * 60);
+    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+}
+
+#[test]
+fn what_is_not_the_cluster_s_is_counted_and_changes_nothing() {
+    let mut fleet = Fleet::of(4);
+    let other = KeyRing::derived(&LeaseKey([8; 32]), 1);
+    let ring = KeyRing::derived(&SECRET, 1);
+    let seconds = 1_000 + fleet.now.since(Time(0)).as_secs() as u32;
+    let forged = VerdictSigner::new([9; 32]).sign(&Verdict {
+        lease: lease(1),
+        window: HealthWindow::Default,
+        index: LogIndex(9),
+    });
+    let mut packet = Vec::new();
+    let header = lockmesh_protocol::gossip::packet::Header {
+        incarnation: 0,
+        to: agent(0),
+        message: lockmesh_protocol::gossip::packet::Message::Gossip,
+    };
+    header.write(&mut packet);
+    packet.extend([0, 0]);
+    packet.extend((forged.len() as u16).to_be_bytes());
+    packet.extend(&forged);
+    for datagram in [
+        b"garbage".to_vec(),
+        other.seal(agent(1), seconds, [1; 24], &packet),
+        KeyRing::derived(&SECRET, 9).seal(agent(1), seconds, [2; 24], &packet),
+        ring.seal(agent(1), seconds - 60, [3; 24], &packet),
+        ring.seal(agent(1), seconds, [4; 24], &packet),
+    ] {
+        let now = fleet.now;
+        fleet.host(0).receive(now, &datagram, &mut Output::default());
+    }
+    let (gossip, seals) = fleet.host(0).counts();
+    assert_eq!(
+        (seals.malformed, seals.broken, seals.unknown_keys, seals.stale, seals.unsigned),
+        (1, 1, 1, 1, 1)
+    );
+    assert_eq!((gossip.malformed, fleet.verdicts.len(), fleet.host(0).roster().len()), (0, 0, 4));
+}
