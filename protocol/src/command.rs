@@ -7,7 +7,7 @@ use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 /// One step of the replicated state machine. Stored: variants are only appended, see

@@ -9,7 +9,7 @@ use crate::lease::{HealthWindow, LeaseId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 /// One key with its value and its lock.

@@ -10,6 +10,7 @@ use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, NodeQuestion, Renewal
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
+pub use crate::wire::MAX_FRAME_BYTES;
 use bytes::Bytes;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The longest frame in bytes.
-pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 /// The most messages in one frame: a message of two bytes unfolds into hundreds, and a frame must
 /// not unfold into gigabytes.

@@ -3,9 +3,11 @@
 //! A message is one version byte and then the value. Decoding takes only the version it knows,
 //! never reads more than the limit it is given, and refuses bytes that are left over.
 
-use crate::rpc::MAX_FRAME_BYTES;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
+
+/// The longest frame in bytes.
+pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 /// The version that this build writes and reads.
 pub const VERSION: u8 = 2;
@@ -150,7 +152,8 @@ fn whole<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeErro
 #[cfg(test)]
 mod tests {
     use super::{LimitReached, WireError, decode, decode_stored, encode, encode_into, encode_within};
-    use crate::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES};
+    use super::MAX_FRAME_BYTES;
+    use crate::rpc::{Call, CallFrame, CallId};
 
     #[test]
     fn a_frame_full_of_small_numbers_is_decoded() {

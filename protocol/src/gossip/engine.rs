@@ -31,11 +31,11 @@ pub const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// So many others.
-const INDIRECT_PROBES: NonZeroUsize = NonZeroUsize::new(3).unwrap();
+const INDIRECT_PROBES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2);
 
 /// How often news is passed on, and to how many; nothing is sent where there is none.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(100);
-const GOSSIP_MEMBERS: NonZeroUsize = NonZeroUsize::new(3).unwrap();
+const GOSSIP_MEMBERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2);
 
 /// For so long what is under way may still speak of a member that has gone.
 const REMOVE_AFTER: Duration = Duration::from_secs(30);

@@ -26,7 +26,7 @@ use crate::time::Time;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 /// How often the servers are asked what is lacking, about.

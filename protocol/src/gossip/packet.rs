@@ -7,8 +7,8 @@
 //! └────────────────────────────────────┴───────┴─────────────┴──────────────────────┘
 //! ```
 //!
-//! Who sent it, the seal says. Numbers are big-endian. A packet is read whole or not at all; nothing
-//! in it is believed here.
+//! Who sent it, the seal says. Numbers are big-endian. A packet is read whole or not at all;
+//! nothing in it is believed here.
 
 use super::member::{Incarnation, MEMBER_BYTES, MemberId, Standing, Update};
 use bytes::{Buf, BufMut, TryGetError};

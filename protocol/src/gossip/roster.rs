@@ -7,7 +7,7 @@ use crate::wire;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 /// Into so many parts the roster is cut: a member that comes or goes costs one of them.
 pub const BUCKETS: usize = 64;

@@ -10,9 +10,9 @@
 //!
 //! There is no handshake, because members probe each other by chance and would shake hands all day;
 //! and no counter, which a machine that was set back would use twice: the nonce is random, and long
-//! enough for that. Every member has the key, so a seal names its sender only to those who trust all
-//! members that far. Nothing is decided by that: deaths need the servers' verdict, and renewals the
-//! secret of their lease.
+//! enough for that. Every member has the key, so a seal names its sender only to those who trust
+//! all members that far. Nothing is decided by that: deaths need the servers' verdict, and renewals
+//! the secret of their lease.
 
 use super::member::{MEMBER_BYTES, MemberId};
 use super::packet::MAX_PACKET_BYTES;
