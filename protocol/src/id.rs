@@ -183,6 +183,10 @@ number! {
     /// Which of an agent's lives: one more at every registration.
     Generation(u32)
 }
+number! {
+    /// A cell of the mesh: the agents in it probe each other, and know of no others.
+    CellNumber(u16)
+}
 
 number! {
     /// Wall-clock milliseconds since 1970, stamped by the leader's shell: words for people, never a

@@ -2,7 +2,7 @@
 //! of them changes but with the version of its [`format`](crate::format).
 
 use crate::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
+    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
     WallTime,
 };
 use crate::lease::{HealthWindow, LeaseId};
@@ -357,6 +357,8 @@ pub struct Agent {
     pub port: u16,
     /// Where its datagrams of the mesh are received; none where it is not in the mesh.
     pub gossip: Option<SocketAddr>,
+    /// The cell of the mesh that it is in; of one that left, the one that it was in.
+    pub cell: CellNumber,
     /// The version of the program that it runs.
     pub version: String,
     /// The process that registered.

@@ -1,9 +1,12 @@
 //! What a server tells the agents in the mesh: who belongs to it, its keys, and verdicts of late.
 //!
 //! It follows from the applied state, so any server tells it, and none waits for another one. The
-//! roster is kept: it changes where an agent's row does, and is built anew only with the state.
+//! rosters are kept: they change where an agent's row does, and are built anew only with the state.
 //!
-//! **Invariant:** the roster is what [`State::mesh_member`] says of all agents.
+//! An agent is told of its own cell alone, and knows nothing of cells: the roster that it has is
+//! its mesh.
+//!
+//! **Invariant:** the rosters are what [`State::mesh_member`] says of all agents.
 
 mod turn;
 
@@ -12,10 +15,10 @@ use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{MAX_VERDICTS, MeshNews};
-use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
+use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictKey, VerdictSigner};
-use lockmesh_protocol::id::{AgentNumber, NodeName};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,12 +29,13 @@ const TOLD: Duration = Duration::from_secs(90);
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct ServedMesh {
-    roster: Roster,
-    /// Every agent's node, by its folded name, and what the roster has of it.
-    agents: BTreeMap<AgentNumber, (NodeName, Option<MemberId>)>,
+    /// The rosters of the cells in which there is anybody.
+    rosters: BTreeMap<CellNumber, Roster>,
+    /// Every agent's node, by its folded name, and where the rosters have it.
+    agents: BTreeMap<AgentNumber, (NodeName, Option<(CellNumber, MemberId)>)>,
     keys: Option<Keys>,
-    /// The oldest first.
-    verdicts: VecDeque<ToldVerdict>,
+    /// Of the agents of each cell, the oldest first.
+    verdicts: BTreeMap<CellNumber, VecDeque<ToldVerdict>>,
 }
 
 /// What follows from the cluster's secret; made when it is asked for.
@@ -60,11 +64,16 @@ impl ServedMesh {
 
     /// The state is another one.
     pub(crate) fn restart(&mut self, state: &State) {
-        let numbers = || state.agents().map(|agent| agent.number);
-        self.roster = Roster::of(numbers().filter_map(|number| state.mesh_member(number)));
-        let known = |number| state.mesh_member(number).map(|member| member.id);
-        let agents = state.agents().map(|agent| (agent.number, (agent.node.folded(), known(agent.number))));
-        self.agents = agents.collect();
+        let mut members: BTreeMap<CellNumber, Vec<RosterMember>> = BTreeMap::new();
+        self.agents.clear();
+        for agent in state.agents() {
+            let member = state.mesh_member(agent.number);
+            let known = member.as_ref().map(|member| (agent.cell, member.id));
+            self.agents.insert(agent.number, (agent.node.folded(), known));
+            members.entry(agent.cell).or_default().extend(member);
+        }
+        members.retain(|_, members| !members.is_empty());
+        self.rosters = members.into_iter().map(|(cell, members)| (cell, Roster::of(members))).collect();
         self.keys = None;
     }
 
@@ -82,31 +91,49 @@ impl ServedMesh {
         }
     }
 
-    fn note_verdict(&mut self, now: Time, verdict: Verdict) {
-        self.forget_verdicts(now);
-        if self.verdicts.len() >= MAX_VERDICTS {
-            self.verdicts.pop_front();
+    fn note_verdict(&mut self, now: Time, cell: CellNumber, verdict: Verdict) {
+        self.verdicts.retain(|_, told| {
+            forget(now, told);
+            !told.is_empty()
+        });
+        let told = self.verdicts.entry(cell).or_default();
+        if told.len() >= MAX_VERDICTS {
+            told.pop_front();
         }
-        self.verdicts.push_back(ToldVerdict { applied: now, verdict, signed: None });
+        told.push_back(ToldVerdict { applied: now, verdict, signed: None });
     }
 
-    fn news(&mut self, now: Time, state: &State, seconds: u32, has: &RosterDigest) -> MeshNews {
-        self.forget_verdicts(now);
+    /// What an agent in this cell lacks.
+    fn news(
+        &mut self,
+        now: Time,
+        state: &State,
+        seconds: u32,
+        (cell, has): (CellNumber, &RosterDigest),
+    ) -> MeshNews {
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
         let signed = |told: &mut ToldVerdict| {
             told.signed.get_or_insert_with(|| keys.signer.sign(&told.verdict).into()).clone()
         };
+        let told = self.verdicts.get_mut(&cell).map(|told| {
+            forget(now, told);
+            told.iter_mut().map(signed).collect()
+        });
         MeshNews {
             seconds,
             ring: keys.ring.clone(),
             verdict_key: keys.verdict_key,
-            roster: self.roster.news(has),
-            verdicts: self.verdicts.iter_mut().map(signed).collect(),
+            roster: self.rosters.get(&cell).unwrap_or(&Roster::default()).news(has),
+            verdicts: told.unwrap_or_default(),
         }
     }
 
     fn len(&self) -> usize {
-        self.roster.len()
+        self.rosters.values().map(Roster::len).sum()
+    }
+
+    fn cells(&self) -> usize {
+        self.rosters.len()
     }
 
     /// An agent's row changed: it may have taken a node from another one, or given it back.
@@ -118,24 +145,34 @@ impl ServedMesh {
     }
 
     fn look_at(&mut self, state: &State, number: AgentNumber) {
-        let known = self.agents.remove(&number).and_then(|(_, member)| member);
-        let member = state.mesh_member(number);
-        let id = member.as_ref().map(|member| member.id);
-        if let Some(gone) = known.filter(|known| Some(*known) != id) {
-            self.roster.remove(gone);
+        let known = self.agents.remove(&number).and_then(|(_, known)| known);
+        let agent = state.agent(number);
+        let member = agent.and_then(|agent| Some((agent.cell, state.mesh_member(number)?)));
+        let present = member.as_ref().map(|(cell, member)| (*cell, member.id));
+        if let Some((cell, gone)) = known.filter(|known| Some(*known) != present) {
+            self.remove(cell, gone);
         }
-        if let Some(member) = member {
-            self.roster.insert(member);
+        if let Some((cell, member)) = member {
+            self.rosters.entry(cell).or_default().insert(member);
         }
-        if let Some(agent) = state.agent(number) {
-            self.agents.insert(number, (agent.node.folded(), id));
+        if let Some(agent) = agent {
+            self.agents.insert(number, (agent.node.folded(), present));
         }
     }
 
-    fn forget_verdicts(&mut self, now: Time) {
-        while self.verdicts.front().is_some_and(|told| now.since(told.applied) > TOLD) {
-            self.verdicts.pop_front();
+    fn remove(&mut self, cell: CellNumber, gone: MemberId) {
+        let Some(roster) = self.rosters.get_mut(&cell) else { return };
+        roster.remove(gone);
+        if roster.is_empty() {
+            self.rosters.remove(&cell);
         }
+    }
+}
+
+/// Forgets the verdicts that were told for long enough.
+fn forget(now: Time, told: &mut VecDeque<ToldVerdict>) {
+    while told.front().is_some_and(|told| now.since(told.applied) > TOLD) {
+        told.pop_front();
     }
 }
 
@@ -149,11 +186,12 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::{MAX_VERDICTS, ServedMesh, TOLD};
-    use crate::state::State;
+    use crate::state::{CELL_AGENTS_MAX, State};
     use lockmesh_protocol::change::Change;
-    use lockmesh_protocol::gossip::roster::RosterDigest;
+    use lockmesh_protocol::gossip::member::MemberId;
+    use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
     use lockmesh_protocol::gossip::verdict::Verdict;
-    use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, NodeName, WallTime};
+    use lockmesh_protocol::id::{AgentNumber, CellNumber, Generation, LogIndex, NodeName, WallTime};
     use lockmesh_protocol::lease::{HealthWindow, LeaseId};
     use lockmesh_protocol::random::Random;
     use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
@@ -164,6 +202,8 @@ mod tests {
 
     const NOW: Time = Time(1_000_000);
 
+    const CELL: CellNumber = CellNumber(0);
+
     fn agent(number: u32, node: String, began: u64, status: MemberStatus) -> Agent {
         Agent {
             number: AgentNumber(number),
@@ -172,6 +212,7 @@ mod tests {
             node_id: format!("id of {number}"),
             port: 8301,
             gossip: "[2001:db8::7]:8301".parse().ok(),
+            cell: CELL,
             version: String::new(),
             incarnation: Incarnation::default(),
             lease_began: LogIndex(began),
@@ -188,8 +229,16 @@ mod tests {
         Verdict { lease, window: HealthWindow::Safe, index: LogIndex(u64::MAX) }
     }
 
+    fn load(state: &mut State, row: Agent) {
+        state.load(Change::Agent(row.number, Some(Arc::new(row))));
+    }
+
+    fn digests(mesh: &ServedMesh) -> Vec<(CellNumber, RosterDigest)> {
+        mesh.rosters.iter().map(|(cell, roster)| (*cell, roster.digest())).collect()
+    }
+
     #[test]
-    fn the_roster_that_is_kept_is_the_one_of_the_state() {
+    fn the_rosters_that_are_kept_are_those_of_the_state() {
         let (mut state, mut random) = (State::default(), Random::new(3));
         let mut kept = ServedMesh::of(&state);
         for began in 1..2_000 {
@@ -200,6 +249,7 @@ mod tests {
             // Fewer names than agents, in either case: they take them from each other.
             let node = ["n", "N"][draw(2) as usize].to_owned() + &draw(5).to_string();
             let mut row = agent(number.0, node, began, statuses[draw(4) as usize]);
+            row.cell = CellNumber(draw(3) as u16);
             if draw(5) == 0 {
                 row.gossip = None;
             }
@@ -207,38 +257,69 @@ mod tests {
             state.load(change.clone());
             kept.follow(&state, &[change]);
             let anew = ServedMesh::of(&state);
-            assert_eq!(kept.roster.digest(), anew.roster.digest(), "{began}");
-            assert_eq!((&kept.agents, kept.len()), (&anew.agents, anew.roster.len()));
+            assert_eq!(digests(&kept), digests(&anew), "{began}");
+            assert_eq!((&kept.agents, kept.len()), (&anew.agents, anew.len()));
         }
     }
 
     #[test]
-    fn all_of_ten_thousand_agents_and_as_many_verdicts_as_are_told_fit_a_frame() {
+    fn each_of_ten_thousand_agents_is_told_of_its_own_cell_and_of_no_other() {
         let mut state = State::default();
         for number in 0..10_000 {
-            // As long as the name of a host can be.
-            let node = format!("{number:0>253}");
-            let row = agent(number, node, u64::MAX - u64::from(number), MemberStatus::Alive);
-            state.load(Change::Agent(row.number, Some(Arc::new(row))));
+            let mut row = agent(number, format!("n{number}"), 1, MemberStatus::Alive);
+            row.cell = CellNumber((number / 1_000) as u16);
+            load(&mut state, row);
         }
         let mut mesh = ServedMesh::of(&state);
-        (0..1_000).for_each(|number| mesh.note_verdict(NOW, verdict(number)));
-        let news = mesh.news(NOW, &state, u32::MAX, &RosterDigest(Vec::new()));
-        assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), 10_000);
+        assert_eq!((mesh.cells(), mesh.len()), (10, 10_000));
+        (0..10_000).step_by(100).for_each(|number| {
+            mesh.note_verdict(NOW, CellNumber((number / 1_000) as u16), verdict(number));
+        });
+        for cell in 0..10 {
+            let (mut roster, nothing) = (Roster::default(), RosterDigest(Vec::new()));
+            let news = mesh.news(NOW, &state, 0, (CellNumber(cell), &nothing));
+            roster.take(news.roster);
+            let numbers = u32::from(cell) * 1_000..u32::from(cell + 1) * 1_000;
+            let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
+            let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));
+            assert!(members.all(|member| roster.get(member).is_some()) && roster.len() == 1_000);
+            let told = news.verdicts.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
+            assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
+        }
+        let nobody = mesh.news(NOW, &state, 0, (CellNumber(10), &RosterDigest(Vec::new())));
+        assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.verdicts.is_empty());
+    }
+
+    #[test]
+    fn a_whole_cell_and_as_many_verdicts_as_are_told_fit_a_frame() {
+        let mut state = State::default();
+        for number in 0..CELL_AGENTS_MAX as u32 {
+            // As long as the name of a host can be.
+            let node = format!("{number:0>253}");
+            load(&mut state, agent(number, node, u64::MAX - u64::from(number), MemberStatus::Alive));
+        }
+        let mut mesh = ServedMesh::of(&state);
+        (0..1_000).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
+        let news = mesh.news(NOW, &state, u32::MAX, (CELL, &RosterDigest(Vec::new())));
+        assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), CELL_AGENTS_MAX);
         assert_eq!(news.verdicts.len(), MAX_VERDICTS);
         let frame = ReplyFrame(vec![(CallId(1), Response::Mesh(Box::new(news)))]);
         let bytes = wire::encode(&frame).len();
-        assert!(bytes < MAX_FRAME_BYTES / 2, "{bytes} bytes");
+        assert!(bytes < MAX_FRAME_BYTES / 16, "{bytes} bytes");
     }
 
     #[test]
     fn the_newest_verdicts_are_told_for_a_while() {
         let (mut mesh, state) = (ServedMesh::default(), State::default());
-        (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, verdict(number)));
-        let news = mesh.news(NOW, &state, 0, &RosterDigest(Vec::new()));
+        let nothing = RosterDigest(Vec::new());
+        (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
+        let news = mesh.news(NOW, &state, 0, (CELL, &nothing));
         let told: Vec<_> = news.verdicts.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
-        let later = mesh.news(NOW + TOLD * 2, &state, 0, &RosterDigest(Vec::new()));
-        assert!(later.verdicts.is_empty());
+        assert!(mesh.news(NOW + TOLD * 2, &state, 0, (CELL, &nothing)).verdicts.is_empty());
+        // Nor is it kept of a cell in which nobody asks any more.
+        mesh.note_verdict(NOW, CellNumber(1), verdict(1));
+        mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));
+        assert!(mesh.verdicts.keys().eq(&[CELL]));
     }
 }

@@ -72,6 +72,7 @@ fn show_levels(figures: &Figures) {
         (&SERVER.levels.watches, figures.watches as u64),
         (&SERVER.levels.node_checks_open, figures.open_checks as u64),
         (&SERVER.levels.mesh_members, figures.mesh_members as u64),
+        (&SERVER.levels.mesh_cells, figures.mesh_cells as u64),
         (&SERVER.levels.gossip_key, u64::from(figures.gossip_key)),
     ];
     levels.iter().for_each(|(gauge, level)| gauge.set(level.cast_signed()));

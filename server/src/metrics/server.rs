@@ -139,6 +139,7 @@ pub(crate) struct Levels {
     pub(crate) node_checks_open: IntGauge,
     pub(crate) node_brake: IntGauge,
     pub(crate) mesh_members: IntGauge,
+    pub(crate) mesh_cells: IntGauge,
     pub(crate) gossip_key: IntGauge,
     pub(crate) corrupt: IntGauge,
     pub(crate) states_differ: IntGauge,
@@ -283,6 +284,7 @@ impl Levels {
                 "1 where so many nodes are silent that this leader fails none before 15 seconds",
             ),
             mesh_members: gauge("mesh_members", "Agents in the mesh"),
+            mesh_cells: gauge("mesh_cells", "Cells of the mesh, each of 1,024 agents at most"),
             gossip_key: gauge("gossip_key_number", "The number of the gossip key that is in use"),
             corrupt: gauge(
                 "corrupt",

@@ -19,8 +19,8 @@ use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, ServiceId,
-    SessionId, Term, WallTime,
+    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId,
+    ServiceId, SessionId, Term, WallTime,
 };
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, NodeQuestion};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
@@ -694,6 +694,7 @@ fn agent() -> Arc<Agent> {
         node_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(),
         port: 8301,
         gossip: "10.0.0.7:8302".parse().ok(),
+        cell: CellNumber(3),
         version: "0.1.0".into(),
         incarnation: incarnation(),
         lease_began: LogIndex(7),

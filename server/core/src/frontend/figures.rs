@@ -46,6 +46,8 @@ pub struct Figures {
     pub open_checks: usize,
     /// Agents in the mesh.
     pub mesh_members: usize,
+    /// The cells that they are in.
+    pub mesh_cells: usize,
     /// The number of the gossip key that is in use.
     pub gossip_key: u32,
     /// Whether very many are, so that the servers' windows are long.
@@ -107,6 +109,7 @@ impl Frontend {
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
             mesh_members: self.core.mesh_len(),
+            mesh_cells: self.core.mesh_cells(),
             gossip_key: state.gossip_key(),
             is_braking: self.core.is_braking(),
             is_corrupt: self.corrupt,

@@ -10,6 +10,7 @@ use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::peer::Peer;
+use lockmesh_protocol::record::Agent;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
@@ -19,12 +20,13 @@ pub(super) const MAX_ACCUSED: usize = 64;
 impl Frontend {
     /// An agent asks what it lacks of the mesh: told at once, from what this server has applied.
     pub(super) fn sync_mesh(&mut self, now: Time, peer: &Peer, has: &RosterDigest) -> Response {
-        if let Err(why) = self.mesh_lease(peer) {
-            return Response::Unavailable(why);
-        }
+        let cell = match self.mesh_agent(peer) {
+            Ok(agent) => agent.cell,
+            Err(why) => return Response::Unavailable(why),
+        };
         let WallTime(millis) = self.wall_at(now);
         let seconds = u32::try_from(millis / 1_000).unwrap_or(u32::MAX);
-        Response::Mesh(Box::new(self.core.mesh_news(now, seconds, has)))
+        Response::Mesh(Box::new(self.core.mesh_news(now, seconds, (cell, has))))
     }
 
     /// An agent has probed others in vain.
@@ -40,7 +42,8 @@ impl Frontend {
                 format!("{} nodes are accused at once, but at most {MAX_ACCUSED} may be", accused.len());
             Unavailable::Denied(why)
         });
-        match refusal.map_or_else(|| self.mesh_lease(peer), Err) {
+        let accuser = || self.mesh_agent(peer).map(|agent| agent.lease());
+        match refusal.map_or_else(accuser, Err) {
             Ok(accuser) => {
                 self.ask(now, from, CallKind::Lease, |token| Input::Accuse(token, accuser, accused));
             }
@@ -48,15 +51,14 @@ impl Frontend {
         }
     }
 
-    /// The lease of the agent that asks. The keys of the mesh are for those who are registered and
-    /// live: whoever was failed registers anew first.
-    fn mesh_lease(&self, peer: &Peer) -> Result<LeaseId, Unavailable> {
+    /// The agent that asks. The keys of the mesh are for those who are registered and live: whoever
+    /// was failed registers anew first.
+    fn mesh_agent(&self, peer: &Peer) -> Result<&Agent, Unavailable> {
         let state = self.core.state();
         if self.core.set_back().is_some() || state.cluster_id().is_empty() {
             return Err(not_leader());
         }
-        let member = state.living_member(&peer.node).map(|agent| agent.lease());
-        member.ok_or_else(|| {
+        state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {
             let why = format!("no living agent of the node {:?} is registered: register first", peer.node);
             Unavailable::Denied(why)
         })

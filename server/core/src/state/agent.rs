@@ -44,6 +44,7 @@ impl Step<'_> {
             self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
         let before = self.state.agents.get(&number).cloned();
         let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
+        let cell = self.state.derived.cells.of(before.as_deref());
         // Guards believe what they were told for a restart, whichever process comes back.
         let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
         let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
@@ -54,6 +55,7 @@ impl Step<'_> {
             node_id,
             port: registration.port,
             gossip: registration.gossip,
+            cell,
             version: registration.version.clone(),
             incarnation: registration.incarnation,
             lease_began,

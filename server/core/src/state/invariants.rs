@@ -5,6 +5,7 @@
 //! after every apply, a restore before it believes a backup.
 
 use super::State;
+use super::cell::CELL_AGENTS_MAX;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
@@ -22,7 +23,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 19] = [
+const INVARIANTS: [Invariant; 20] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -73,6 +74,7 @@ const INVARIANTS: [Invariant; 19] = [
         sentence: "no member is failed or has left while a restart is waited for that it announced",
         holds: restarts_are_of_the_living,
     },
+    Invariant { sentence: "no cell of the mesh has more agents than allowed", holds: cells_are_bounded },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
     Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
 ];
@@ -234,6 +236,10 @@ fn restarts_are_of_the_living(state: &State) -> bool {
     state.agents.values().all(|agent| agent.restart_announced.is_none() || is_living(agent))
 }
 
+fn cells_are_bounded(state: &State) -> bool {
+    state.derived.cells.largest() <= CELL_AGENTS_MAX
+}
+
 fn losses_are_bounded(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
     let losses = state.losses.values();
@@ -270,6 +276,7 @@ fn derived_follows(state: &State) -> bool {
         derived.agent_ids.insert(agent.node_id.clone(), *number);
         derived.members.entry(agent.node.folded()).or_default().insert((agent.lease_began, *number));
         *derived.member_counts.of(agent.status) += 1;
+        derived.cells.insert(agent);
     }
     derived == state.derived
 }

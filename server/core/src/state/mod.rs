@@ -17,6 +17,7 @@
 //! | `invalidation` | what the end of a session does to its keys, the lock-delay, the loss history |
 //! | `catalog`, `node`, `service`, `check` | what sessions hang on |
 //! | `agent`, `member` | the registration of agents; how their nodes stand, and verdicts on them |
+//! | `cell` | the cell of the mesh that each agent is given |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
 //! | `replies` | exactly once |
 //! | `roster` | the servers of the quorum |
@@ -32,6 +33,7 @@
 
 mod agent;
 mod catalog;
+mod cell;
 mod check;
 mod entry;
 mod gossip;
@@ -65,6 +67,7 @@ use lockmesh_protocol::record::{Agent, LockDelay, Session, Waiter};
 use lockmesh_protocol::reply::Applied;
 use std::sync::Arc;
 
+pub use cell::CELL_AGENTS_MAX;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use removed::Removed;

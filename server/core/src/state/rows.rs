@@ -4,6 +4,7 @@
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide
 //! anything.
 
+use super::cell::Cells;
 use super::pages::Pages;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
@@ -148,6 +149,8 @@ pub(super) struct Derived {
     pub(super) members: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
     /// How many agents stand in each way.
     pub(super) member_counts: MemberCounts,
+    /// How many are in each cell of the mesh.
+    pub(super) cells: Cells,
 }
 
 impl CheckKey {
@@ -405,12 +408,14 @@ impl State {
             self.derived.agent_ids.remove(&before.node_id);
             take_out(&mut self.derived.members, &before.node.folded(), &(before.lease_began, number));
             *self.derived.member_counts.of(before.status) -= 1;
+            self.derived.cells.remove(&before);
         }
         if let Some(agent) = agent {
             self.derived.agent_ids.insert(agent.node_id.clone(), number);
             let of_node = self.derived.members.entry(agent.node.folded()).or_default();
             of_node.insert((agent.lease_began, number));
             *self.derived.member_counts.of(agent.status) += 1;
+            self.derived.cells.insert(&agent);
             self.agents.insert(number, agent);
         }
     }

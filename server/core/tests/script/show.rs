@@ -1,7 +1,7 @@
 //! Replies and rows as lines that people can read.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, NodeName, SessionId};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName, SessionId};
 use lockmesh_protocol::record::{
     Agent, Check, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
 };
@@ -49,6 +49,9 @@ fn agent(number: &AgentNumber, row: &Agent) -> String {
         "agent {number}: node {node} ({}), life {generation}, lease from {lease_began}",
         &node_id[..8]
     );
+    if row.cell != CellNumber(0) {
+        write!(text, ", cell {}", row.cell).expect("a text takes all");
+    }
     if row.status != MemberStatus::Alive {
         write!(text, ", {:?}", row.status).expect("a text takes all");
     }

@@ -2,6 +2,7 @@
 //! socket.
 
 mod batches;
+mod cells;
 mod corruption;
 mod deadlines;
 mod frontend;

@@ -9,7 +9,7 @@ mod told;
 mod turns;
 mod work;
 
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, WallTime};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, Generation, LogIndex, WallTime};
 use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
 
 /// An agent with a node id of one's choice.
@@ -21,6 +21,7 @@ fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
         node_id,
         port: 0,
         gossip: None,
+        cell: CellNumber(0),
         version: String::new(),
         incarnation: Incarnation::default(),
         lease_began: LogIndex(1),
