@@ -172,6 +172,35 @@ pub struct LeaseAck {
     pub term: Term,
 }
 
+/// How a node's lease stands, as the leader judges it. A leader knows only what it has heard
+/// itself: nothing of this is in the replicated state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLease {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// The shortest window of the sessions that depend on the node's life; none where none does.
+    pub shortest: Option<HealthWindow>,
+    /// How long ago the node was heard; none where this leader has not heard it.
+    pub heard_ago: Option<Duration>,
+    /// How long until the windows are over, in the order of [`HealthWindow::ALL`], unless the node
+    /// is heard before; none while no silence ends anything, as during an announced restart.
+    pub ends_in: Option<[Duration; HealthWindow::ALL.len()]>,
+    /// Nodes that say that this one does not answer them, by their folded names; at most a few.
+    pub suspected_by: Vec<NodeName>,
+}
+
+impl NodeLease {
+    /// How long until a window is over, unless the node is heard before.
+    pub fn ends_in(&self, window: HealthWindow) -> Option<Duration> {
+        self.ends_in.map(|ends_in| ends_in[window as usize])
+    }
+
+    /// The window by which the node is judged first.
+    pub fn window(&self) -> HealthWindow {
+        self.shortest.unwrap_or_default()
+    }
+}
+
 /// Why a lease is none any more: its agent must register anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum LeaseEnd {

@@ -74,6 +74,16 @@ impl Sessions<'_> {
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
     }
 
+    /// The same with the lease of its node, as far as the servers' leader knows it now.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub async fn info_with_lease(&self, id: &str, read: &Read) -> Result<Answer<Option<Session>>, Error> {
+        let target = Target::new("/v1/session/info/").name(id).flag("lease").read(read);
+        let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
+        Ok(sessions.map(|sessions| sessions.into_iter().next()))
+    }
+
     /// The same, but gives the request up after `limit`.
     pub(crate) async fn info_within(
         &self,

@@ -4,13 +4,14 @@ use super::go::duration::{format_duration, silence};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::id::SessionId;
-use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::query::{Instance, LockInfo};
 use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
     shape::kv::Entry {
@@ -47,6 +48,19 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
         },
         create_index: create_index.0,
         modify_index: create_index.0,
+        node_lease: None,
+    }
+}
+
+/// How a node's lease stands, and when the silence of the node counts for this window.
+pub(super) fn node_lease(lease: &NodeLease, window: Option<HealthWindow>) -> shape::agent::NodeLease {
+    let milliseconds = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    shape::agent::NodeLease {
+        id: format!("{}-{}", lease.lease.agent, lease.lease.began),
+        health_window: window.map(HealthWindow::as_str).unwrap_or_default().into(),
+        deadline_in_ms: window.and_then(|window| lease.ends_in(window)).map(milliseconds),
+        last_heard_ago_ms: lease.heard_ago.map(milliseconds),
+        suspected_by: lease.suspected_by.iter().map(ToString::to_string).collect(),
     }
 }
 

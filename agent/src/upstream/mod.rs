@@ -33,7 +33,7 @@ use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, LeaseId};
+use lockmesh_protocol::lease::{Challenge, LeaseId, NodeLease};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -237,6 +237,17 @@ impl Upstream {
     pub async fn autopilot(&self) -> Result<(Autopilot, LogIndex), Unavailable> {
         match self.ask(Request::Autopilot).await? {
             Response::Autopilot(autopilot, index) => Ok((autopilot, index)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How the lease of a node stands, or those of all nodes.
+    ///
+    /// # Errors
+    /// No leader answered, which alone knows. Nothing was changed.
+    pub async fn node_leases(&self, node: Option<NodeName>) -> Result<Vec<NodeLease>, Unavailable> {
+        match self.ask(Request::NodeLeases(node)).await? {
+            Response::NodeLeases(leases) => Ok(leases),
             other => Err(unexpected(&other)),
         }
     }

@@ -64,6 +64,13 @@ fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_
     let session = nodes.client("web-1").session_of(json!({"LockDelay": "0s"}));
     assert!(nodes.client("web-1").acquire("job", &session));
     assert_eq!(nodes.member("web-1", "web-2")["State"], "alive");
+    // The leader says so once the agent has renewed its lease, wherever it is asked.
+    wait_until(|| nodes.member("web-1", "web-2")["NodeLease"]["LastHeardAgoMs"].is_u64());
+    let (code, shown, said) = nodes.command("web-2", &["session", "info", &session]);
+    assert_eq!(code, 0, "{said}");
+    for row in ["Lease ", "Deadline     in ", "Last heard   "] {
+        assert!(shown.lines().any(|line| line.starts_with(row)), "{shown}");
+    }
 
     first.signal("TERM");
     assert_eq!(first.ends(), 0);

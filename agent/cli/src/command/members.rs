@@ -3,12 +3,19 @@
 use super::context::Context;
 use super::error::CliError;
 use super::instant;
+use super::node_lease::{deadline, last_heard, suspected_by};
 use super::output::{Table, print_json, warn};
-use lockmesh_client::shape::agent::Member;
+use lockmesh_client::shape::agent::{Member, NodeLease};
 use std::process::ExitCode;
 
 /// Consul's number for a member that failed.
 const FAILED: u8 = 4;
+
+/// A member that is well was heard within this time: it renews its lease every 1.7 s at least.
+const RENEWED_WITHIN_MS: u64 = 2_500;
+
+const LAST_HEARD: &str = "Last heard";
+const SUSPECTED_BY: &str = "Suspected by";
 
 /// List the members that the agent knows, how they stand and since when
 #[derive(clap::Args, Debug)]
@@ -47,7 +54,8 @@ fn advice(member: &Member) -> String {
 }
 
 fn table(members: &[Member]) -> Table {
-    let mut table = Table::new(["Node", "Address", "Status", "Since", "Type", "Build", "DC"]);
+    let heading = ["Node", "Address", "Status", "Since", "Type", "Build", "DC", LAST_HEARD, SUSPECTED_BY];
+    let mut table = Table::new(heading);
     for member in members {
         let tag = |name: &str| member.tags.get(name).cloned().unwrap_or_default();
         let kind = match tag("role").as_str() {
@@ -59,19 +67,39 @@ fn table(members: &[Member]) -> Table {
         // Builds are written `1.21.4:abcdef`; the revision is no news for people.
         let build = tag("build").split(':').next().unwrap_or_default().to_string();
         let (status, since) = (status(member), instant::utc(member.since_ms));
-        table.row([member.name.clone(), address(member), status, since, kind, build, tag("dc")]);
+        let lease = member.node_lease.as_ref();
+        let heard = lease.filter(|lease| is_worth_telling(member, lease)).map(last_heard);
+        let suspected_by = lease.map(suspected_by).unwrap_or_default();
+        let name = member.name.clone();
+        let dc = tag("dc");
+        let heard = heard.unwrap_or_default();
+        table.row([name, address(member), status, since, kind, build, dc, heard, suspected_by]);
     }
-    table
+    table.without_empty(&[LAST_HEARD, SUSPECTED_BY])
 }
 
 fn detailed_table(members: &[Member]) -> Table {
-    let mut table = Table::new(["Node", "Address", "Status", "Tags"]);
+    let heading =
+        ["Node", "Address", "Status", "Lease", "Window", "Deadline", LAST_HEARD, SUSPECTED_BY, "Tags"];
+    let mut table = Table::new(heading);
     for member in members {
         let tags = member.tags.iter().map(|(name, value)| format!("{name}={value}"));
         let tags = tags.collect::<Vec<_>>().join(",");
-        table.row([member.name.clone(), address(member), status(member), tags]);
+        let (name, address, status) = (member.name.clone(), address(member), status(member));
+        let NodeLease { id, health_window, .. } = member.node_lease.clone().unwrap_or_default();
+        let of_lease = |tell: fn(&NodeLease) -> String| member.node_lease.as_ref().map(tell);
+        let [deadline, heard, suspected_by] =
+            [deadline, last_heard, suspected_by].map(|tell| of_lease(tell).unwrap_or_default());
+        table.row([name, address, status, id, health_window, deadline, heard, suspected_by, tags]);
     }
-    table
+    // Consul's agents know of no leases.
+    table.without_empty(&["Lease", "Window", "Deadline", LAST_HEARD, SUSPECTED_BY])
+}
+
+/// Whether it is news when a member was heard: one that is well is heard all the time.
+fn is_worth_telling(member: &Member, lease: &NodeLease) -> bool {
+    let is_late = lease.last_heard_ago_ms.is_some_and(|ago| ago > RENEWED_WITHIN_MS);
+    is_late || status(member) != "alive" || !lease.suspected_by.is_empty()
 }
 
 fn address(member: &Member) -> String {
@@ -119,6 +147,39 @@ mod tests {
                         n1    [::1]:8301  alive   -      server  1.21.4  dc1";
         assert_eq!(table(std::slice::from_ref(&member)).render(), expected);
         assert!(detailed_table(&[member]).render().ends_with("build=1.21.4:abc,dc=dc1,role=consul"));
+    }
+
+    #[test]
+    fn when_a_member_was_heard_is_told_where_that_is_news() {
+        let lease = |ago, suspected_by: &[&str]| NodeLease {
+            id: "3-17".into(),
+            health_window: "fast".into(),
+            deadline_in_ms: Some(300),
+            last_heard_ago_ms: Some(ago),
+            suspected_by: suspected_by.iter().map(ToString::to_string).collect(),
+        };
+        let member = |name: &str, state: &str, node_lease| Member {
+            name: name.into(),
+            status: 1,
+            state: state.into(),
+            node_lease,
+            ..Member::default()
+        };
+        let well = member("n1", "alive", Some(lease(800, &[])));
+        let shown = table(std::slice::from_ref(&well)).render();
+        assert!(!shown.contains("Last heard") && !shown.contains("Suspected by"), "{shown}");
+        let silent = member("n2", "alive", Some(lease(3_210, &["n1", "n3"])));
+        let accused = member("n4", "alive", Some(lease(900, &["n1"])));
+        let shown = table(&[well, silent.clone(), member("n3", "failed", None), accused]).render();
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(lines[4].ends_with("-   0.9s ago    n1"), "{shown}");
+        assert!(lines[0].ends_with("DC  Last heard  Suspected by"), "{shown}");
+        assert!(lines[1].ends_with("-   -           -"), "{shown}");
+        assert!(lines[2].ends_with("-   3.2s ago    n1, n3"), "{shown}");
+        assert!(lines[3].ends_with("-   -           -"), "{shown}");
+        let expected = "Node  Address  Status  Lease  Window  Deadline  Last heard  Suspected by  Tags\n\
+                        n2    -        alive   3-17   fast    in 0.3s   3.2s ago    n1, n3        -";
+        assert_eq!(detailed_table(&[silent]).render(), expected);
     }
 
     #[test]

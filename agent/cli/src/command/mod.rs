@@ -30,6 +30,7 @@ pub mod leave;
 pub mod lock;
 pub mod locks;
 pub mod members;
+mod node_lease;
 pub mod operator;
 pub mod output;
 pub mod reload;

@@ -69,6 +69,21 @@ impl Table {
         self.rows.push(cells.map(shown).into());
     }
 
+    /// Leaves out those of these columns in which no row says anything.
+    #[must_use]
+    pub fn without_empty(mut self, headings: &[&str]) -> Self {
+        let columns = 0..self.rows.first().map_or(0, Vec::len);
+        // From the last one on, so that the others stay where they are.
+        for column in columns.rev() {
+            let says = |row: &Vec<String>| row.get(column).is_some_and(|cell| cell != "-");
+            let heading = self.rows[0][column].as_str();
+            if headings.contains(&heading) && !self.rows[1..].iter().any(says) {
+                self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
+            }
+        }
+        self
+    }
+
     /// The whole table, without a newline at its end.
     pub fn render(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
@@ -112,6 +127,16 @@ mod tests {
                         a/long/key  -         -\n\
                         clé         x         12";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn a_column_that_says_nothing_can_be_left_out() {
+        let mut table = Table::new(["Key", "Why", "Fence"]);
+        table.row(["job".into(), String::new(), String::new()]);
+        assert_eq!(table.clone().without_empty(&["Why"]).render(), "Key  Fence\njob  -");
+        table.row(["other".into(), "late".into(), String::new()]);
+        let shown = table.without_empty(&["Why", "Fence"]).render();
+        assert_eq!(shown, "Key    Why\njob    -\nother  late");
     }
 
     #[test]

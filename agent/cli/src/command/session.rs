@@ -4,7 +4,9 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::lock::window_parser;
+use super::node_lease::{deadline, last_heard, suspected_by};
 use super::output::{Table, print_json, print_line};
+use lockmesh_client::shape::agent::NodeLease;
 use lockmesh_client::shape::session::{NewSession, ServiceCheck, Session};
 use lockmesh_client::{Client, HealthWindow};
 use lockmesh_protocol::duration;
@@ -118,7 +120,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             print_sessions(&found, json)?;
         }
         Command::Info { id, json, consistency } => {
-            let found = sessions.info(&id, &consistency.read()).await?.value;
+            let found = sessions.info_with_lease(&id, &consistency.read()).await?.value;
             print_session(found, &id, json)?;
         }
         Command::Renew { id, json } => print_session(sessions.renew(&id).await?, &id, json)?,
@@ -194,7 +196,7 @@ fn table(sessions: &[Session]) -> Table {
 
 fn details(session: &Session) -> Table {
     let mut table = Table::new(["ID", &session.id]);
-    for (name, value) in [
+    let rows = [
         ("Name", session.name.clone()),
         ("Node", session.node.clone()),
         ("TTL", session.ttl.clone()),
@@ -203,10 +205,20 @@ fn details(session: &Session) -> Table {
         ("Checks", checks(session)),
         ("Window", window(session)),
         ("CreateIndex", session.create_index.to_string()),
-    ] {
+    ];
+    let lease = session.node_lease.as_ref().map(lease_rows).unwrap_or_default();
+    for (name, value) in rows.into_iter().chain(lease) {
         table.row([name.into(), value]);
     }
     table
+}
+
+/// What is known of the lease of its node; whom nobody suspects is not said to be suspected.
+fn lease_rows(lease: &NodeLease) -> Vec<(&'static str, String)> {
+    let suspected_by = Some(("Suspected by", suspected_by(lease))).filter(|(_, nodes)| !nodes.is_empty());
+    let rows =
+        [("Lease", lease.id.clone()), ("Deadline", deadline(lease)), ("Last heard", last_heard(lease))];
+    rows.into_iter().chain(suspected_by).collect()
 }
 
 fn lock_delay(session: &Session) -> String {
@@ -258,5 +270,25 @@ mod tests {
         let expected = "ID  Name  Node  TTL  Behavior  LockDelay  Checks          Window\n\
                         s1  -     n1    -    release   15s        serfHealth,web  default";
         assert_eq!(table(&[session]).render(), expected);
+    }
+
+    #[test]
+    fn a_session_is_shown_with_what_is_known_of_its_node() {
+        let unknown = Session { id: "s1".into(), node: "n1".into(), ..Session::default() };
+        let shown = details(&unknown).render();
+        assert!(shown.ends_with("CreateIndex  0"), "{shown}");
+        let none = Session { node_lease: Some(NodeLease::default()), ..unknown.clone() };
+        let shown = details(&none).render();
+        assert!(shown.ends_with("Lease        -\nDeadline     -\nLast heard   -"), "{shown}");
+        let lease = NodeLease {
+            id: "3-17".into(),
+            health_window: "safe".into(),
+            deadline_in_ms: Some(0),
+            last_heard_ago_ms: Some(17_000),
+            suspected_by: vec!["n2".into()],
+        };
+        let shown = details(&Session { node_lease: Some(lease), ..unknown }).render();
+        let expected = "Lease         3-17\nDeadline      over\nLast heard    17.0s ago\nSuspected by  n2";
+        assert!(shown.ends_with(expected), "{shown}");
     }
 }

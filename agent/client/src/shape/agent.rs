@@ -86,6 +86,33 @@ pub struct Member {
     /// Since when: milliseconds since 1970 by the leader's clock; 0 where nobody knows.
     #[serde(rename = "SinceMs", skip_serializing_if = "is_zero")]
     pub since_ms: u64,
+    /// How its node's lease stands; left out where nobody knows, as without a leader, and of those
+    /// that have none. Consul has no such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_lease: Option<NodeLease>,
+}
+
+/// How a node's lease stands, as the servers' leader judges it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeLease {
+    /// The number of its agent and the index at which it began, such as `3-1234`; empty where the
+    /// node has none.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// `fast`, `default` or `safe`: of a session its own window, of a member the shortest one in
+    /// use; empty where no silence of the node counts.
+    pub health_window: String,
+    /// How long until that window is over, unless the node is heard before, in milliseconds; left
+    /// out while no silence ends anything, as during an announced restart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_in_ms: Option<u64>,
+    /// How long ago the leader heard the node, in milliseconds; left out where it has not yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_heard_ago_ms: Option<u64>,
+    /// Nodes that say that this one does not answer them, at most a few.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
+    pub suspected_by: Vec<String>,
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -1,5 +1,6 @@
 //! Sessions: what a client sends to make one, and what it is told of them.
 
+use super::agent::NodeLease;
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,10 @@ pub struct Session {
     pub create_index: u64,
     /// The same for ever.
     pub modify_index: u64,
+    /// How its node's lease stands: where `?lease` asks for it, and the servers' leader answers.
+    /// Consul has no such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_lease: Option<NodeLease>,
 }
 
 /// A service's check that a session depends on.

@@ -478,6 +478,7 @@ fn may_repeat(request: &Request) -> bool {
         | Request::Renew(_)
         | Request::Status
         | Request::Autopilot
+        | Request::NodeLeases(_)
         | Request::BackupPart { .. }
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,

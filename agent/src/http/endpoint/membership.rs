@@ -10,10 +10,12 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
+use super::super::shapes;
 use crate::node::Identity;
 use http::Response;
 use lockmesh_client::shape::agent::Member;
 use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::{LeaseId, NodeLease};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Agent, MemberStatus, Node};
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -98,9 +100,11 @@ fn with_port(address: &str) -> Option<String> {
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
-    let status = seen_by_leader_or_nearest(call).await;
+    // At once: without a leader each of the two takes its time.
+    let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_by_leader(call, None));
     let servers = &status.servers;
-    let mut members = registered_members(call, servers).await.unwrap_or_default();
+    let leases = leases.unwrap_or_default();
+    let mut members = registered_members(call, servers, &leases).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
     // Also before it is registered, and where the roster cannot be read.
     members.entry(own).or_insert_with(|| own_member(&call.api.identity, servers));
@@ -129,10 +133,18 @@ async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     }
 }
 
+/// How the lease of a node stands, or those of all nodes: the leader alone knows, so without one
+/// nobody does.
+pub(super) async fn leases_by_leader(call: &Call<'_>, node: Option<NodeName>) -> Option<Vec<NodeLease>> {
+    let leases = call.api.upstream.node_leases(node);
+    tokio::time::timeout(DETAILS_TIMEOUT, leases).await.ok()?.ok()
+}
+
 /// The members of the roster, each under its node's folded name.
 async fn registered_members(
     call: &Call<'_>,
     servers: &[ServerStatus],
+    leases: &[NodeLease],
 ) -> Result<BTreeMap<NodeName, Member>, Failure> {
     // Any server will do: who is there is asked most when there is no leader.
     let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
@@ -151,9 +163,12 @@ async fn registered_members(
         }
     }
     let identity = &call.api.identity;
+    let leases: BTreeMap<LeaseId, &NodeLease> = leases.iter().map(|lease| (lease.lease, lease)).collect();
     let member = |(folded, agent): (NodeName, &Arc<Agent>)| {
         let shape = roster_member(agent, nodes.get(&folded).copied(), identity, servers);
-        (folded, shape)
+        let lease = leases.get(&agent.lease());
+        let node_lease = lease.map(|lease| shapes::node_lease(lease, Some(lease.window())));
+        (folded, Member { node_lease, ..shape })
     };
     Ok(newest.into_iter().map(member).collect())
 }

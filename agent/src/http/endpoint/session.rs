@@ -6,16 +6,18 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
+use super::membership::leases_by_leader;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
-use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::record::{Behavior, SERF_HEALTH, ServiceCheck, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The lock-delay of a session whose creator names none.
@@ -241,28 +243,49 @@ pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
 }
 
+/// With `?lease` it is shown with the lease of its node, which costs a question to the leader.
 pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let session = named(call)?;
-    read(call, Query::Session(session)).await
+    let (answer, mut shown) = read(call, Query::Session(named(call)?)).await?;
+    if call.params.has("lease")
+        && let (Rows::Sessions(sessions), Some(shown)) = (&answer.rows, shown.first_mut())
+        && let Some(session) = sessions.first()
+    {
+        shown.node_lease = node_lease(call, &session.spec).await;
+    }
+    Ok(answered(call, &answer, &shown))
+}
+
+/// How the lease of a session's node stands: that it has none, or nothing where nobody knows.
+async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
+    let leases = leases_by_leader(call, Some(session.node.clone())).await?;
+    let depends = session.all_checks().any(|check| check.as_str() == SERF_HEALTH);
+    let window = Some(session.health_window).filter(|_| depends);
+    Some(leases.first().map(|lease| shapes::node_lease(lease, window)).unwrap_or_default())
 }
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    read(call, Query::Sessions).await
+    let (answer, shown) = read(call, Query::Sessions).await?;
+    Ok(answered(call, &answer, &shown))
 }
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    read(call, Query::NodeSessions(NodeName::from(call.tail))).await
+    let (answer, shown) = read(call, Query::NodeSessions(NodeName::from(call.tail))).await?;
+    Ok(answered(call, &answer, &shown))
 }
 
-async fn read(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
-    let options = call.read_options()?;
-    let answer = call.read(query, options, Some(MetaKind::Plain)).await?;
+/// The answer to a query for sessions, and these as they are shown.
+async fn read(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, Vec<shape::session::Session>), Failure> {
+    let answer = call.read(query, call.read_options()?, Some(MetaKind::Plain)).await?;
     let Rows::Sessions(sessions) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let shapes: Vec<_> = sessions.iter().map(|session| shapes::session(session)).collect();
-    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, MetaKind::Plain))
+    let shown = sessions.iter().map(|session| shapes::session(session)).collect();
+    Ok((answer, shown))
+}
+
+fn answered(call: &Call<'_>, answer: &Answer, shown: &[shape::session::Session]) -> Response<Body> {
+    answer::with_meta(answer::json(shown, call.layout()), answer, MetaKind::Plain)
 }
 
 /// The session of the path. A text that is no id is merely unknown.

@@ -5,7 +5,7 @@ use crate::http::Api;
 use crate::reload::{self, Order};
 use lockmesh_protocol::command::{AgentRegistration, Command, NodeFailure};
 use lockmesh_protocol::id::{ServerId, Term};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, NodeLease};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::{Value, json};
@@ -101,6 +101,69 @@ async fn a_member_stands_as_the_roster_says() {
 
     stand.put("/v1/agent/force-leave/web-3?prune", "").await.is(200, "");
     assert_eq!(member(&stand, "web-3").await, Value::Null, "it is forgotten");
+}
+
+#[tokio::test]
+async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_a_leader() {
+    let stand = Stand::new();
+    stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
+    assert_eq!(member(&stand, "web-3").await["NodeLease"], Value::Null, "the leader has not heard it");
+    let known = NodeLease {
+        lease: stand.lease("web-3"),
+        shortest: Some(HealthWindow::Fast),
+        heard_ago: Some(Duration::from_micros(2_345_678)),
+        ends_in: Some([1, 5, 15].map(Duration::from_secs)),
+        suspected_by: vec!["web-1".into()],
+    };
+    *stand.quorum.leases.lock().unwrap() = vec![known.clone()];
+    let LeaseId { agent, began } = known.lease;
+    let shown = member(&stand, "web-3").await["NodeLease"].clone();
+    let expected = json!({
+        "ID": format!("{agent}-{began}"), "HealthWindow": "fast", "DeadlineInMs": 1_000, "LastHeardAgoMs": 2_345,
+        "SuspectedBy": ["web-1"],
+    });
+    assert_eq!(shown, expected);
+    // While a restart is waited for no silence counts.
+    let quiet = NodeLease { shortest: None, ends_in: None, suspected_by: vec![], ..known };
+    *stand.quorum.leases.lock().unwrap() = vec![quiet];
+    let shown = member(&stand, "web-3").await["NodeLease"].clone();
+    let expected = json!({
+        "ID": format!("{agent}-{began}"), "HealthWindow": "default", "LastHeardAgoMs": 2_345,
+    });
+    assert_eq!(shown, expected);
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    let own = member(&stand, "node-one").await;
+    assert_eq!((&own["Status"], &own["NodeLease"]), (&json!(1), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_session_is_shown_with_its_node_s_lease_where_that_is_asked_for() {
+    let stand = Stand::new();
+    stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
+    let known = NodeLease {
+        lease: stand.lease("web-3"),
+        shortest: Some(HealthWindow::Fast),
+        heard_ago: Some(Duration::from_secs(1)),
+        ends_in: Some([1, 5, 15].map(Duration::from_secs)),
+        suspected_by: vec![],
+    };
+    *stand.quorum.leases.lock().unwrap() = vec![known];
+    let info = async |id: &str, query: &str| {
+        let sessions = stand.get(&format!("/v1/session/info/{id}{query}")).await.json();
+        sessions[0]["NodeLease"].clone()
+    };
+    let safe = stand.session(r#"{"Node":"web-3","HealthWindow":"safe"}"#).await;
+    assert_eq!(info(&safe, "").await, Value::Null);
+    let lease = info(&safe, "?lease").await;
+    assert_eq!((&lease["HealthWindow"], &lease["DeadlineInMs"]), (&json!("safe"), &json!(15_000)));
+    // Its node's silence does not end this one.
+    let free = stand.session(r#"{"Node":"web-3","NodeChecks":[]}"#).await;
+    let lease = info(&free, "?lease").await;
+    assert_eq!((&lease["HealthWindow"], &lease["DeadlineInMs"]), (&json!(""), &Value::Null));
+    assert_eq!(lease["LastHeardAgoMs"], 1_000);
+    // A node that the leader knows no lease of has none, which is not the same as not to know.
+    let other = stand.session("{}").await;
+    assert_eq!(info(&other, "?lease").await, json!({ "ID": "", "HealthWindow": "" }));
 }
 
 #[tokio::test]

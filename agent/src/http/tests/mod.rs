@@ -32,8 +32,8 @@ use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
@@ -61,6 +61,8 @@ pub(super) struct Quorum {
     /// The operator's orders so far.
     orders: Mutex<Vec<Call>>,
     status: Mutex<Status>,
+    /// What the leader knows of nodes' leases.
+    leases: Mutex<Vec<NodeLease>>,
     lease: watch::Sender<LeaseState>,
     /// For each attempt to leave that failed, whether the node may have left.
     stays: Mutex<Vec<bool>>,
@@ -124,6 +126,14 @@ impl Quorum {
         Status { leader: Some(one), server: one, servers: vec![server], caller, ..Status::default() }
     }
 
+    fn leases_of(&self, node: Option<NodeName>) -> Vec<NodeLease> {
+        let (state, _) = &*self.state.lock().unwrap();
+        let wanted = node.map(|node| state.member(&node.folded()).map(|member| member.lease()));
+        let leases = self.leases.lock().unwrap();
+        let is_wanted = |lease: &&NodeLease| wanted.is_none_or(|wanted| wanted == Some(lease.lease));
+        leases.iter().filter(is_wanted).cloned().collect()
+    }
+
     fn backup_part(&self, number: u32) -> Response {
         let guard = self.state.lock().unwrap();
         let rows: Vec<_> = guard.0.rows().collect();
@@ -157,6 +167,7 @@ impl Quorum {
             Call::Read { query, .. } => Response::Answer(self.query(&query)),
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(id).cloned()),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
+            Call::NodeLeases(node) => Response::NodeLeases(self.leases_of(node)),
             Call::BackupPart { number, .. } => self.backup_part(number),
             order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::Invite(_)) => self.order(order),
             Call::Autopilot => {
@@ -296,6 +307,7 @@ impl Stand {
             denied: Mutex::default(),
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
+            leases: Mutex::default(),
             lease: watch::channel(LeaseState::default()).0,
             stays: Mutex::default(),
         });

@@ -22,6 +22,7 @@
 //! | `reads.rs` | reads that are answered or parked |
 //! | `watches.rs` | blocking reads that are parked |
 //! | `mesh.rs` | what agents in the mesh ask |
+//! | `node_leases.rs` | how nodes' leases stand |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
 //! | `readiness.rs` | whether a server can serve, and why it cannot |
@@ -37,6 +38,7 @@ mod checkpoints;
 mod event;
 mod figures;
 mod mesh;
+mod node_leases;
 mod pending;
 mod readiness;
 mod reads;
@@ -346,6 +348,7 @@ impl Frontend {
                 actions.answer(from, answer, AnswerKind::Other);
             }
             Request::Accuse(accused) => self.accuse(now, (from, peer), accused, actions),
+            Request::NodeLeases(node) => self.ask_node_leases(now, from, node, actions),
             told => {
                 let answer = self.tell(now, peer, &told);
                 actions.answer(from, answer, AnswerKind::Other);
@@ -503,6 +506,9 @@ impl Frontend {
                 self.read(now, from, (query, consistency, blocking), actions);
             }
             Some(Pending::Call(from, CallKind::Backup)) => self.want_backup(now, from, actions),
+            Some(Pending::Call(from, CallKind::NodeLeases(node))) => {
+                self.tell_node_leases(now, from, node.as_ref(), actions);
+            }
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use super::event::{CallRef, Caller};
 use crate::input::CallToken;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
 use std::collections::BTreeMap;
@@ -28,6 +28,8 @@ pub(super) enum CallKind {
         blocking: Option<Blocking>,
     },
     Backup,
+    /// How the lease of a node stands, or those of all nodes.
+    NodeLeases(Option<NodeName>),
     /// A renewal of a node's lease, or accusations of others.
     Lease,
     /// A server that wants to belong to the quorum, and has no id yet.
@@ -47,7 +49,7 @@ impl CallKind {
 
     /// Whether it changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Backup | Self::Lease)
+        matches!(self, Self::Read { .. } | Self::Backup | Self::NodeLeases(_) | Self::Lease)
     }
 }
 

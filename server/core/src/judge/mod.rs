@@ -30,6 +30,7 @@
 //! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
 //! | `turn/agents.rs` | has agents ask nodes, too |
+//! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,

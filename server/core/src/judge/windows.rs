@@ -32,6 +32,9 @@ pub(super) struct Windows {
     members: BTreeMap<AgentNumber, MemberWindow>,
     /// When each is overdue, the first one first.
     queue: BTreeSet<(Time, AgentNumber)>,
+    /// When each lease was renewed last at this leader, if it was; of those that failed, too. For
+    /// people: it moves no window.
+    renewed: BTreeMap<AgentNumber, (LeaseId, Time)>,
 }
 
 /// The windows of one member.
@@ -105,6 +108,11 @@ impl Windows {
 
     /// Looks at a member whose row changed, or on whom a verdict came to nothing.
     pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+        let present = state.agent(number).filter(|agent| agent.status != MemberStatus::Left);
+        let lease = present.map(|agent| agent.lease());
+        if self.renewed.get(&number).is_some_and(|(renewed, _)| Some(*renewed) != lease) {
+            self.renewed.remove(&number);
+        }
         let Some(agent) = state.agent(number).filter(|agent| is_judged(state, agent)) else {
             return self.remove(number);
         };
@@ -137,7 +145,14 @@ impl Windows {
             let heard = now.max(known.heard);
             let window = MemberWindow { heard, shortest, shortened: None, overdue: heard, ..*known };
             self.set(lease.agent, window);
+            self.renewed.insert(lease.agent, (lease, now));
         }
+    }
+
+    /// When this leader heard a renewal of this lease last; none where it has not yet.
+    pub(super) fn renewed(&self, lease: LeaseId) -> Option<Time> {
+        let renewed = self.renewed.get(&lease.agent).filter(|(renewed, _)| *renewed == lease);
+        renewed.map(|(_, at)| *at)
     }
 
     pub(super) fn lease(&self, number: AgentNumber) -> Option<LeaseId> {

@@ -4,6 +4,7 @@
 
 mod agents;
 mod mesh;
+mod node_leases;
 mod restarts;
 
 use crate::frontend::{Cluster, agent};

@@ -82,7 +82,11 @@ pub enum AgentEvent<'a> {
 /// Whether only a server that leads can do what is asked. Others may take the rest, too.
 pub fn needs_leader(request: &Request) -> bool {
     match request {
-        Request::Propose(..) | Request::Renew(_) | Request::TransferLeader(_) | Request::Autopilot => true,
+        Request::Propose(..)
+        | Request::Renew(_)
+        | Request::TransferLeader(_)
+        | Request::Autopilot
+        | Request::NodeLeases(_) => true,
         Request::Read { consistency, blocking, .. } => {
             blocking.is_none() && *consistency != Consistency::Stale
         }

@@ -6,6 +6,7 @@ mod agents;
 mod brake;
 mod checks;
 mod messages;
+mod node_leases;
 mod registrations;
 mod relay;
 mod renewals;

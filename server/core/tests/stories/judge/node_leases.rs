@@ -1,0 +1,128 @@
+//! What the leader tells people of nodes' leases: what it has heard itself, and nothing else.
+
+use super::{Fleet, SECOND, agent};
+use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::{HealthWindow, NodeLease};
+use lockmesh_protocol::record::MemberStatus;
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::time::Duration;
+
+impl Fleet {
+    fn leases_at(&mut self, id: ServerId, node: Option<&str>) -> Response {
+        self.cluster.ask(id, &agent("h1"), Request::NodeLeases(node.map(Into::into)))
+    }
+
+    fn leases(&mut self, node: Option<&str>) -> Vec<NodeLease> {
+        let leader = self.cluster.leader();
+        match self.leases_at(leader, node) {
+            Response::NodeLeases(leases) => leases,
+            other => panic!("the leader tells nothing: {other:?}"),
+        }
+    }
+
+    /// How the lease of one node stands.
+    fn lease_of(&mut self, node: &str) -> NodeLease {
+        let mut leases = self.leases(Some(node));
+        assert_eq!(leases.len(), 1, "{leases:?}");
+        leases.remove(0)
+    }
+}
+
+/// The deadline of a window, counted from when the node was heard.
+fn length(lease: &NodeLease, window: HealthWindow) -> Duration {
+    lease.ends_in(window).expect("silence counts") + lease.heard_ago.expect("it was heard")
+}
+
+#[test]
+fn the_leader_tells_when_it_heard_a_node_and_when_its_silence_counts() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.host("h2");
+    fleet.session("s1", "h2", HealthWindow::Fast);
+    fleet.run(SECOND);
+    let lease = fleet.lease_of("H2");
+    assert_eq!((lease.lease, lease.shortest), (fleet.hosts["h2"].lease, Some(HealthWindow::Fast)));
+    assert!(lease.heard_ago.is_some_and(|ago| ago <= SECOND / 2), "{lease:?}");
+    for window in HealthWindow::ALL {
+        assert_eq!(length(&lease, window), window.validity(), "{lease:?}");
+    }
+    assert!(lease.suspected_by.is_empty());
+    assert_eq!(fleet.lease_of("h1").shortest, None);
+    let all: Vec<_> = fleet.leases(None).iter().map(|lease| lease.lease).collect();
+    assert_eq!(all, [fleet.hosts["h1"].lease, fleet.hosts["h2"].lease]);
+    assert!(fleet.leases(Some("nobody")).is_empty());
+}
+
+#[test]
+fn whoever_does_not_lead_says_nothing_but_who_does() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    let follower = fleet.cluster.follower();
+    let answer = fleet.leases_at(follower, None);
+    let is_hint = matches!(answer, Response::Unavailable(Unavailable::NotLeader { leader: Some(_) }));
+    assert!(is_hint, "{answer:?}");
+    // A leader that is cut off does not know that it is none any more: it answers after a round
+    // alone.
+    let former = fleet.cluster.leader();
+    fleet.cluster.cut_off.insert(former);
+    let call = fleet.cluster.call(former, &agent("h1"), Request::NodeLeases(None));
+    fleet.run(2 * SECOND);
+    let answer = fleet.cluster.answer(former, call);
+    let is_refused = matches!(answer, Some(Response::Unavailable(Unavailable::NotLeader { .. })));
+    assert!(is_refused, "{answer:?}");
+}
+
+#[test]
+fn a_new_leader_has_heard_nobody_and_says_so() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.host("h2");
+    fleet.run(SECOND);
+    fleet.kill("h2");
+    fleet.depose();
+    fleet.run(SECOND);
+    assert!(fleet.lease_of("h1").heard_ago.is_some());
+    let lease = fleet.lease_of("h2");
+    assert_eq!(lease.heard_ago, None);
+    assert!(lease.ends_in.is_some(), "its silence counts from when this one began to lead");
+}
+
+#[test]
+fn a_silent_node_is_told_with_those_who_suspect_it_and_still_when_it_has_failed() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.host("h2");
+    fleet.run(SECOND);
+    fleet.kill("h2");
+    let accused = fleet.hosts["h2"].lease;
+    let leader = fleet.cluster.leader();
+    fleet.cluster.ask(leader, &agent("h1"), Request::Accuse(vec![accused]));
+    fleet.run(SECOND);
+    let lease = fleet.lease_of("h2");
+    assert_eq!(lease.suspected_by, ["h1".into()]);
+    assert!(lease.heard_ago.is_some_and(|ago| ago > SECOND), "{lease:?}");
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
+    fleet.run(20 * SECOND);
+    let lease = fleet.lease_of("h2");
+    assert!(lease.heard_ago.is_some_and(|ago| ago > 26 * SECOND), "{lease:?}");
+    assert_eq!((lease.ends_in, lease.suspected_by.len()), (None, 0), "nothing more ends by its silence");
+    // Another process begins another lease, and was not heard before.
+    fleet.register("h2", super::process(2, 2));
+    let lease = fleet.lease_of("h2");
+    assert!(lease.lease != accused && lease.heard_ago.is_none() && lease.ends_in.is_some(), "{lease:?}");
+}
+
+#[test]
+fn of_a_node_that_restarts_there_is_no_deadline_and_of_one_that_left_there_is_nothing() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.run(SECOND);
+    assert!(fleet.announce(1, 1));
+    let lease = fleet.lease_of("h1");
+    assert!(lease.ends_in.is_none() && lease.heard_ago.is_some(), "{lease:?}");
+    fleet.cluster.command(Command::LeaveNode(NodeLeave { node: "h1".into(), lease: None, prune: false }));
+    assert!(fleet.leases(Some("h1")).is_empty());
+    fleet.host("h1");
+    assert_eq!(fleet.lease_of("h1").heard_ago, None);
+}
