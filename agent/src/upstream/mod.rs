@@ -189,12 +189,19 @@ impl Upstream {
         }
     }
 
-    /// What this agent lacks of the mesh, from the nearest server.
+    /// What this agent lacks of the mesh, from the nearest server, or from the leader where that
+    /// one does not know this agent.
     ///
     /// # Errors
     /// No server is connected, or it does not answer. Nothing was changed.
     pub async fn sync_mesh(&self, digest: RosterDigest) -> Result<MeshNews, Unavailable> {
-        match self.0.clone().call(LocalCall::AskHome(Request::SyncMesh(digest))).await? {
+        let request = Request::SyncMesh(digest);
+        let answered = match self.0.clone().call(LocalCall::AskHome(request.clone())).await {
+            // A follower that lags has not heard of the registration; the leader has.
+            Err(Unavailable::Denied(_)) => self.0.clone().call(LocalCall::Ask(request)).await?,
+            answered => answered?,
+        };
+        match answered {
             Answered::Response(Response::Mesh(news)) => Ok(*news),
             other => Err(misfit(other)),
         }
@@ -428,5 +435,61 @@ fn misfit(answered: Answered) -> Unavailable {
     match answered {
         Answered::Response(response) => unexpected(&response),
         Answered::Shared(_) | Answered::Acquired(..) => unreachable!("each call has its own kind of answer"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::gossip::roster::RosterNews;
+    use lockmesh_protocol::gossip::seal::KeyRing;
+    use lockmesh_protocol::gossip::verdict::VerdictSigner;
+    use lockmesh_protocol::lease::LeaseKey;
+
+    /// A home server that does not know the agent, and a leader that may.
+    #[derive(Debug)]
+    struct Lagging {
+        leader_knows: bool,
+    }
+
+    impl Quorum for Lagging {
+        fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+            let denied = Err(Unavailable::Denied("ask again soon, or register first".into()));
+            let answer = match call {
+                LocalCall::Ask(Request::SyncMesh(_)) if self.leader_knows => {
+                    Ok(Answered::Response(Response::Mesh(Box::new(news()))))
+                }
+                _ => denied,
+            };
+            Box::pin(std::future::ready(answer))
+        }
+
+        fn invite(
+            self: Arc<Self>,
+            _address: String,
+            _servers: Vec<String>,
+        ) -> BoxFuture<Result<Response, Unavailable>> {
+            unreachable!("nobody is invited")
+        }
+    }
+
+    fn news() -> MeshNews {
+        MeshNews {
+            seconds: 7,
+            ring: KeyRing::derived(&LeaseKey::default(), 0),
+            verdict_key: VerdictSigner::new([1; 32]).key(),
+            roster: RosterNews::default(),
+            verdicts: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_its_home_server_does_not_know_yet_asks_the_leader() {
+        let sync = async |leader_knows| {
+            let upstream = Upstream::new(Arc::new(Lagging { leader_knows }));
+            upstream.sync_mesh(RosterDigest(Vec::new())).await
+        };
+        assert_eq!(sync(true).await, Ok(news()));
+        assert!(matches!(sync(false).await, Err(Unavailable::Denied(_))), "it is to register first");
     }
 }

@@ -174,6 +174,20 @@ fn a_host_that_comes_is_known_to_all_within_seconds() {
 }
 
 #[test]
+fn a_host_that_its_server_does_not_know_yet_asks_again_within_a_second() {
+    let mut fleet = Fleet::of(3);
+    fleet.servers.roster.take(Roster::of((0..4).map(member)).news(&fleet.servers.roster.digest()));
+    fleet.servers.is_away = true;
+    fleet.start(3);
+    fleet.pass(MS * 100);
+    fleet.servers.is_away = false;
+    fleet.pass(SECOND);
+    assert_eq!(fleet.host(3).roster().len(), 4);
+    fleet.pass(SECOND * 3);
+    assert!(fleet.host(3).counts().0.received > 0 && fleet.accused.is_empty());
+}
+
+#[test]
 fn keys_are_rotated_while_hosts_speak() {
     let mut fleet = Fleet::of(6);
     for key in 2..6 {

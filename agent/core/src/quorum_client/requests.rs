@@ -479,6 +479,7 @@ fn may_repeat(request: &Request) -> bool {
         | Request::Status
         | Request::Autopilot
         | Request::NodeLeases(_)
+        | Request::SyncMesh(_)
         | Request::BackupPart { .. }
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,

@@ -2,6 +2,7 @@
 
 use super::*;
 use lockmesh_agent_core::request_ids::MAX_SPAN;
+use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::reply::Refusal;
 
@@ -183,6 +184,18 @@ fn home_is_asked_once_and_only_if_it_is_there() {
     story.pass(SECOND);
     let token = story.call(LocalCall::AskHome(Request::Status));
     assert!(matches!(story.heard(token), Ok(Answered::Response(Response::Status(_)))));
+}
+
+#[test]
+fn what_home_denies_is_told_at_once_and_changes_nothing_of_what_is_known_of_the_servers() {
+    let mut story = Story::at_rest();
+    let token = story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
+    let asked = story.only();
+    let why = Unavailable::Denied("this server knows of no living agent: ask again soon".into());
+    story.answer(&asked, Response::Unavailable(why.clone()));
+    assert_eq!(story.heard(token), Err(why));
+    story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
+    assert_eq!(story.only().server, asked.server);
 }
 
 #[test]

@@ -59,7 +59,11 @@ impl Frontend {
             return Err(not_leader());
         }
         state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {
-            let why = format!("no living agent of the node {:?} is registered: register first", peer.node);
+            // A follower that lags has not heard of a registration yet.
+            let why = format!(
+                "this server knows of no living agent of the node {:?}: ask again soon, or register first",
+                peer.node
+            );
             Unavailable::Denied(why)
         })
     }

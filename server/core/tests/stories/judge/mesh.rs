@@ -248,6 +248,19 @@ fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
 }
 
 #[test]
+fn a_follower_that_lags_behind_a_registration_tells_the_agent_to_ask_again() {
+    let mut fleet = Fleet::of(1, HealthWindow::Default);
+    let follower = fleet.cluster.follower();
+    fleet.cluster.cut_off.insert(follower);
+    fleet.host("h2");
+    let nothing = || Request::SyncMesh(RosterDigest(Vec::new()));
+    assert_denied(&fleet.cluster.ask(follower, &agent("h2"), nothing()), "ask again soon");
+    fleet.cluster.cut_off.clear();
+    fleet.run(SECOND);
+    assert_eq!(fleet.roster(follower, "h2"), ["h1", "h2"].map(String::from).into());
+}
+
+#[test]
 fn what_has_not_changed_is_not_told_again() {
     let mut fleet = Fleet::of(3, HealthWindow::Default);
     let mut roster = Roster::default();
