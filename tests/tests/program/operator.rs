@@ -232,8 +232,10 @@ fn the_gossip_key_goes_on_by_one_and_is_shown_by_its_number() {
     let shown = || operator(&["gossip", "key"]);
     assert_eq!(shown(), (0, "the mesh uses key 0\n".into(), String::new()));
     let (code, said, _) = operator(&["gossip", "rotate"]);
-    let words = "the mesh uses key 1 now; agents hold it within 30 s; rotate again no sooner than that\n";
+    let words = "the mesh uses key 1 now; agents hold it within 30 s; it can be rotated again in a minute\n";
     assert_eq!((code, said.as_str()), (0, words));
+    let (code, _, why) = operator(&["gossip", "rotate"]);
+    assert!(code == 1 && why.contains("the gossip key was changed") && why.contains("wait"), "{why}");
     let (_, text, _) = operator(&["gossip", "key", "--json"]);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), json!({ "Number": 1 }));
 }

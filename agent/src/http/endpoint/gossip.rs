@@ -6,6 +6,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::number;
 use super::misfit;
+use super::operator::denied;
 use http::Response;
 use lockmesh_client::shape::operator::GossipKey;
 use lockmesh_protocol::command::Command;
@@ -18,8 +19,8 @@ pub(super) async fn key(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&GossipKey { number }, call.layout()))
 }
 
-/// Goes on to the next key. With `?from` only if that one is in use still, so that an order whose
-/// answer was lost can be given again.
+/// Goes on to the next key; 409 where that would be too soon. With `?from` only if that one is in
+/// use still, so that an order whose answer was lost can be given again.
 pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let from = match call.params.non_empty("from") {
@@ -27,7 +28,8 @@ pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         None => Some(in_use(call, Consistency::Default).await?),
     };
     let from = from.ok_or_else(|| Failure::bad_request("Invalid number of a gossip key in ?from"))?;
-    let applied = call.propose(Command::RotateGossipKey { from }).await?;
+    let rotate = Command::RotateGossipKey { from };
+    let applied = call.api.upstream.propose(rotate).await.map_err(denied)?;
     match applied.reply {
         Reply::GossipKey(number) => {
             let response = answer::json(&GossipKey { number }, call.layout());

@@ -159,7 +159,7 @@ fn named(server: &ServerStatus) -> String {
 
 /// What the leader denies is no trouble that goes away when the client asks again: 409, with what
 /// to do next.
-fn denied(unavailable: Unavailable) -> Failure {
+pub(super) fn denied(unavailable: Unavailable) -> Failure {
     match unavailable {
         Unavailable::Denied(reason) => conflict(&reason, way_out(&reason)),
         other => other.into(),
@@ -168,7 +168,9 @@ fn denied(unavailable: Unavailable) -> Failure {
 
 /// What somebody can do about a refusal, by its words.
 fn way_out(reason: &str) -> &'static str {
-    const WAYS: [(&str, &str); 8] = [
+    const WAYS: [(&str, &str); 10] = [
+        ("is not in use", "`lockmesh operator gossip key` shows which one is"),
+        ("gossip key was changed", "wait that long, or they would be cut off from the mesh"),
         (
             "no server is reached",
             "one must run there and wait to be told whom to join, with a certificate of the same authority",

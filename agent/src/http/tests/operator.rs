@@ -261,6 +261,12 @@ async fn the_gossip_key_is_shown_by_its_number_and_an_order_that_is_repeated_cou
         let refused = stand.put(&format!("/v1/operator/gossip/rotate?from={wrong}"), "").await;
         assert!(refused.status == 400 && refused.text().contains("?from"), "{wrong}: {refused:?}");
     }
+    let reason = "the gossip key was changed 3 s ago, and some agents may not hold it for 57 s more";
+    stand.break_with(Unavailable::Denied(reason.into()));
+    let refused = stand.put("/v1/operator/gossip/rotate?from=2", "").await;
+    refused.is(409, &format!("{reason}: wait that long, or they would be cut off from the mesh"));
+    refused.failed(409, "refused");
+    stand.mend();
     stand
         .get("/v1/operator/gossip?ns=x")
         .await

@@ -71,6 +71,7 @@ use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use mesh::GossipKeyAge;
 use pending::{CallKind, Pending, PendingCalls};
 use servers::Removal;
 use std::collections::BTreeMap;
@@ -109,6 +110,7 @@ pub struct Frontend {
     disk: DiskHealth,
     unpersisted: Option<Unpersisted>,
     leaders: LeaderHistory,
+    gossip_key: GossipKeyAge,
     /// The versions of the program that the servers run, as they said when they were met last.
     versions: BTreeMap<ServerId, String>,
     /// Whether this server was removed from the quorum.
@@ -135,6 +137,7 @@ impl Frontend {
         let durable = core.snapshot_meta().index;
         // Before the log is replayed: see `notice_own_removal`.
         let was_member = core.membership().contains(config.own_record.id);
+        let gossip_key = GossipKeyAge::new(now, core.state().gossip_key());
         let corrupt = config.corrupt;
         if corrupt {
             core.know_corruption();
@@ -149,6 +152,7 @@ impl Frontend {
             disk: DiskHealth::Good,
             unpersisted: None,
             leaders: LeaderHistory::default(),
+            gossip_key,
             versions: BTreeMap::new(),
             removal: Removal::No,
             corrupt,
@@ -387,7 +391,8 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         // Here it is certainly not done; behind this the answer may be unknown.
-        if let Some(why) = self.proposal_refusal(peer, request.as_ref(), &command) {
+        let refusal = self.proposal_refusal(peer, request.as_ref(), &command);
+        if let Some(why) = refusal.or_else(|| self.rotation_refusal(now, &command)) {
             return actions.answer(from, Response::Unavailable(why), AnswerKind::Write);
         }
         let at = self.wall_at(now);
@@ -450,6 +455,7 @@ impl Frontend {
             self.install(mark, actions);
         }
         self.hand_on(now, actions);
+        self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
         actions.removed_rows.append(outbox.removed.take());

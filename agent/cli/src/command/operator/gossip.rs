@@ -26,8 +26,8 @@ enum Command {
     /// Go on to the next key
     ///
     /// Agents learn of it within 30 s and understand each other meanwhile: each has the key before
-    /// and the one after, too. A second rotation within that time would cut off those who have not
-    /// heard of the first.
+    /// and the one after, too. A second rotation within a minute is refused: it would cut off those
+    /// who have not heard of the first.
     Rotate,
 }
 
@@ -50,7 +50,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             let known = operator.gossip_key(&Read::default()).await?;
             let key = operator.rotate_gossip_key(known.number).await?;
             print_line(&format!(
-                "the mesh uses key {} now; agents hold it within 30 s; rotate again no sooner than that",
+                "the mesh uses key {} now; agents hold it within 30 s; it can be rotated again in a minute",
                 key.number
             ))?;
         }

@@ -324,31 +324,67 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
     assert!(fleet.sync(servers[0], "h1", RosterDigest(Vec::new())).verdicts.is_empty());
 }
 
+/// Orders that the gossip key is changed; what it is then.
+fn rotate(fleet: &mut Fleet, from: u32) -> Response {
+    fleet.cluster.command(Command::RotateGossipKey { from })
+}
+
+#[track_caller]
+fn assert_key(answer: &Response, number: u32) {
+    let is_it = |reply: &Reply| *reply == Reply::GossipKey(number);
+    assert!(matches!(answer, Response::Applied(Applied { reply, .. }) if is_it(reply)), "{answer:?}");
+}
+
 #[test]
 fn the_keys_are_for_living_agents_and_go_on_by_one_at_a_time() {
     let mut fleet = Fleet::of(2, HealthWindow::Default);
     let (leader, digest) = (fleet.cluster.leader(), || RosterDigest(Vec::new()));
     let before = fleet.sync(leader, "h1", digest()).ring;
     assert_eq!((before.previous.clone(), before.current.number), (None, 0));
-    for (from, number) in [(0, 1), (0, 1), (1, 2)] {
-        let answer = fleet.cluster.command(Command::RotateGossipKey { from });
-        let is_it = |reply: &Reply| *reply == Reply::GossipKey(number);
-        assert!(matches!(&answer, Response::Applied(Applied { reply, .. }) if is_it(reply)), "{answer:?}");
-    }
-    fleet.run(TICK);
-    let follower = fleet.cluster.follower();
-    let ring: KeyRing = fleet.sync(follower, "h2", digest()).ring;
-    assert_eq!((ring.previous.map(|key| key.number), ring.current.number), (Some(1), 2));
+    assert_key(&rotate(&mut fleet, 0), 1);
+    assert_key(&rotate(&mut fleet, 0), 1);
     // Whoever has the ring of one rotation before is understood.
     let me = MemberId::of_agent(fleet.lease("h1"));
-    let sealed = fleet.sync(leader, "h1", digest()).ring.seal(me, 9, [7; NONCE_BYTES], b"packet");
-    assert!(before.open(&sealed, 9).is_err(), "two rotations are too many");
+    let seal = |ring: KeyRing| ring.seal(me, 9, [7; NONCE_BYTES], b"packet");
+    let ring = fleet.sync(leader, "h1", digest()).ring;
+    assert!(before.open(&seal(ring.clone()), 9).is_ok() && ring.open(&seal(before.clone()), 9).is_ok());
+    fleet.run(61 * SECOND);
+    assert_key(&rotate(&mut fleet, 1), 2);
+    fleet.run(TICK);
+    let follower = fleet.cluster.follower();
+    let ring = fleet.sync(follower, "h2", digest()).ring;
+    assert_eq!((ring.previous.clone().map(|key| key.number), ring.current.number), (Some(1), 2));
+    assert!(before.open(&seal(ring), 9).is_err(), "two rotations are too many");
     let figures = fleet.cluster.servers[&follower].frontend.figures(fleet.cluster.now());
-    assert_eq!((figures.gossip_key, figures.mesh_members), (2, 2));
+    assert_eq!((figures.gossip_key, figures.mesh_members, figures.mesh_cells), (2, 2, 1));
     for name in ["a1", "stranger"] {
         assert_denied(
             &fleet.cluster.ask(leader, &agent(name), Request::SyncMesh(digest())),
             "register first",
         );
     }
+}
+
+#[test]
+fn the_key_is_not_changed_again_before_every_agent_has_asked_for_it() {
+    let mut fleet = Fleet::of(1, HealthWindow::Default);
+    assert_key(&rotate(&mut fleet, 0), 1);
+    assert_denied(&rotate(&mut fleet, 1), "changed 0 s ago");
+    // Nor by somebody who gives both orders at once.
+    assert_denied(&rotate(&mut fleet, 2), "key 2 is not in use: key 1 is");
+    fleet.run(50 * SECOND);
+    assert_denied(&rotate(&mut fleet, 1), "for 10 s more");
+    // Another leader has seen it too, and one that was started since counts from then.
+    fleet.depose();
+    assert_denied(&rotate(&mut fleet, 1), "changed 5");
+    fleet.run(15 * SECOND);
+    assert_key(&rotate(&mut fleet, 1), 2);
+    for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
+        fleet.cluster.restart(id);
+    }
+    fleet.cluster.cut_off.clear();
+    fleet.run(30 * SECOND);
+    assert_denied(&rotate(&mut fleet, 2), "for 3");
+    fleet.run(35 * SECOND);
+    assert_key(&rotate(&mut fleet, 2), 3);
 }
