@@ -62,7 +62,8 @@ pub struct Counts {
     pub refutations: u64,
     /// Packets that are none, or such as the engine did not take.
     pub malformed: u64,
-    /// Packets of somebody who is not in the roster, or for another process of this host.
+    /// Packets of somebody who is not in the roster, or for another process of this host, or about
+    /// one.
     pub strangers: u64,
     /// What was said of somebody who is not in the roster.
     pub unknown_members: u64,
@@ -143,7 +144,11 @@ impl Gossip {
                 return;
             }
         };
-        let is_stranger = packet.header.to != self.me || !self.engine.members().contains(&from);
+        // About an earlier process of this host, to which this one would pass on what is said: to
+        // itself.
+        let is_of_this_host = packet.header.message.about().is_some_and(|about| about.host == self.me.host);
+        let is_stranger =
+            packet.header.to != self.me || is_of_this_host || !self.engine.members().contains(&from);
         if is_stranger {
             self.counts.strangers += 1;
             return;

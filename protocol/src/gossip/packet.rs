@@ -39,6 +39,19 @@ pub enum Message {
     Gossip,
 }
 
+impl Message {
+    /// The third member that it is about.
+    pub fn about(&self) -> Option<MemberId> {
+        match *self {
+            Self::PingReq(about, _)
+            | Self::IndirectPing(about, _)
+            | Self::IndirectAck(about, _)
+            | Self::ForwardedAck(about, _) => Some(about),
+            Self::Ping(_) | Self::Ack(_) | Self::Gossip => None,
+        }
+    }
+}
+
 /// Who shall hear what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -82,6 +82,30 @@ fn strangers_and_earlier_processes_are_not_heard() {
 }
 
 #[test]
+fn nobody_is_made_to_speak_to_its_own_host() {
+    let mut mesh = Mesh::of(4, 6);
+    let before = mesh.counts(agent(1));
+    let own = [agent(1), MemberId { began: 1, ..agent(1) }];
+    for about in own {
+        for message in [
+            Message::PingReq(about, 1),
+            Message::IndirectPing(about, 1),
+            Message::IndirectAck(about, 1),
+            Message::ForwardedAck(about, 1),
+        ] {
+            let mut bytes = Vec::new();
+            Header { incarnation: 0, to: agent(1), message }.write(&mut bytes);
+            mesh.send(agent(2), agent(1), bytes);
+        }
+    }
+    mesh.pass(SECOND / 100);
+    let after = mesh.counts(agent(1));
+    assert_eq!(after.strangers - before.strangers, 8);
+    mesh.pass(SECOND * 10);
+    assert_eq!(mesh.accusations, []);
+}
+
+#[test]
 fn garbage_is_counted_and_changes_nothing() {
     let mut mesh = Mesh::of(4, 5);
     let mut random = Random::new(7);
