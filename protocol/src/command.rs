@@ -6,8 +6,8 @@ use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, Service
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use core::net::SocketAddr;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// One step of the replicated state machine. Stored: variants are only appended, see

@@ -2,14 +2,14 @@
 //! of them changes but with the version of its [`format`](crate::format).
 
 use crate::id::{
-    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId,
-    WallTime,
+    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId,
+    SessionId, WallTime,
 };
 use crate::lease::{HealthWindow, LeaseId};
 use bytes::Bytes;
+use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use core::net::SocketAddr;
 use std::time::Duration;
 
 /// One key with its value and its lock.

@@ -151,8 +151,8 @@ fn whole<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeErro
 
 #[cfg(test)]
 mod tests {
-    use super::{LimitReached, WireError, decode, decode_stored, encode, encode_into, encode_within};
     use super::MAX_FRAME_BYTES;
+    use super::{LimitReached, WireError, decode, decode_stored, encode, encode_into, encode_within};
     use crate::rpc::{Call, CallFrame, CallId};
 
     #[test]

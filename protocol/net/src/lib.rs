@@ -1,5 +1,6 @@
-//! What every process of ours needs of the outside world: QUIC with mutual TLS, datagrams, certificates,
-//! private files, randomness, figures of the process, and the settings that both roles share.
+//! What every process of ours needs of the outside world: QUIC with mutual TLS, datagrams,
+//! certificates, private files, randomness, figures of the process, and the settings that both
+//! roles share.
 //!
 //! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type
 //! encodes to. Only [`client`] knows the frames of calls.

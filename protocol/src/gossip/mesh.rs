@@ -24,9 +24,9 @@ use crate::lease::{HealthWindow, LeaseId};
 use crate::random::Random;
 use crate::time::Time;
 use bytes::Bytes;
+use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use core::net::SocketAddr;
 use std::time::Duration;
 
 /// How often the servers are asked what is lacking, about.

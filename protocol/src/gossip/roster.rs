@@ -4,10 +4,10 @@
 use super::member::{Host, MemberId};
 use crate::id::{AgentNumber, NodeName, ServerId};
 use crate::wire;
+use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use core::net::SocketAddr;
 
 /// Into so many parts the roster is cut: a member that comes or goes costs one of them.
 pub const BUCKETS: usize = 64;
